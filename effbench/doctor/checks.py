@@ -30,7 +30,7 @@ EXTRA = {
         "effbench.models.vision.torchvision_model",
         "resnet18, resnet50, mobilenetv3, vit-b and model=torchvision",
     ),
-    "timm": ("effbench.models.timm_networks.network", "model=timm"),
+    "timm": ("effbench.models.libraries.timm.network", "model=timm"),
     "transformers": ("effbench.models.bert.Bert", "bert-base and model=transformers"),
 }
 #: Variables that disturb measurements -> their effect, unless the value is in OFF.

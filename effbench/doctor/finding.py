@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from effbench.measure.telemetry import Gpu, Nvml
+from effbench.measure.gpu import Gpu, Nvml
 
 
 @dataclass(frozen=True)

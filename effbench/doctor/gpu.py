@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
-from effbench.measure.telemetry import CLOCKS_EVENTS, Gpu
+from effbench.measure.gpu import CLOCKS_EVENTS, Gpu
 from effbench.metrics import format_bytes
 
 PROHIBITED = 2  # nvmlComputeMode_t

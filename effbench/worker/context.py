@@ -12,8 +12,8 @@ import torch
 
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import counters, timing
+from effbench.measure.gpu import Gpu
 from effbench.measure.host import HostWatch
-from effbench.measure.telemetry import Gpu
 from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
 from effbench.message import TrialRequest

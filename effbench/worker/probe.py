@@ -18,7 +18,7 @@ import torch
 
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError, suggest
-from effbench.measure.telemetry import Nvml
+from effbench.measure.gpu import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target

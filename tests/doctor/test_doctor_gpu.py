@@ -9,8 +9,7 @@ from fake_nvml import UUID, FakeNvml, NVMLError, process
 
 from effbench.doctor import gpu
 from effbench.doctor.checks import CHECKS
-from effbench.measure import telemetry
-from effbench.measure.telemetry import Gpu, Nvml
+from effbench.measure.gpu import Gpu, Nvml
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -121,9 +120,11 @@ def test_without_nvml(monkeypatch, answer, machine):
 def test_nvml_that_is_missing_for_a_moment_is_asked_again(monkeypatch):
     fake, waited = FakeNvml(nvmlInit=NVMLError("Unknown Error")), []
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(telemetry.time, "sleep", waited.append)
+    monkeypatch.setattr("effbench.measure.gpu.time.sleep", waited.append)
     assert Gpu.open(UUID).handle is None and len(waited) == 3
-    monkeypatch.setattr(telemetry.time, "sleep", lambda seconds: fake.answers.update(nvmlInit=None))
+    monkeypatch.setattr(
+        "effbench.measure.gpu.time.sleep", lambda seconds: fake.answers.update(nvmlInit=None)
+    )
     assert Gpu.open(UUID).handle == "handle"
 
 

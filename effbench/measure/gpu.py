@@ -1,11 +1,14 @@
-"""Query a GPU through NVML: clocks, temperature, power, clocks-event reasons, memory, processes."""
+"""Query a GPU through NVML: clocks, temperature, power, clocks-event reasons, memory, processes.
+
+This is the only module that imports pynvml. It does not import torch, so the doctor can use it.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from effbench import processes
 
@@ -22,6 +25,21 @@ CLOCKS_EVENTS = {
     0x0000000000000100: "display_clock_setting",
 }
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
+SM_CLOCK, MEMORY_CLOCK = 1, 2  # nvmlClockType_t
+#: Prefixes of UUIDs, which torch does not distinguish.
+PREFIXES = ("GPU-", "MIG-")
+#: Pauses before NVML is asked again, because it may be unavailable for a moment.
+PAUSES_S = (0.05, 0.2, 0.0)
+
+
+class GpuState(TypedDict):
+    """The state of a GPU at a moment, as JSON. Unknown values are None."""
+
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    clocks_event_reasons: list[str]
 
 
 class Nvml:
@@ -54,10 +72,11 @@ class Nvml:
     def handle(self, uuid: str) -> Any:
         """Return the handle of the GPU or MIG instance with this UUID, which may lack its prefix;
         None if unknown."""
-        for prefix in ("GPU-", "MIG-"):  # torch does not distinguish the two
-            handle = self.ask(
-                "nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-")
-            )
+        number = uuid
+        for prefix in PREFIXES:
+            number = number.removeprefix(prefix)
+        for prefix in PREFIXES:
+            handle = self.ask("nvmlDeviceGetHandleByUUID", prefix + number)
             if handle is not None:
                 return handle
         return None
@@ -76,36 +95,38 @@ class Gpu:
         """Return the GPU with this UUID. Without a UUID or NVML, all its queries return None."""
         if uuid is None:
             return cls()
-        for pause in (0.05, 0.2, 0.0):  # NVML may be unavailable for a moment
+        nvml = None
+        for pause_s in PAUSES_S:
             nvml = Nvml()
-            if (handle := nvml.handle(uuid)) is not None:
-                break
-            time.sleep(pause)
-        return cls(nvml, handle)
+            handle = nvml.handle(uuid)
+            if handle is not None:
+                return cls(nvml, handle)
+            time.sleep(pause_s)
+        return cls(nvml)
 
     def ask(self, function: str, *args: Any) -> Any:
         """Return the answer to an NVML query about this GPU, or None if the driver does not support
         it."""
-        return (
-            None
-            if self.nvml is None or self.handle is None
-            else self.nvml.ask(function, self.handle, *args)
-        )
+        if self.nvml is None or self.handle is None:
+            return None
+        return self.nvml.ask(function, self.handle, *args)
 
     def clocks_events(self) -> int | None:
         """Return the bits of nvmlClocksEventReasons, or None if unknown."""
-        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
-        # its name in drivers before 535
-        return self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits
+        bits: int | None = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # its name in drivers before 535
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return bits
 
-    def read(self) -> dict[str, Any]:
-        """Return clocks (MHz), temperature (°C), power (W) and the names of the clocks events."""
-        power, bits = self.ask("nvmlDeviceGetPowerUsage"), self.clocks_events() or 0
+    def read(self) -> GpuState:
+        """Return the state now, with the names of the clocks events."""
+        power_mw = self.ask("nvmlDeviceGetPowerUsage")
+        bits = self.clocks_events() or 0
         return {
-            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", 1),
-            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", 2),
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
             "temperature_c": self.ask("nvmlDeviceGetTemperature", 0),
-            "power_w": None if power is None else power / 1000,
+            "power_w": None if power_mw is None else power_mw / 1000,
             "clocks_event_reasons": [name for bit, name in CLOCKS_EVENTS.items() if bits & bit],
         }
 
@@ -113,35 +134,43 @@ class Gpu:
         """Return the device memory used by all processes, without the driver's reserve; None if
         unknown."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
-        return None if memory is None else int(memory.used)
+        if memory is None:
+            return None
+        return int(memory.used)
 
     def utilization(self) -> int | None:
         """Return the percentage of the driver's last sampling interval in which any kernel ran;
         None if unknown."""
         rates = self.ask("nvmlDeviceGetUtilizationRates")
-        return None if rates is None else int(rates.gpu)
+        if rates is None:
+            return None
+        return int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
         """Return pid -> bytes of the processes that compute on this GPU. Return None if this
         process is not listed, because NVML numbers processes differently in a container."""
         listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
         bytes_by_pid = {process.pid: process.usedGpuMemory for process in listed}
-        return bytes_by_pid if os.getpid() in bytes_by_pid else None
+        if os.getpid() not in bytes_by_pid:
+            return None
+        return bytes_by_pid
 
     def foreign_pids(self) -> set[int] | None:
         """Return the processes of others that compute on this GPU; None if unknown."""
         listed = self.processes()
-        others = set(listed or ()) - {os.getpid()}
-        return (
-            None if listed is None else others - (processes.siblings(others) if others else set())
-        )
+        if listed is None:
+            return None
+        others = set(listed) - {os.getpid()}
+        if others:
+            others -= processes.siblings(others)
+        return others
 
     def working_pids(self, since: float) -> set[int] | None:
         """Return the processes, including this one, that ran a kernel after `since` (seconds since
         the epoch). Return None if the driver does not report it, or numbers processes differently
         (in a container)."""
-        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6)) or ()
-        working = {
-            sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6
-        }
-        return working if os.getpid() in {sample.pid for sample in seen} else None
+        since_us = since * 1e6
+        samples = self.ask("nvmlDeviceGetProcessUtilization", int(since_us)) or ()
+        if os.getpid() not in {sample.pid for sample in samples}:
+            return None
+        return {sample.pid for sample in samples if sample.smUtil and sample.timeStamp >= since_us}

@@ -9,7 +9,6 @@ from torch import nn
 
 from effbench.errors import ConfigError
 from effbench.models import libraries
-from effbench.models.vision import finished
 
 timm = libraries.load("timm")
 
@@ -17,11 +16,13 @@ timm = libraries.load("timm")
 def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
     """Raise ConfigError for an unknown network or unknown published weights (the part behind a
     dot), and for a file of weights that does not exist."""
-    name, _, tag = arch.partition(".")
+    name, tag = arch.partition(".")[::2]
     if not timm.is_model(name):
         raise libraries.unknown("network of timm", name, timm.list_models())
-    if tag and arch not in (tags := timm.list_pretrained(f"{name}.*")):
-        raise libraries.unknown("network of timm", arch, tags)
+    if tag:
+        published = timm.list_pretrained(f"{name}.*")
+        if arch not in published:
+            raise libraries.unknown("network of timm", arch, published)
     if pretrained and pretrained is not True:
         libraries.weights_file(str(pretrained))
 
@@ -36,16 +37,18 @@ def network(
     or of `image_size`. `kwargs` are passed to its constructor. Raises ConfigError."""
     check(arch, pretrained)
     settings = timm.get_pretrained_cfg(arch)
-    kwargs = dict(kwargs or {})
+    arguments = dict(kwargs or {})
     if image_size and getattr(settings, "fixed_input_size", False):
-        kwargs.setdefault("img_size", image_size)
-    model = timm.create_model(arch, pretrained=False, **kwargs)
-    channels, *sides = model.pretrained_cfg.get("input_size", (3, 224, 224))
-    shape = (channels, *((image_size, image_size) if image_size else sides))
-    return finished(model, shape, published(arch, settings) if pretrained is True else pretrained)
+        arguments.setdefault("img_size", image_size)
+    model: nn.Module = timm.create_model(arch, pretrained=False, **arguments)
+    channels, height, width = model.pretrained_cfg.get("input_size", (3, 224, 224))
+    if image_size:
+        height = width = image_size
+    weights = download_weights(arch, settings) if pretrained is True else pretrained
+    return libraries.finish_network(model, (channels, height, width), weights)
 
 
-def published(arch: str, settings: Any) -> str:
+def download_weights(arch: str, settings: Any) -> str:
     """Return the path of a network's published weights, downloaded if necessary. Raises
     ConfigError."""
     from huggingface_hub import hf_hub_download
@@ -56,6 +59,6 @@ def published(arch: str, settings: Any) -> str:
             f"timm publishes no safetensors weights of {arch}; give model.pretrained=FILE"
         )
     try:
-        return hf_hub_download(repository, "model.safetensors")
+        return str(hf_hub_download(repository, "model.safetensors"))
     except Exception as error:  # errors of several libraries: offline, no such file, no access
         raise libraries.not_loaded(repository, error) from error
