@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -22,13 +22,15 @@ AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
 #: Start of the settings that cells hold only as arguments of their module, such as model.arch.
 OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
+#: Constants of an experiment's file, which are read without running it.
+CONSTANTS = ("GPU_SECONDS", "NEEDS", "SWEEPS")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The result of a claim's function. `holds`: a condition, or statement -> condition for several
-    statements.
+class Answer:
+    """The answer of a claim's function. `holds`: a comparison of a figure, a bool, or None (not
+    measured); for several statements, a mapping of their texts.
 
     `value`: the figure to show. `also`: text -> further figures, which do not affect the verdict.
     """
@@ -43,9 +45,9 @@ class Claim:
     """A published statement; used as a decorator, it takes the function that judges it.
 
     The function's parameters name its inputs: `rows` (of all sweeps), a sweep (its rows), or a
-    check (its facts). It returns a Found. `each`: columns; each combination of their values is
-    judged separately. `needs`: cuda, if the claim is only about CUDA. `not_measurable`: why no
-    measurement can decide it. `published`: the published figures.
+    check (its facts). It returns an Answer, or only what it `holds`. `each`: columns; each
+    combination of their values is judged separately. `needs`: cuda, if the claim is only about
+    CUDA. `not_measurable`: why no measurement can decide it. `published`: the published figures.
     """
 
     id: str
@@ -55,9 +57,9 @@ class Claim:
     needs: str | None = None
     published: str | None = None
     not_measurable: str | None = None
-    function: Callable[..., Found] | None = None
+    function: Callable[..., Any] | None = None
 
-    def __call__(self, function: Callable[..., Found]) -> Claim:
+    def __call__(self, function: Callable[..., Any]) -> Claim:
         return replace(self, function=function)
 
     @property
@@ -103,17 +105,22 @@ class Experiment:
         """Column -> path of each parameter that the sweeps set: `width` for
         `model.module.width=16,32`. A name that several have, or that is a column of the view,
         remains whole: `mode.mode`."""
-        words = [word.partition("=")[0] for words in self.sweeps.values() for word in words]
-        keys = dict.fromkeys(
-            OF_NETWORK.sub("model.module.", word) for word in words if word.startswith(SWEPT)
-        )
-        names = [key.rpartition(".")[2] for key in keys]
-        is_free = {name: names.count(name) == 1 and name not in AXES for name in names}
-        return {name if is_free[name] else key: key for name, key in zip(names, keys, strict=True)}
+        words = [word for words in self.sweeps.values() for word in words if word.startswith(SWEPT)]
+        settings = [OF_NETWORK.sub("model.module.", word.partition("=")[0]) for word in words]
+        paths = list(dict.fromkeys(settings))
+        names = [path.rpartition(".")[2] for path in paths]
+        columns = {}
+        for name, path in zip(names, paths, strict=True):
+            is_free = names.count(name) == 1 and name not in AXES
+            columns[name if is_free else path] = path
+        return columns
 
-    def require(self, allowed: Any, text: str) -> None:
-        if not allowed:
+    def require(self, is_met: Any, text: str) -> None:
+        if not is_met:
             raise ConfigError(f"{self.path}: {text}")
+
+
+# --- find ---
 
 
 def load_all() -> list[Experiment]:
@@ -135,59 +142,64 @@ def find(words: Sequence[str]) -> list[Experiment]:
     for word in words:
         paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
         if paths is None:
-            near = f"nearest: {nearest(word, known)}; " if nearest(word, known) else ""
+            near = nearest(word, known)
             raise ConfigError(
-                f"no experiment {word!r}; {near}`effbench reproduce` lists them, or give a Python"
-                " file"
+                f"no experiment {word!r}; {f'nearest: {near}; ' if near else ''}`effbench"
+                " reproduce` lists them, or give a Python file"
             )
         chosen |= dict.fromkeys(paths)
     return [load(path) for path in chosen]
+
+
+# --- read without running ---
 
 
 def outline(path: Path) -> Experiment:
     """Return an experiment's question, constants and claims (without their functions), without
     running its file and so without importing torch. Raises ConfigError that names the file and the
     fault."""
+    tree = parse(path)
+    values: dict[str, Any] = {"SWEEPS": {}}
+    claims = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+            if name in CONSTANTS:
+                values[name] = literal(path, statement.value)
+        claims += [claim_of(path, call) for call in claim_calls(statement)]
+    needs = values.get("NEEDS")
+    experiment = Experiment(
+        name=path.stem.replace("_", "-"),
+        question=" ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()),
+        path=path,
+        gpu_seconds=values.get("GPU_SECONDS"),  # type: ignore[arg-type]  # checked next
+        sweeps=values["SWEEPS"],
+        claims=[replace(claim, needs=claim.needs or needs) for claim in claims],
+    )
+    check_outline(experiment)
+    return experiment
+
+
+def parse(path: Path) -> ast.Module:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot read the experiment {path}: {error.strerror or error}"
-        ) from error
+        reason = error.strerror or error
+        raise ConfigError(f"cannot read the experiment {path}: {reason}") from error
     except SyntaxError as error:
         raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from error
     # no UTF-8, null bytes, or nested too deep
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{path} is not Python: {error}") from error
-    constants: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
-    claims = []
-    for statement in tree.body:
-        value = getattr(statement, "value", None)
-        if (
-            isinstance(statement, ast.Assign)
-            and getattr(statement.targets[0], "id", None) in constants
-        ):
-            constants[statement.targets[0].id] = literal(path, value)
-        for call in (value, *getattr(statement, "decorator_list", ())):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "Claim":
-                claims.append(claim_of(path, call))
-    seconds, needs, sweeps = constants.values()
-    question = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
-    claims = [replace(claim, needs=claim.needs or needs) for claim in claims]
-    experiment = Experiment(path.stem.replace("_", "-"), question, path, seconds, sweeps, claims)
-    check_outline(experiment)
-    return experiment
 
 
-def literal(path: Path, node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        reason = (
-            "constants and the arguments of Claim(…) are read without running the file; write a"
-            " literal"
-        )
-        raise ConfigError(f"{path}, line {node.lineno}: {reason}") from error
+def claim_calls(statement: ast.stmt) -> Iterator[ast.Call]:
+    """Yield `Claim(…)` of a statement `name = Claim(…)`, or of the decorators of a function."""
+    calls = [getattr(statement, "value", None), *getattr(statement, "decorator_list", ())]
+    for call in calls:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            if call.func.id == "Claim":
+                yield call
 
 
 def claim_of(path: Path, call: ast.Call) -> Claim:
@@ -196,8 +208,17 @@ def claim_of(path: Path, call: ast.Call) -> Claim:
     try:
         return Claim(*positional, **named)
     except TypeError as error:
+        text = str(error).replace("Claim.__init__()", "Claim()")
+        raise ConfigError(f"{path}, line {call.lineno}: {text}") from error
+
+
+def literal(path: Path, node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ConfigError(
-            f"{path}, line {call.lineno}: {str(error).replace('Claim.__init__()', 'Claim()')}"
+            f"{path}, line {node.lineno}: constants and the arguments of Claim(…) are read without"
+            " running the file; write a literal"
         ) from error
 
 
@@ -214,31 +235,30 @@ def check_outline(experiment: Experiment) -> None:
     require(is_number, f"GPU_SECONDS: expected a number of seconds, got {seconds!r}")
     require(isinstance(sweeps, Mapping), f"SWEEPS: expected name -> overrides, got {sweeps!r}")
     for name, words in sweeps.items():
-        is_list = (
-            isinstance(words, list | tuple)
-            and words
-            and all(isinstance(w, str) and "=" in w for w in words)
-        )
         require(
-            is_list, f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']"
+            isinstance(words, list | tuple) and words and all("=" in str(word) for word in words),
+            f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']",
         )
         require(str(name).isidentifier() and name != "rows", f"sweep {name!r}: choose another name")
     ids = [claim.id for claim in experiment.claims]
     known = (*AXES, *experiment.swept)
     for claim in experiment.claims:
-        where = f"claim {claim.id}"
+        label = f"claim {claim.id}"
         is_text = all(isinstance(text, str) and text for text in (claim.id, claim.text))
-        require(is_text, f"{where}: id and text must be non-empty strings")
-        require(ids.count(claim.id) == 1, f"{where} is defined twice; change one id")
+        require(is_text, f"{label}: id and text must be non-empty strings")
+        require(ids.count(claim.id) == 1, f"{label} is defined twice; change one id")
         require(
             claim.needs in (None, "cuda"),
-            f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}",
+            f"{label}: needs: expected 'cuda' or nothing, got {claim.needs!r}",
         )
         is_known = isinstance(claim.each, str | list | tuple) and set(claim.axes) <= set(known)
         require(
             is_known,
-            f"{where}: each: expected columns among {', '.join(known)}, got {claim.each!r}",
+            f"{label}: each: expected columns among {', '.join(known)}, got {claim.each!r}",
         )
+
+
+# --- run ---
 
 
 def load(path: Path) -> Experiment:
@@ -247,52 +267,61 @@ def load(path: Path) -> Experiment:
     listed = outline(path)
     values = vars(execute(path))
     functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
+    unlisted = functions.keys() - {claim.id for claim in listed.claims}
+    listed.require(
+        not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}"
+    )
     experiment = replace(
         listed,
         claims=[replace(claim, function=functions.get(claim.id)) for claim in listed.claims],
-        checks=[
-            name
-            for name, value in values.items()
-            if inspect.isfunction(value) and hasattr(value, "needs")
-        ],
+        checks=[name for name, value in values.items() if is_check(value)],
         tables=values.get("TABLES", ()),
     )
+    check_parts(experiment)
+    return experiment
+
+
+def is_check(value: Any) -> bool:
+    return inspect.isfunction(value) and hasattr(value, "needs")
+
+
+def check_parts(experiment: Experiment) -> None:
+    """Raise ConfigError if a table or a claim's function refers to something unknown."""
     require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
-    unlisted = functions.keys() - {claim.id for claim in listed.claims}
-    require(not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}")
     require(
         not set(sweeps) & set(checks),
         f"a sweep and a check have the same name; rename one of {', '.join(sweeps)}",
     )
     for table in experiment.tables:
         require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")
-        require(
-            table.sweep in ("rows", *sweeps), f"table {table.title!r}: no sweep {table.sweep!r}"
-        )
-    known = [*(("rows", *sweeps) if sweeps else ()), *checks]
+        is_known = table.sweep in ("rows", *sweeps)
+        require(is_known, f"table {table.title!r}: no sweep {table.sweep!r}")
+    frames = ("rows", *sweeps) if sweeps else ()
+    known = (*frames, *checks)
     for claim in experiment.claims:
-        where = f"claim {claim.id}"
-        is_one = (claim.function is None) != (claim.not_measurable is None)
-        require(is_one, f"{where} needs either a function that judges it or not_measurable")
-        is_known = claim.function is None or (claim.inputs and set(claim.inputs) <= set(known))
+        label, inputs = f"claim {claim.id}", claim.inputs
+        has_function = claim.function is not None
         require(
-            is_known,
-            f"{where}: its function takes {', '.join(claim.inputs)}; expected some of"
-            f" {', '.join(known)}",
+            has_function == (claim.not_measurable is None),
+            f"{label} needs either a function that judges it or not_measurable",
         )
-        frames = [name for name in claim.inputs if name not in checks]
         require(
-            not claim.axes or len(frames) == 1,
-            f"{where}: each splits the rows of one sweep, not {len(frames)}",
+            not has_function or (inputs and set(inputs) <= set(known)),
+            f"{label}: its function takes {', '.join(inputs)}; expected some of {', '.join(known)}",
         )
-    return experiment
+        split = [name for name in inputs if name in frames]
+        require(
+            not claim.axes or len(split) == 1,
+            f"{label}: each splits the rows of one sweep, not {len(split)}",
+        )
 
 
 def execute(path: Path) -> ModuleType:
     """Run a file as a module, which may import its neighbours; return it. Raises ConfigError if it
     fails."""
     name = f"effbench_experiment_{path.stem}"
-    if (parent := str(path.resolve().parent)) not in sys.path:
+    parent = str(path.resolve().parent)
+    if parent not in sys.path:
         sys.path.append(parent)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None

@@ -17,7 +17,7 @@ Notes.
 
 import torch
 
-from effbench.experiments import Claim, Found, Pivot, geomean, relative, where
+from effbench.experiments import Answer, Claim, Pivot, geomean, ratio
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 20
@@ -32,8 +32,8 @@ def count(device):
 
 @Claim("wider", "A wider layer is slower.", unit="×", each="bs")
 def wider(main, count):
-    value = geomean(relative(where(main, width=16), "latency_ms", "width", 64))
-    return Found(value > 1, value, {"counted": count.found})
+    value = geomean(ratio(main, "latency_ms", width=[64, 16]))
+    return Answer(value.above(1), value, {"counted": count.found})
 
 
 about = Claim("about", "Words.", not_measurable="it is about words")
@@ -82,7 +82,7 @@ def test_columns_of_swept_parameters(write):
     }
 
 
-#: (what is replaced, by what, what is said)
+#: (what is replaced, by what, part of the message)
 MISTAKES = [
     ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),
     ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "write a literal"),
@@ -119,14 +119,14 @@ MISTAKES = [
 ]
 
 
-def test_every_mistake_is_named_with_its_file(write):
-    for before, after, said in MISTAKES:
-        assert before in GOOD
-        path = write(GOOD.replace(before, after))
-        with pytest.raises(ConfigError) as caught:
-            load(path)
-        assert said in str(caught.value) and str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("before", "after", "text"), MISTAKES)
+def test_every_mistake_is_named_with_its_file(write, before, after, text):
+    assert before in GOOD
+    path = write(GOOD.replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert text in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(write, tmp_path):
