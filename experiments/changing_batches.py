@@ -174,9 +174,13 @@ def p15(streams):
                 continue
             facts = strategies[name]
             holds[f"{model}, {name}, sizes known"] = facts.steady_speedup.below(1)
-            holds[f"{model}, {name}, first calls with all captures"] = facts.cold_s.above(eager.cold_s)
+            holds[f"{model}, {name}, first calls with all captures"] = facts.cold_s.above(
+                eager.cold_s
+            )
             also[f"{model}, {name}: period, eager ÷ this, sizes known"] = facts.steady_speedup
             also[f"{model}, {name}: seconds of the first calls"] = facts.cold_s
             also[f"{model}, {name}: calls until it has paid for itself"] = facts.calls_to_pay
         also[f"{model}, eager: seconds of the first calls"] = eager.cold_s
-    return Answer(holds, streams.mlp.strategies["buckets, captured in advance"].steady_speedup, also)
+    return Answer(
+        holds, streams.mlp.strategies["buckets, captured in advance"].steady_speedup, also
+    )

@@ -141,7 +141,11 @@ def gains(name: str, batch: int, device: torch.device, rounds: int) -> Facts:
         eager = times["eager", kind]
         facts[kind] = {
             "eager_ms": figure(eager),
-            **{label: paired_ratio(eager, times[label, kind]) for label in steps if label != "eager"},
+            **{
+                label: paired_ratio(eager, times[label, kind])
+                for label in steps
+                if label != "eager"
+            },
         }
     return facts
 

@@ -257,9 +257,7 @@ def s7(methods):
     compiled, reused = lazy.traces_compiled_in_each_pass, lazy.traces_reused_in_each_pass
     holds = {
         "trace bakes in a branch and a loop": trace.branch.baked_in and trace.loop.baked_in,
-        "script keeps both": (
-            script.branch.follows_its_input and script.loop.follows_its_input
-        ),
+        "script keeps both": (script.branch.follows_its_input and script.loop.follows_its_input),
         "fx refuses both": not fx.branch.captured and not fx.loop.captured,
         "make_fx refuses a branch": not make.branch.captured,
         "make_fx refuses a loop": not make.loop.captured,

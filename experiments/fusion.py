@@ -97,7 +97,8 @@ def p10(layer):
         "max-autotune, training": kernels("max-autotune-no-cudagraphs"),
         "compiled, evaluating": kernels("default", "eval"),
     }
-    return Answer(eager.exact() == 4 and compiled.exact() == 1, compiled, also)
+    holds = compiled.within(1, 1) if eager.value == 4 else eager.within(4, 4)
+    return Answer(holds, compiled, also)
 
 
 @Claim(

@@ -312,7 +312,9 @@ def s2(limits):
         "an output of unknown size": unknown.capture_error_type,
         "allocating while capturing succeeds": allocating.succeeded,
         "bytes that the private pool grew by": allocating.private_pool_growth_bytes,
-        "a branch on the host is baked in": not limits.branch_on_a_host_value.replay_follows_the_flag,
+        "a branch on the host is baked in": (
+            not limits.branch_on_a_host_value.replay_follows_the_flag
+        ),
     }
     return Answer(holds, also=also)
 

@@ -182,7 +182,9 @@ def gradients(
         facts[case] = {
             name: {
                 "latency_ms": figure(measured[name, "latency"]),
-                "latency_gain": paired_ratio(measured["grad", "latency"], measured[name, "latency"]),
+                "latency_gain": paired_ratio(
+                    measured["grad", "latency"], measured[name, "latency"]
+                ),
                 "host_saved_us": difference(measured["grad", "host"], measured[name, "host"]),
                 "peak_bytes": peak_bytes(calls[name], device),
             }

@@ -220,7 +220,9 @@ def p13(rows):
     torch_add, triton, cuda, vectorised = (period(variant) for variant in VARIANTS)
     best = lowest([cuda, vectorised])
     holds = {
-        "too many blocks hurt (of 32 elements each)": period("triton", block=32).above(1.1 * triton),
+        "too many blocks hurt (of 32 elements each)": period("triton", block=32).above(
+            1.1 * triton
+        ),
         "too few blocks hurt (of 16384 elements each)": (
             period("triton", block=16384).above(1.1 * triton)
         ),

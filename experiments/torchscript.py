@@ -135,4 +135,6 @@ def s17(saved):
             traced.after_loading_ms,
         ],
     }
-    return Answer(scripted.outputs_equal_bit_for_bit and traced.outputs_equal_bit_for_bit, also=also)
+    return Answer(
+        scripted.outputs_equal_bit_for_bit and traced.outputs_equal_bit_for_bit, also=also
+    )

@@ -135,12 +135,12 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
             item.name,
             item.question,
             ", ".join(claim.id for claim in item.claims),
-            f"{item.gpu_seconds:.0f}",
+            f"{item.gpu_seconds or 0:.0f}",
         )
         for item in experiments
     ]
     console.print_table(Table.of(columns, rows))
-    minutes = sum(item.gpu_seconds for item in experiments) / 60
+    minutes = sum(item.gpu_seconds or 0 for item in experiments) / 60
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
     )
@@ -169,9 +169,8 @@ def show_table(console: Console, done: Run, pivot: Pivot) -> None:
     try:
         table = pivot_table(pivot, rows, done.frame(pivot.sweep, with_marks=True))
     except Exception as error:  # the user's function may raise anything
-        done.mistakes.append(
-            f"{done.experiment.path}: table {pivot.title!r}: {describe(error)}"
-        )
+        path = done.experiment.path
+        done.mistakes.append(f"{path}: table {pivot.title!r}: {describe(error)}")
         return
     drawn = table.rich(width=console.width, breaks=True)
     drawn.title, drawn.title_justify = escape(pivot.title), "left"

@@ -7,14 +7,15 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from effbench.errors import ConfigError, nearest
-from effbench.printable import describe
+from effbench.errors import ConfigError, suggest
+from effbench.printable import describe, one_line
 
 #: Columns that may split a claim (`each`), besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
@@ -22,9 +23,6 @@ AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
 #: Start of the settings that cells hold only as arguments of their module, such as model.arch.
 OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
-#: Constants of an experiment's file, which are read without running it.
-CONSTANTS = ("GPU_SECONDS", "NEEDS", "SWEEPS")
-_NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Experiment:
     name: str
     question: str
     path: Path
-    gpu_seconds: float
+    gpu_seconds: float | None
     sweeps: Mapping[str, Sequence[str]]
     claims: Sequence[Claim]
     checks: Sequence[str] = ()
@@ -107,17 +105,9 @@ class Experiment:
         remains whole: `mode.mode`."""
         words = [word for words in self.sweeps.values() for word in words if word.startswith(SWEPT)]
         settings = [OF_NETWORK.sub("model.module.", word.partition("=")[0]) for word in words]
-        paths = list(dict.fromkeys(settings))
-        names = [path.rpartition(".")[2] for path in paths]
-        columns = {}
-        for name, path in zip(names, paths, strict=True):
-            is_free = names.count(name) == 1 and name not in AXES
-            columns[name if is_free else path] = path
-        return columns
-
-    def require(self, is_met: Any, text: str) -> None:
-        if not is_met:
-            raise ConfigError(f"{self.path}: {text}")
+        names = {path: path.rpartition(".")[2] for path in settings}
+        counts = Counter([*AXES, *names.values()])
+        return {name if counts[name] == 1 else path: path for path, name in names.items()}
 
 
 # --- find ---
@@ -142,123 +132,44 @@ def find(words: Sequence[str]) -> list[Experiment]:
     for word in words:
         paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
         if paths is None:
-            near = nearest(word, known)
             raise ConfigError(
-                f"no experiment {word!r}; {f'nearest: {near}; ' if near else ''}`effbench"
-                " reproduce` lists them, or give a Python file"
+                f"no experiment {word!r}{suggest(word, known)}; `effbench reproduce` lists them, or"
+                " give a Python file"
             )
         chosen |= dict.fromkeys(paths)
     return [load(path) for path in chosen]
 
 
-# --- read without running ---
-
-
 def outline(path: Path) -> Experiment:
     """Return an experiment's question, constants and claims (without their functions), without
-    running its file and so without importing torch. Raises ConfigError that names the file and the
-    fault."""
-    tree = parse(path)
-    values: dict[str, Any] = {"SWEEPS": {}}
+    running its file and so without importing torch. Raises ConfigError."""
+    values: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
     claims = []
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            if name in CONSTANTS:
-                values[name] = literal(path, statement.value)
-        claims += [claim_of(path, call) for call in claim_calls(statement)]
-    needs = values.get("NEEDS")
-    experiment = Experiment(
+    node: ast.AST | None = None
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                if node.targets[0].id in values:
+                    values[node.targets[0].id] = ast.literal_eval(node.value)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
+                settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+                claims.append(Claim(*map(ast.literal_eval, node.args), **settings))
+    # unreadable, no Python, no literal, no argument of Claim, or nested too deep
+    except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        line = f", line {node.lineno}" if isinstance(node, ast.stmt | ast.expr) else ""
+        raise ConfigError(
+            f"cannot read the experiment {path}{line}: {one_line(error)} (constants and arguments"
+            " of Claim must be literals)"
+        ) from error
+    return Experiment(
         name=path.stem.replace("_", "-"),
         question=" ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()),
         path=path,
-        gpu_seconds=values.get("GPU_SECONDS"),  # type: ignore[arg-type]  # checked next
+        gpu_seconds=values["GPU_SECONDS"],
         sweeps=values["SWEEPS"],
-        claims=[replace(claim, needs=claim.needs or needs) for claim in claims],
+        claims=[replace(claim, needs=claim.needs or values["NEEDS"]) for claim in claims],
     )
-    check_outline(experiment)
-    return experiment
-
-
-def parse(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"cannot read the experiment {path}: {reason}") from error
-    except SyntaxError as error:
-        raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from error
-    # no UTF-8, null bytes, or nested too deep
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"{path} is not Python: {error}") from error
-
-
-def claim_calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """Yield `Claim(…)` of a statement `name = Claim(…)`, or of the decorators of a function."""
-    calls = [getattr(statement, "value", None), *getattr(statement, "decorator_list", ())]
-    for call in calls:
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            if call.func.id == "Claim":
-                yield call
-
-
-def claim_of(path: Path, call: ast.Call) -> Claim:
-    positional = [literal(path, node) for node in call.args]
-    named = {str(keyword.arg): literal(path, keyword.value) for keyword in call.keywords}
-    try:
-        return Claim(*positional, **named)
-    except TypeError as error:
-        text = str(error).replace("Claim.__init__()", "Claim()")
-        raise ConfigError(f"{path}, line {call.lineno}: {text}") from error
-
-
-def literal(path: Path, node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise ConfigError(
-            f"{path}, line {node.lineno}: constants and the arguments of Claim(…) are read without"
-            " running the file; write a literal"
-        ) from error
-
-
-def check_outline(experiment: Experiment) -> None:
-    """Raise ConfigError if a part is missing or invalid."""
-    require, seconds, sweeps = experiment.require, experiment.gpu_seconds, experiment.sweeps
-    is_name = _NAME.fullmatch(experiment.path.stem) and experiment.name != "all"
-    require(is_name, "name the file with letters, digits, - and _, and not `all`")
-    require(
-        experiment.question,
-        "the question is missing: write it as the first paragraph of the file's docstring",
-    )
-    is_number = type(seconds) in (int, float) and 0 <= seconds < float("inf")
-    require(is_number, f"GPU_SECONDS: expected a number of seconds, got {seconds!r}")
-    require(isinstance(sweeps, Mapping), f"SWEEPS: expected name -> overrides, got {sweeps!r}")
-    for name, words in sweeps.items():
-        require(
-            isinstance(words, list | tuple) and words and all("=" in str(word) for word in words),
-            f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']",
-        )
-        require(str(name).isidentifier() and name != "rows", f"sweep {name!r}: choose another name")
-    ids = [claim.id for claim in experiment.claims]
-    known = (*AXES, *experiment.swept)
-    for claim in experiment.claims:
-        label = f"claim {claim.id}"
-        is_text = all(isinstance(text, str) and text for text in (claim.id, claim.text))
-        require(is_text, f"{label}: id and text must be non-empty strings")
-        require(ids.count(claim.id) == 1, f"{label} is defined twice; change one id")
-        require(
-            claim.needs in (None, "cuda"),
-            f"{label}: needs: expected 'cuda' or nothing, got {claim.needs!r}",
-        )
-        is_known = isinstance(claim.each, str | list | tuple) and set(claim.axes) <= set(known)
-        require(
-            is_known,
-            f"{label}: each: expected columns among {', '.join(known)}, got {claim.each!r}",
-        )
-
-
-# --- run ---
 
 
 def load(path: Path) -> Experiment:
@@ -267,17 +178,14 @@ def load(path: Path) -> Experiment:
     listed = outline(path)
     values = vars(execute(path))
     functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
-    unlisted = functions.keys() - {claim.id for claim in listed.claims}
-    listed.require(
-        not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}"
-    )
     experiment = replace(
         listed,
         claims=[replace(claim, function=functions.get(claim.id)) for claim in listed.claims],
         checks=[name for name, value in values.items() if is_check(value)],
         tables=values.get("TABLES", ()),
     )
-    check_parts(experiment)
+    for fault in faults(experiment):
+        raise ConfigError(f"{path}: {fault}")
     return experiment
 
 
@@ -285,50 +193,45 @@ def is_check(value: Any) -> bool:
     return inspect.isfunction(value) and hasattr(value, "needs")
 
 
-def check_parts(experiment: Experiment) -> None:
-    """Raise ConfigError if a table or a claim's function refers to something unknown."""
-    require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
-    require(
-        not set(sweeps) & set(checks),
-        f"a sweep and a check have the same name; rename one of {', '.join(sweeps)}",
-    )
-    for table in experiment.tables:
-        require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")
-        is_known = table.sweep in ("rows", *sweeps)
-        require(is_known, f"table {table.title!r}: no sweep {table.sweep!r}")
-    frames = ("rows", *sweeps) if sweeps else ()
-    known = (*frames, *checks)
-    for claim in experiment.claims:
-        label, inputs = f"claim {claim.id}", claim.inputs
-        has_function = claim.function is not None
-        require(
-            has_function == (claim.not_measurable is None),
-            f"{label} needs either a function that judges it or not_measurable",
-        )
-        require(
-            not has_function or (inputs and set(inputs) <= set(known)),
-            f"{label}: its function takes {', '.join(inputs)}; expected some of {', '.join(known)}",
-        )
-        split = [name for name in inputs if name in frames]
-        require(
-            not claim.axes or len(split) == 1,
-            f"{label}: each splits the rows of one sweep, not {len(split)}",
-        )
-
-
 def execute(path: Path) -> ModuleType:
     """Run a file as a module, which may import its neighbours; return it. Raises ConfigError if it
     fails."""
-    name = f"effbench_experiment_{path.stem}"
-    parent = str(path.resolve().parent)
+    name, parent = f"effbench_experiment_{path.stem}", str(path.resolve().parent)
     if parent not in sys.path:
         sys.path.append(parent)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the file may raise anything
         raise ConfigError(f"{path}: running it raised {describe(error)}") from error
     return module
+
+
+# --- mistakes ---
+
+
+def faults(experiment: Experiment) -> Iterator[str]:
+    """Yield what is wrong in an experiment."""
+    sweeps = experiment.sweeps
+    if not isinstance(sweeps, dict) or not all(
+        isinstance(words, list) for words in sweeps.values()
+    ):
+        yield f"SWEEPS: expected name -> list of overrides, got {sweeps!r}"
+        return
+    columns, known = (*AXES, *experiment.swept), ["rows", *sweeps, *experiment.checks]
+    counts = Counter(claim.id for claim in experiment.claims)
+    for claim in experiment.claims:
+        label, inputs = f"claim {claim.id}", set(claim.inputs)
+        if counts[claim.id] > 1:
+            yield f"{label} is defined twice; change one id"
+        if (claim.function is None) == (claim.not_measurable is None):
+            yield f"{label} needs either a function at the top level of the file or not_measurable"
+        if claim.function and not (inputs and inputs <= set(known)):
+            text = ", ".join(claim.inputs)
+            yield f"{label}: its function takes {text}; expected some of {', '.join(known)}"
+        if not set(claim.axes) <= set(columns):
+            yield f"{label}: each: expected columns among {', '.join(columns)}, got {claim.each!r}"
+        if claim.axes and len(inputs - set(experiment.checks)) != 1:
+            yield f"{label}: each splits the rows of one sweep; take exactly one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from effbench.experiments.figures import ClaimError, Figure, missing
@@ -11,12 +10,11 @@ from effbench.experiments.figures import ClaimError, Figure, missing
 class Facts(dict[str, Any]):
     """The facts of a check or of a part of it, read as attributes or by key.
 
-    `absence`: why it has no other facts, if it was unsupported or failed; they are missing figures.
+    `absence`: why it has no further facts, if it was unsupported or failed; they are missing
+    figures.
     """
 
-    def __init__(self, facts: Mapping[str, Any], absence: str | None = None) -> None:
-        super().__init__(facts)
-        self.absence = absence
+    absence = ""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -24,28 +22,30 @@ class Facts(dict[str, Any]):
         return self[name]
 
     def __missing__(self, name: str) -> Any:
-        if self.absence is not None:
+        if self.absence:
             return missing(self.absence)
-        known = ", ".join(map(str, self)) or "nothing"
+        known = ", ".join(self) or "nothing"
         raise ClaimError(f"the check returned no {name!r}; it has {known}")
+
+
+def no_facts(reason: str) -> Facts:
+    facts = Facts()
+    facts.absence = reason
+    return facts
 
 
 def facts_of(value: Any) -> Any:
     """Return JSON as facts: mappings of value, low and high are figures, other mappings Facts."""
     if isinstance(value, list):
         return [facts_of(item) for item in value]
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     if value.keys() == {"value", "low", "high"}:
         return Figure(**value)
-    facts = {name: facts_of(item) for name, item in value.items()}
-    return Facts(facts, absence_in(value))
-
-
-def absence_in(part: Mapping[str, Any]) -> str | None:
-    if isinstance(part.get("unsupported"), str):
-        return f"unsupported: {part['unsupported']}"
-    if part.get("succeeded") is False:
-        reason = part.get("error") or "no reason recorded"
-        return f"{part.get('error_type') or 'error'}: {reason}"
-    return None
+    facts = Facts({name: facts_of(item) for name, item in value.items()})
+    if value.get("unsupported"):
+        facts.absence = f"unsupported: {value['unsupported']}"
+    elif value.get("succeeded") is False:
+        error, reason = value.get("error_type"), value.get("error")
+        facts.absence = f"{error or 'error'}: {reason or 'no reason recorded'}"
+    return facts

@@ -11,6 +11,7 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from effbench.errors import UsageError
@@ -36,13 +37,22 @@ class NotMeasuredError(Exception):
 class Outcome:
     """Whether a statement holds: True, False, or None if this is open, and then `why`.
 
-    `figure`: the figure that was compared. `is_measured`: False if there was nothing to compare.
+    `figure`: the figure that was compared. A statement without a figure or an answer was not
+    measured.
     """
 
     holds: bool | None
     why: str = ""
     figure: Figure | None = None
-    is_measured: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the figure was measured, but its interval decides nothing."""
+        return self.holds is None and self.figure is not None and not self.figure.is_missing
+
+    @property
+    def is_measured(self) -> bool:
+        return self.holds is not None or self.is_open
 
     def __bool__(self) -> bool:
         raise ClaimError(
@@ -52,18 +62,27 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure and the bounds of its interval: the value itself if it is exact, infinite if unknown.
+class Gap:
+    """A row without figures: it failed, or its figures are `marked` and decide nothing."""
 
-    A figure that was not measured is NaN, and `why` gives the reason. `gaps`: labels of the rows
-    that were left out of it, because they lack the figure.
+    name: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and the bounds of its interval: the value itself if it is exact, infinite if
+    unknown. A figure that was not measured is NaN, and `why` gives the reason.
+
+    `gaps`: the rows that were left out of it.
     """
 
     value: float
     low: float
     high: float
     why: str = ""
-    gaps: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def is_missing(self) -> bool:
@@ -73,50 +92,41 @@ class Figure:
     def is_exact(self) -> bool:
         return self.low == self.high
 
+    def __float__(self) -> float:
+        return self.value
+
     def __bool__(self) -> bool:
         if self.is_missing:
             raise NotMeasuredError(self.why)
         raise ClaimError("compare the figure: above(), below() or within()")
 
-    def exact(self) -> float:
-        """Return the value of a count. Raises NotMeasuredError."""
-        if self.is_missing:
-            raise NotMeasuredError(self.why)
-        return self.value
-
     def above(self, limit: Number) -> Outcome:
         """Return whether the figure is larger than a number or another figure."""
-        other = as_figure(limit)
-        is_above = other.high < self.low
-        return self.outcome(is_above, other.low >= self.high, other)
+        difference = self - limit
+        return self.outcome(difference, difference.low > 0, difference.high <= 0)
 
     def below(self, limit: Number) -> Outcome:
         """Return whether the figure is smaller than a number or another figure."""
-        other = as_figure(limit)
-        is_below = self.high < other.low
-        return self.outcome(is_below, self.low >= other.high, other)
+        difference = self - limit
+        return self.outcome(difference, difference.high < 0, difference.low >= 0)
 
     def within(self, low: float, high: float) -> Outcome:
         """Return whether low <= figure <= high."""
         is_within = low <= self.low and self.high <= high
-        return self.outcome(is_within, self.high < low or self.low > high, self)
+        return self.outcome(self, is_within, self.high < low or self.low > high)
 
-    def outcome(self, is_true: bool, is_false: bool, other: Figure) -> Outcome:
-        compared = replace(self, gaps=merge(self.gaps, other.gaps))
-        for figure in (self, other):
-            if figure.is_missing:
-                return Outcome(None, figure.why, compared, figure.why == UNDEFINED)
+    def outcome(self, difference: Figure, is_true: bool, is_false: bool) -> Outcome:
+        """Return the outcome of a comparison; `difference`: between the figure and the limit."""
+        if difference.is_missing:
+            return Outcome(None, difference.why, difference)
+        compared = replace(self, gaps=difference.gaps)
         if is_true or is_false:
-            return Outcome(is_true, figure=compared)
-        bounds = (self.low, self.high, other.low, other.high)
-        is_bounded = all(math.isfinite(bound) for bound in bounds)
+            return Outcome(is_true, "", compared)
+        is_bounded = math.isfinite(difference.low) and math.isfinite(difference.high)
         return Outcome(None, OPEN if is_bounded else NO_INTERVAL, compared)
 
     def __add__(self, other: Number) -> Figure:
         return combine(operator.add, self, other)
-
-    def __radd__(self, other: Number) -> Figure:
-        return combine(operator.add, other, self)
 
     def __sub__(self, other: Number) -> Figure:
         return combine(operator.sub, self, other)
@@ -127,14 +137,13 @@ class Figure:
     def __mul__(self, other: Number) -> Figure:
         return combine(operator.mul, self, other)
 
-    def __rmul__(self, other: Number) -> Figure:
-        return combine(operator.mul, other, self)
-
     def __truediv__(self, other: Number) -> Figure:
         return combine(operator.truediv, self, other)
 
     def __rtruediv__(self, other: Number) -> Figure:
         return combine(operator.truediv, other, self)
+
+    __radd__, __rmul__ = __add__, __mul__
 
 
 Number = Figure | float | None
@@ -142,12 +151,12 @@ Number = Figure | float | None
 Column = Iterable[Number]
 
 
-def missing(why: str, gaps: Iterable[str] = ()) -> Figure:
+def missing(why: str, gaps: Iterable[Gap] = ()) -> Figure:
     return Figure(math.nan, -math.inf, math.inf, why, tuple(gaps))
 
 
-def merge(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*first, *second]))
+def gaps_of(figures: Iterable[Figure]) -> tuple[Gap, ...]:
+    return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
 
 
 def as_figure(value: Any) -> Figure:
@@ -156,16 +165,16 @@ def as_figure(value: Any) -> Figure:
         return value
     if value is None:
         return missing(NO_VALUE)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        number = float(value)
-        return missing(NO_VALUE) if math.isnan(number) else Figure(number, number, number)
-    raise ClaimError(f"expected a number, got {one_line(repr(value), 80)}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ClaimError(f"expected a number, got {one_line(repr(value), 80)}")
+    number = float(value)
+    return missing(NO_VALUE) if math.isnan(number) else Figure(number, number, number)
 
 
 def combine(function: Callable[[float, float], float], left: Number, right: Number) -> Figure:
     """Return the sum, difference, product or ratio of two figures, with its extremes as bounds."""
     a, b = as_figure(left), as_figure(right)
-    gaps = merge(a.gaps, b.gaps)
+    gaps = gaps_of((a, b))
     if a.is_missing or b.is_missing:
         return missing(a.why or b.why, gaps)
     if function is operator.truediv and b.low <= 0 <= b.high:
@@ -173,40 +182,33 @@ def combine(function: Callable[[float, float], float], left: Number, right: Numb
             return missing(UNDEFINED, gaps)
         return Figure(a.value / b.value, -math.inf, math.inf, gaps=gaps)
     value = function(a.value, b.value)
-    corners = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    # an unknown bound times 0, or minus another unknown one
-    known = [corner for corner in corners if not math.isnan(corner)] or [value]
+    corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
+    # NaN: an unknown bound times 0, or minus another unknown one
+    known = [value, *(corner for corner in corners if not math.isnan(corner))]
     return Figure(value, min(known), max(known), gaps=gaps)
 
 
-def log(figure: Figure) -> Figure:
-    """Return the logarithm of a figure; missing unless the value is positive."""
+def log(number: Number) -> Figure:
+    figure = as_figure(number)
     if figure.is_missing or figure.value <= 0:
         return missing(figure.why or UNDEFINED, figure.gaps)
     low = math.log(figure.low) if figure.low > 0 else -math.inf
-    return replace(figure, value=math.log(figure.value), low=low, high=math.log(figure.high))
+    return Figure(math.log(figure.value), low, math.log(figure.high), gaps=figure.gaps)
 
 
 # --- helpers of claims ---
 
 
-def summarise(values: Column, function: Callable[[list[Figure]], Figure]) -> Figure:
-    """Return a function of the measured figures of a column, and the labels of the other rows."""
-    labelled = values.items() if hasattr(values, "items") else [("", value) for value in values]
-    figures, gaps, why = [], [], "nothing was measured"
-    for label, value in labelled:
-        figure = as_figure(value)
-        gaps += figure.gaps
-        if not figure.is_missing:
-            figures.append(figure)
-            continue
-        why = figure.why
-        if label:
-            gaps.append(label)
-    if not figures:
-        name = getattr(values, "name", None)
-        return missing(f"no measured row has {name}" if name else why, gaps)
-    return replace(function(figures), gaps=merge(gaps, ()))
+def reduce(values: Column, function: Callable[[list[Figure]], Figure]) -> Figure:
+    """Return a function of the measured figures of a column."""
+    figures = [as_figure(value) for value in values]
+    known = [figure for figure in figures if not figure.is_missing]
+    gaps = gaps_of(figures)
+    if known:
+        return replace(function(known), gaps=gaps)
+    if figures and figures[0].why != NO_VALUE:
+        return missing(figures[0].why, gaps)
+    return missing(f"no measured row has {getattr(values, 'name', 'it')}", gaps)
 
 
 def interval(values: Any) -> Figure:
@@ -214,59 +216,61 @@ def interval(values: Any) -> Figure:
     rows."""
     if values is None or isinstance(values, Figure | numbers.Real):
         return as_figure(values)
-    return summarise(values, only_figure)
 
-
-def only_figure(figures: list[Figure]) -> Figure:
-    if len(figures) != 1:
+    def only(figures: list[Figure]) -> Figure:
+        if len(figures) == 1:
+            return figures[0]
         raise ClaimError(
             f"interval() takes one row, but {len(figures)} are left; select one with where()"
         )
-    return figures[0]
+
+    return reduce(values, only)
 
 
 def mean(values: Column) -> Figure:
     """Return the mean; the intervals are taken as independent."""
-    return summarise(values, mean_of_figures)
 
+    def of_figures(figures: list[Figure]) -> Figure:
+        count = len(figures)
+        center = sum(figure.value for figure in figures) / count
+        below = math.hypot(*(figure.low - figure.value for figure in figures)) / count
+        above = math.hypot(*(figure.high - figure.value for figure in figures)) / count
+        return Figure(center, center - below, center + above)
 
-def mean_of_figures(figures: list[Figure]) -> Figure:
-    center = sum(figure.value for figure in figures) / len(figures)
-    below = math.hypot(*(figure.low - figure.value for figure in figures)) / len(figures)
-    above = math.hypot(*(figure.high - figure.value for figure in figures)) / len(figures)
-    return Figure(center, center - below, center + above)
+    return reduce(values, of_figures)
 
 
 def geomean(values: Column) -> Figure:
     """Return the geometric mean of positive figures; the intervals are taken as independent."""
-    return summarise(values, geomean_of_figures)
 
+    def of_figures(figures: list[Figure]) -> Figure:
+        if any(figure.value <= 0 for figure in figures):
+            return missing(UNDEFINED)
+        center = mean([log(figure) for figure in figures])
+        return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
 
-def geomean_of_figures(figures: list[Figure]) -> Figure:
-    if any(figure.value <= 0 for figure in figures):
-        return missing(UNDEFINED)
-    center = mean_of_figures([log(figure) for figure in figures])
-    return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
+    return reduce(values, of_figures)
 
 
 def lowest(values: Column) -> Figure:
     """Return the lowest value, with the lowest of the bounds."""
-    return summarise(values, lambda figures: extreme(min, figures))
+    return extreme(values, min)
 
 
 def highest(values: Column) -> Figure:
     """Return the highest value, with the highest of the bounds."""
-    return summarise(values, lambda figures: extreme(max, figures))
+    return extreme(values, max)
 
 
-def extreme(choose: Callable[[Iterable[float]], float], figures: list[Figure]) -> Figure:
-    return Figure(
-        choose(figure.value for figure in figures),
-        choose(figure.low for figure in figures),
-        choose(figure.high for figure in figures),
-    )
+def extreme(values: Column, choose: Callable[[Iterable[float]], float]) -> Figure:
+    def of_figures(figures: list[Figure]) -> Figure:
+        low = choose(figure.low for figure in figures)
+        high = choose(figure.high for figure in figures)
+        return Figure(choose(figure.value for figure in figures), low, high)
+
+    return reduce(values, of_figures)
 
 
 def fraction(part: Number, whole: Number) -> Figure:
     """Return which fraction of a speedup a part of it explains: ln(part) ÷ ln(whole)."""
-    return log(as_figure(part)) / log(as_figure(whole))
+    return log(part) / log(whole)

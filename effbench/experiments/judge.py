@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from effbench.cell import Status
 from effbench.experiments.definition import Answer, Claim
@@ -18,23 +19,17 @@ from effbench.experiments.figures import (
     NotMeasuredError,
     Outcome,
     as_figure,
+    gaps_of,
 )
-from effbench.experiments.frames import DISTURBANCE, shown, split
-from effbench.metrics import is_missing
+from effbench.experiments.frames import split
 from effbench.printable import describe, listed, one_line
 from effbench.store.decisions import ClaimVerdict
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-#: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
-MARKED = "marked"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all),
-    and the figure."""
+    """The outcome of a part of the matrix, or of a statement of the claim (`label`; empty for all),
+    and the figure to show."""
 
     label: str
     outcome: Outcome
@@ -49,7 +44,7 @@ class Judgement:
     verdict: ClaimVerdict
     reason: str
     value: Figure | None = None
-    parts: tuple[Part, ...] = ()
+    parts: Sequence[Part] = ()
     also: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -59,162 +54,49 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts)}
-    checks = [value for value in inputs.values() if isinstance(value, Facts)]
-    absences = [facts.absence for facts in checks if facts.absence]
+    absences = [value.absence for value in inputs.values() if isinstance(value, Facts)]
     if any(frame.empty for frame in frames.values()):
-        return Judgement(claim, ClaimVerdict.NOT_MEASURED, "no row was measured")
-    if len(absences) == len(inputs):
-        return Judgement(claim, without_measurement(absences), absences[0])
-    overall = call_for_all_rows(claim, inputs)
-    answers = {"": overall}
+        return unmeasured(claim, "no row was measured")
+    if not frames and all(absences):
+        return unmeasured(claim, absences[0])
+    if not claim.axes:
+        answer = call(claim, inputs)
+        return judge_parts(claim, answer, parts_of(answer, ""))
+    answer, parts = Answer(None), []
+    with suppress(ClaimError):  # interval() finds one row in each part, but several in all
+        answer = call(claim, inputs)
+    ((name, frame),) = frames.items()
+    for label, rows in split(frame, claim.axes):
+        parts += parts_of(call(claim, {**inputs, name: rows}), label)
+    return judge_parts(claim, answer, parts)
+
+
+def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
+    """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
+    without measurements stays open."""
+    figures = [part.outcome.figure for part in parts]
+    gaps = gaps_of(figure for figure in figures if figure is not None)
+    left_out = ""
+    if gaps:
+        names = listed([f"{gap.name} {gap.status}" for gap in gaps], 3)
+        left_out = f"; left out: {names} ({one_line(gaps[0].reason)})"
+    measured = [part for part in parts if part.outcome.is_measured]
+    if not measured:
+        if gaps and all(gap.status == Status.UNSUPPORTED for gap in gaps):
+            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, one_line(gaps[0].reason))
+        why = parts[0].outcome.why if parts else "no part of the matrix was measured"
+        return unmeasured(claim, why + left_out)
     if claim.axes:
-        ((name, frame),) = frames.items()
-        parts = split(frame, claim.axes)
-        answers = {label: call(claim, {**inputs, name: rows}) for label, rows in parts}
-    failed = failed_rows(frames.values(), [overall, *answers.values()])
-    left_out = text_of_failed(failed, frames.values())
-    if reason := why_unsupported(failed, frames.values()):
-        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, reason)
-    parts = [part for label, answer in answers.items() for part in parts_of(answer, label)]
-    if not any(part.outcome.is_measured for part in parts):
-        reason = parts[0].outcome.why if parts else "no part of the matrix was measured"
-        reasons = [*absences, *map(status_of, failed)] or [reason]
-        return Judgement(claim, without_measurement(reasons), reason + left_out)
+        parts = measured
     verdict = verdict_of([part.outcome.holds for part in parts])
     reason = reason_of(verdict, parts) + left_out
-    return Judgement(claim, verdict, reason, value_of(overall), tuple(parts), overall.also)
+    return Judgement(claim, verdict, reason, value_of(answer), parts, answer.also)
 
 
-# --- what the claim's function answers ---
-
-
-def call_for_all_rows(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
-    """Return the answer over all rows; an empty one if the claim has parts and only they have a
-    figure, because interval() finds one row in each part, but several in all."""
-    try:
-        return call(claim, inputs)
-    except ClaimError:
-        if not claim.axes:
-            raise
-        return Answer(None)
-
-
-def call(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
-    assert claim.function is not None
-    try:
-        result = claim.function(**inputs)
-        if not isinstance(result, Answer):
-            outcome = outcome_of(result)
-            return Answer(outcome, outcome.figure)
-    except NotMeasuredError as error:
-        return Answer(Outcome(None, str(error), is_measured=False))
-    except ClaimError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's function may raise anything
-        raise ClaimError(f"its function raised {describe(error)}") from error
-    if not isinstance(result.also, Mapping):
-        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
-    return result
-
-
-def outcome_of(value: Any) -> Outcome:
-    """Return a comparison, a bool or None (not measured) as an outcome. Raises ClaimError."""
-    if isinstance(value, Outcome):
-        return value
-    if isinstance(value, Figure) and value.is_missing:
-        return Outcome(None, value.why, value, is_measured=False)
-    if value is None:
-        return Outcome(None, NO_VALUE, is_measured=False)
-    if type(value).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
-        raise ClaimError(
-            "expected a comparison such as figure.above(1), a bool or None, got"
-            f" {one_line(repr(value), 80)}"
-        )
-    return Outcome(bool(value))
-
-
-def outcomes_of(answer: Answer) -> dict[str, Outcome]:
-    """Return statement -> outcome; the only statement of an answer without statements is empty."""
-    statements = answer.holds if isinstance(answer.holds, Mapping) else {"": answer.holds}
-    return {text: outcome_of(holds) for text, holds in statements.items()}
-
-
-def value_of(answer: Answer) -> Figure | None:
-    value = None if answer.value is None else as_figure(answer.value)
-    return None if value is None or value.is_missing else value
-
-
-def parts_of(answer: Answer, label: str) -> list[Part]:
-    """Return the parts of an answer. A part of the matrix without measurements is omitted; a
-    statement without measurements stays open."""
-    outcomes = outcomes_of(answer)
-    if isinstance(answer.holds, Mapping):
-        return [
-            Part(f"{text}: {label}" if label else text, outcome)
-            for text, outcome in outcomes.items()
-        ]
-    outcome, value = outcomes[""], value_of(answer)
-    if answer.value is not None and value is None and outcome.holds is not None:
-        # a comparison with NaN is false, but decides nothing
-        outcome = Outcome(None, "its figure was not measured", is_measured=False)
-    if label and not outcome.is_measured:
-        return []
-    return [Part(label, outcome, value)]
-
-
-# --- rows that are left out ---
-
-
-def failed_rows(frames: Iterable[pd.DataFrame], answers: Iterable[Answer]) -> list[pd.Series]:
-    """Return the rows without a figure that the answers need, because they failed or are marked."""
-    gaps: dict[str, None] = {}
-    for answer in answers:
-        figures = [outcome.figure for outcome in outcomes_of(answer).values()]
-        for figure in (*figures, answer.value):
-            if isinstance(figure, Figure):
-                gaps |= dict.fromkeys(figure.gaps)
-    rows = {row.name: row for frame in frames for _, row in frame.iterrows()}
-    return [row for label, row in rows.items() if label in gaps and status_of(row) != Status.OK]
-
-
-def why_unsupported(failed: Sequence[pd.Series], frames: Iterable[pd.DataFrame]) -> str | None:
-    """Return the reason if all rows are unsupported, apart from a baseline."""
-    rows = [row for frame in frames for _, row in frame.iterrows()]
-    rows = [row for row in rows if row["mode"] != "eager"] or rows
-    if failed and all(row["status"] == Status.UNSUPPORTED for row in rows):
-        return str(rows[0]["reason"])
-    return None
-
-
-def text_of_failed(failed: Sequence[pd.Series], frames: Iterable[pd.DataFrame]) -> str:
-    """Return the names of the failed rows, with their swept parameters, and the reason of the first
-    one."""
-    if not failed:
-        return ""
-    swept = dict.fromkeys(name for frame in frames for name in frame.attrs["paths"])
-    names = []
-    for row in failed:
-        settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
-        words = [row["model"], "bs", str(row["bs"]), row["mode"], *settings, status_of(row)]
-        names.append(" ".join(words))
-    first = failed[0]
-    reason = first[DISTURBANCE] if status_of(first) == MARKED else first["reason"]
-    return f"; left out: {listed(names, 3)} ({' '.join(str(reason).split())})"
-
-
-def status_of(row: Mapping[str, Any]) -> str:
-    """Return the status of a row, or `marked` if it is ok, but a disturbed host makes its figures
-    decide nothing."""
-    is_disturbed = row["status"] == Status.OK and not is_missing(row.get(DISTURBANCE))
-    return MARKED if is_disturbed else str(row["status"])
-
-
-# --- verdicts ---
-
-
-def without_measurement(reasons: Sequence[str]) -> ClaimVerdict:
-    is_unsupported = all(reason.startswith(Status.UNSUPPORTED) for reason in reasons)
-    return ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
+def unmeasured(claim: Claim, reason: str) -> Judgement:
+    is_unsupported = reason.startswith(Status.UNSUPPORTED)
+    verdict = ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
+    return Judgement(claim, verdict, reason)
 
 
 def verdict_of(outcomes: Sequence[bool | None]) -> ClaimVerdict:
@@ -230,27 +112,74 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     if len(parts) == 1 and not parts[0].label:
         texts = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
         return texts.get(verdict, parts[0].outcome.why)
-    groups: dict[str, list[Part]] = {
-        "holds for": [],
-        "not for": [],
-        "open for": [],
-        "not measured for": [],
+    groups = {
+        "holds for": [part for part in parts if part.outcome.holds is True],
+        "not for": [part for part in parts if part.outcome.holds is False],
+        "open for": [part for part in parts if part.outcome.is_open],
+        "not measured for": [part for part in parts if not part.outcome.is_measured],
     }
-    titles = {True: "holds for", False: "not for", None: "open for"}
-    for part in parts:
-        outcome = part.outcome
-        title = titles[outcome.holds] if outcome.is_measured else "not measured for"
-        groups[title].append(part)
     separator = " · " if any(", " in part.label for part in parts) else ", "
     texts = []
     for title, group in groups.items():
-        if not group:
-            continue
-        why = group[0].outcome.why
-        because = "" if why in ("", OPEN) else f" ({why})"
-        labels = listed([part.label for part in group], 6, separator)
-        texts.append(f"{title} {labels}{because}")
+        if group:
+            why = group[0].outcome.why
+            because = "" if why in ("", OPEN) else f" ({why})"
+            labels = listed([part.label for part in group], 6, separator)
+            texts.append(f"{title} {labels}{because}")
     return "; ".join(texts)
+
+
+# --- what the claim's function answers ---
+
+
+def call(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
+    assert claim.function is not None
+    try:
+        result = claim.function(**inputs)
+    except NotMeasuredError as error:
+        return Answer(Outcome(None, str(error)))
+    except ClaimError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's function may raise anything
+        raise ClaimError(f"its function raised {describe(error)}") from error
+    if not isinstance(result, Answer):
+        outcome = outcome_of(result)
+        return Answer(outcome, outcome.figure)
+    if not isinstance(result.also, Mapping):
+        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
+    return result
+
+
+def parts_of(answer: Answer, label: str) -> list[Part]:
+    if isinstance(answer.holds, Mapping):
+        texts = {text: f"{text}: {label}" if label else text for text in answer.holds}
+        return [Part(texts[text], outcome_of(holds)) for text, holds in answer.holds.items()]
+    outcome, value = outcome_of(answer.holds), value_of(answer)
+    if value is None and answer.value is not None and outcome.holds is not None:
+        # a comparison with NaN is false, but decides nothing
+        outcome = Outcome(None, "its figure was not measured")
+    return [Part(label, outcome, value)]
+
+
+def outcome_of(value: Any) -> Outcome:
+    """Return a comparison, a bool or None (not measured) as an outcome. Raises ClaimError."""
+    if isinstance(value, Outcome):
+        return value
+    if isinstance(value, Figure) and value.is_missing:
+        return Outcome(None, value.why, value)
+    if value is None:
+        return Outcome(None, NO_VALUE)
+    if type(value).__name__ in ("bool", "bool_"):  # bool_ is NumPy's
+        return Outcome(bool(value))
+    raise ClaimError(
+        "expected a comparison such as figure.above(1), a bool or None, got"
+        f" {one_line(repr(value), 80)}"
+    )
+
+
+def value_of(answer: Answer) -> Figure | None:
+    value = as_figure(answer.value)
+    return None if value.is_missing else value
 
 
 # --- JSON ---
@@ -261,17 +190,13 @@ def bounds(value: Figure | None) -> dict[str, float]:
 
 
 def as_json(value: Any) -> Any:
-    """Return figures and facts for JSON; an infinite bound becomes None."""
-    if isinstance(value, Figure) and value.is_missing:
-        return None
+    """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        return as_json(value.value if value.is_exact else bounds(value))
-    if hasattr(value, "tolist"):  # NumPy and pandas
-        return as_json(value.tolist())
+        return as_json(value.value if value.is_exact or value.is_missing else bounds(value))
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -9,16 +9,16 @@ measured again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell, Environment, Status
 from effbench.config import Config, quoted
 from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
-from effbench.experiments.facts import Facts, facts_of
+from effbench.experiments.facts import facts_of, no_facts
 from effbench.experiments.figures import ClaimError
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
@@ -28,7 +28,7 @@ from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo, recorded_here_first
+from effbench.store.sweeps import recorded_here_first
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
@@ -61,13 +61,8 @@ class Machine:
     @classmethod
     def here(cls, server: ForkServer, device: str) -> Machine:
         answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
-        return cls(
-            server,
-            Environment(**answer["environment"]).id,
-            "this machine",
-            bool(answer["gpus"]),
-            answer,
-        )
+        environment = Environment(**answer["environment"])
+        return cls(server, environment.id, "this machine", bool(answer["gpus"]), answer)
 
     @classmethod
     def stored(cls, server: ForkServer, row: Mapping[str, Any]) -> Machine:
@@ -97,7 +92,7 @@ class Run:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
-    missing: str | None = None
+    missing: str = ""
     mistakes: list[str] = field(default_factory=list)
 
     @property
@@ -110,9 +105,9 @@ class Run:
         is_sweep = name in self.experiment.sweeps
         names = {name, "rows"} if is_sweep else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
-        if not claims:
-            return is_sweep
-        return any(not (self.on_cpu and claim.needs) for claim in claims)
+        return any(not (self.on_cpu and claim.needs) for claim in claims) or (
+            is_sweep and not claims
+        )
 
     def execute(self) -> Run:
         """Measure what is missing (nothing for a machine with stored results), judge the claims,
@@ -122,7 +117,12 @@ class Run:
         get a status.
         """
         check_settings(self.overrides)
-        self.collect_rows()
+        for name in filter(self.is_asked, self.experiment.sweeps):
+            if not (self.interrupted or self.missing):
+                words = command_of(self.experiment, name, self.overrides, self.db)
+                quiet = self.quiet or not self.machine.probed
+                collect = partial(self.collect_rows, name)
+                hydra_sweep(words, quiet, conductor=collect, server=self.machine.server)
         if not (self.interrupted or self.missing):
             self.collect_facts()
         if self.interrupted or self.missing:
@@ -137,53 +137,40 @@ class Run:
 
     # --- measure ---
 
-    def collect_rows(self) -> None:
-        """Collect the rows of the sweeps, measured or stored."""
-        for name in filter(self.is_asked, self.experiment.sweeps):
-            hydra_sweep(
-                command_of(self.experiment, name, self.overrides, self.db),
-                quiet=self.quiet or not self.machine.probed,
-                conductor=partial(self.sweep, name),
-                server=self.machine.server,
-            )
-            if self.interrupted or self.missing:
-                return
-
-    def sweep(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
+    def collect_rows(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
         """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it
         like `conduct`."""
         parts, settings = plan.split(jobs)
         machine = self.machine
         environment_id, has_cuda = machine.environment_id, machine.has_cuda
-        answer = probe(
-            machine.server, parts, settings.baseline_mode, modes_only=not machine.probed
-        )
-        if machine.probed:
+        is_stored = machine.probed is None
+        answer = probe(machine.server, parts, settings.baseline_mode, modes_only=is_stored)
+        if not is_stored:
             environment_id = Environment(**answer["environment"]).id
             has_cuda = bool(answer["gpus"])
         cells = plan.resolve(parts, has_cuda)
-        excluded_cells, _ = excluded(cells, settings.exclude)
-        kept = [cell for cell in cells if cell not in excluded_cells]
-        positions = {cell.key: position for position, cell in enumerate(kept)}
-        with Store.open(settings.db, mode="write" if machine.probed else "read") as store:
-            stored = partial(stored_rows, store, kept, environment_id, settings)
+        unwanted, _ = excluded(cells, settings.exclude)
+        wanted = {cell.key: cell for cell in cells if cell not in unwanted}
+        with Store.open(settings.db, mode="read" if is_stored else "write") as store:
+            cached = partial(cached_rows, store, wanted.values(), environment_id, settings)
             rows = []
-            if not machine.probed:
-                rows = stored()
+            if is_stored:
+                rows = cached()
             elif not self.fresh:
-                rows = stored(settings.timeout_s, accepts_marked=False)
+                rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = positions.keys() - {row["cell_key"] for row in rows}
-            if lacking and not machine.probed:
+            lacking = wanted.keys() - {row["cell_key"] for row in rows}
+            if lacking and is_stored:
                 self.missing = (
-                    f"{len(lacking)} of {len(positions)} cells of the sweep {name} were not"
-                    " measured with these settings"
+                    f"{len(lacking)} of {len(wanted)} cells of the sweep {name} were not measured"
+                    " with these settings"
                 )
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = plan.conduct(left, command).state == "interrupted"
-                rows = stored()
-        self.rows[name] = sorted(rows, key=lambda row: positions[row["cell_key"]])
+                rows = cached()
+        by_cell = {row["cell_key"]: row for row in rows}
+        self.rows[name] = [by_cell[key] for key in wanted if key in by_cell]
 
     def collect_facts(self) -> None:
         """Collect the facts of the checks, measured or stored."""
@@ -193,14 +180,13 @@ class Run:
             path, device = self.experiment.path.resolve(), "cpu" if self.on_cpu else "auto"
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
             outcomes = run_checks(requests, machine.server, machine.probed["gpus"])
-            for name, outcome in zip(checks, outcomes, strict=True):
-                self.checks[name] = {key: outcome[key] for key in ("status", "reason", "facts")}
+            self.checks = dict(zip(checks, outcomes, strict=True))
             return
         own = (self.experiment.name, machine.environment_id)
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == own:
-                    self.checks |= (row["measured"] or {}).get("evidence", {})
+                if (row["experiment"], row["environment_id"]) == own and row["measured"]:
+                    self.checks |= row["measured"].get("evidence", {})
         lacking = sorted(set(checks) - self.checks.keys())
         if lacking:
             self.missing = f"the facts of {', '.join(lacking)} were not gathered"
@@ -210,24 +196,22 @@ class Run:
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
-        chosen = self.rows.values() if name == "rows" else [self.rows.get(name, [])]
-        unique = {(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}
-        return list(unique.values())
+        names = list(self.rows) if name == "rows" else [name]
+        rows = [row for sweep in names for row in self.rows.get(sweep, ())]
+        return list({(row["sweep_id"], row["cell_key"]): row for row in rows}.values())
 
     def frame(self, name: str, with_marks: bool = False) -> pd.DataFrame:
-        """Return the rows of a sweep, or of all sweeps (`rows`), as claims and tables see them."""
         return frame_of(self.rows_of(name), self.experiment.swept, with_marks)
 
-    def input(self, name: str) -> pd.DataFrame | Facts:
+    def input(self, name: str) -> Any:
         """Return the argument of a claim's function for a parameter: a frame of rows, or a check's
         facts."""
         if name not in self.experiment.checks:
             return self.frame(name)
         check = self.checks[name]
         if check["status"] == Status.OK:
-            facts: Facts = facts_of(check["facts"] or {})
-            return facts
-        return Facts({}, f"{check['status']}: {check['reason']}")
+            return facts_of(check["facts"] or {})
+        return no_facts(f"{check['status']}: {check['reason']}")
 
     def judge(self, claim: Claim) -> Judgement:
         """Judge a claim. A mistake in it does not affect other claims."""
@@ -242,8 +226,9 @@ class Run:
     def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
-        frames = [name for name in claim.inputs if name not in self.experiment.checks]
-        sweeps = sorted({row["sweep_id"] for name in frames for row in self.rows_of(name)})
+        checks = {name: self.checks[name] for name in claim.inputs if name in self.checks}
+        rows = [row for name in claim.inputs if name not in checks for row in self.rows_of(name)]
+        sweeps = sorted({row["sweep_id"] for row in rows})
         overrides = [word for word in self.overrides if key_of(word) != "device"]
         measured = {
             **bounds(judgement.value),
@@ -256,7 +241,10 @@ class Run:
             "also": judgement.also,
             "sweeps": sweeps,
             "overrides": overrides if sweeps else [],
-            "evidence": {name: self.checks[name] for name in claim.inputs if name in self.checks},
+            "evidence": {
+                name: {key: check[key] for key in ("status", "reason", "facts")}
+                for name, check in checks.items()
+            },
         }
         return {
             "claim": claim.id,
@@ -285,21 +273,19 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
     `protocol.rounds=3`, which is meant for another protocol."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    words = [
-        *experiment.sweeps[name],
-        f"sweep.name={title}",
-        "on_failure=ignore",
-        f"db={quoted(db)}",
-    ]
-    keys = {word: str(key_of(word)) for word in words}
+    own = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
     given = {str(key_of(word)) for word in overrides}
-    replaced = given | {key for key in keys.values() if key.partition(".")[0] in given & GROUPS}
-    return ["-m", *(word for word, key in keys.items() if key not in replaced), *overrides]
+    words = ["-m"]
+    for word in (*experiment.sweeps[name], *own):
+        key = str(key_of(word))
+        if key not in given and key.partition(".")[0] not in given & GROUPS:
+            words.append(word)
+    return [*words, *overrides]
 
 
-def stored_rows(
+def cached_rows(
     store: Store,
-    cells: Sequence[Cell],
+    cells: Iterable[Cell],
     environment_id: str,
     settings: Settings,
     timeout_s: float = 0,
@@ -314,33 +300,21 @@ def stored_rows(
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
     complete: list[dict[str, Any]] = []
     for sweep in recorded_here_first(store.sweeps()):
-        if not cases:
-            break
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != settings.protocol or sweep.baseline_mode != settings.baseline_mode:
             continue
-        rows = finished_rows(store, sweep, environment_id, timeout_s)
-        if not accepts_marked:
-            rows = {key: row for key, row in rows.items() if not row["marked"]}
+        rows = {}
+        history = cache(partial(store.history, sweep.id, environment_id))
+        for row in store.results(sweep.id):
+            # a cell may end before the last round if its interval is narrow enough
+            ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
+            is_final = ended or not Status(row["status"]).is_measured
+            if row["status"] == Status.TIMEOUT and row["environment_id"] == environment_id:
+                walls = [trial.wall_s or 0 for trial in history()[row["cell_key"]]]
+                is_final = is_final and max(walls) >= timeout_s
+            is_usable = accepts_marked or not row["marked"]
+            if row["environment_id"] == environment_id and is_final and is_usable:
+                rows[row["cell_key"]] = row
         for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
             complete += [rows[key] for key in cases.pop(case)]
     return complete
-
-
-def finished_rows(
-    store: Store, sweep: SweepInfo, environment_id: str, timeout_s: float
-) -> dict[str, dict[str, Any]]:
-    """Return cell key -> row of the cells of a sweep that need no further round. A cell may end
-    before the last one if its interval is narrow enough."""
-    rows = {}
-    for row in store.results(sweep.id):
-        has_ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
-        has_ended |= not Status(row["status"]).is_measured
-        if row["environment_id"] == environment_id and has_ended:
-            rows[row["cell_key"]] = row
-    late = [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]
-    history = store.history(sweep.id, environment_id) if late else {}
-    for key in late:
-        if max(trial.wall_s or 0 for trial in history[key]) < timeout_s:
-            del rows[key]
-    return rows

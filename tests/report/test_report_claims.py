@@ -85,13 +85,14 @@ def row(mode, bs, kernels, status="ok", width=16):
         "cell_key": f"{mode}{bs}{width}",
         "model": "mlp",
         "status": status,
+        "reason": None,
         "params": params,
     }
     return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
 
 
 def drawn(pivot, rows):
-    frames = (frame_of(rows, with_marks=with_marks) for with_marks in (False, True))
+    frames = (frame_of(rows, {}, with_marks) for with_marks in (False, True))
     return pivot_table(pivot, *frames).render("csv").splitlines()
 
 
