@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from made_sweeps import DEFAULT, EAGER, environment, sql
 
-from effbench.experiments.run import stored_rows
+from effbench.experiments.run import cached_rows
 from effbench.store import Store
 
 SETTINGS = SimpleNamespace(
@@ -15,7 +15,7 @@ BUSY = {"disturbance": "host busy"}
 
 def used(made, **options):
     with Store.open(made.path) as store:
-        rows = stored_rows(store, [EAGER, DEFAULT], environment().id, SETTINGS, **options)
+        rows = cached_rows(store, [EAGER, DEFAULT], environment().id, SETTINGS, **options)
     return {row["sweep_id"] for row in rows}
 
 
