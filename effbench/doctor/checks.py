@@ -18,7 +18,7 @@ from effbench.metrics import format_bytes
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.run import cache_folder, make_cache_folder
+from effbench.sweeping.compile_caches import cache_folder, make_cache_folder
 
 PROBE_TIMEOUT_S = 120.0
 #: Tests the C++ compiler.
