@@ -17,7 +17,7 @@ from statistics import geometric_mean
 
 from effbench.cell import Trial
 from effbench.store import Store
-from effbench.sweeping.schedule import race_of
+from effbench.sweeping.rounds import race_of
 from effbench.table import Column, Table
 
 #: Rounds of conf/protocol/advise.yaml, and what differs in a replay.

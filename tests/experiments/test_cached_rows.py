@@ -8,7 +8,7 @@ from effbench.experiments.run import cached_rows
 from effbench.store import Store
 
 SETTINGS = SimpleNamespace(
-    protocol={"name": "standard", "rounds": 5, "eliminate": None}, baseline_mode="eager"
+    protocol=SimpleNamespace(name="standard", rounds=5, eliminate=None), baseline_mode="eager"
 )
 BUSY = {"disturbance": "host busy"}
 
