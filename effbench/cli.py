@@ -213,7 +213,8 @@ def run_command(name: str, words: list[str]) -> int:
     more = "effbench --help lists all commands; docs/reference/commands.md explains them."
     parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
     module.add_arguments(parser)
-    return module.run(parser.parse_args(words))
+    code: int = module.run(parser.parse_args(words))
+    return code
 
 
 def run_sweep(argv: list[str]) -> int:

@@ -367,14 +367,14 @@ class Config:
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL
 
 
-def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
-    """Yield the name of each section with a fixed set of settings ("" is the top level), and its
-    settings by name."""
-    top = {setting.name: setting for setting in dataclasses.fields(Config)}
-    yield "", top
-    for name, setting in top.items():
+def sections() -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each section with a fixed set of settings ("" is the top level), and the
+    names of its settings."""
+    yield "", [setting.name for setting in dataclasses.fields(Config)]
+    for setting in dataclasses.fields(Config):
         if dataclasses.is_dataclass(setting.default_factory):
-            yield name, {inner.name: inner for inner in dataclasses.fields(setting.default_factory)}
+            section = setting.default_factory
+            yield setting.name, [inner.name for inner in dataclasses.fields(section)]
 
 
 def register() -> None:

@@ -21,7 +21,7 @@ PLAIN_WIDTH = 240
 class Console(rich.console.Console):
     """A rich console without emoji codes that drops unprintable characters."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**{"emoji": False, **settings})
 
     def render(

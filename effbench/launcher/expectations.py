@@ -65,7 +65,7 @@ class Setting:
     most: float = LARGEST
 
 
-def settings(kind: type = Config, prefix: str = "") -> dict[str, Setting]:
+def settings(kind: Any = Config, prefix: str = "") -> dict[str, Setting]:
     """Return every typed setting by its name, such as `protocol.rounds`."""
     hints = typing.get_type_hints(kind)
     by_name: dict[str, Setting] = {}
@@ -192,11 +192,8 @@ def check_bounds(key: str, value: Any) -> None:
     setting = SETTINGS.get(key)
     if setting is None or isinstance(value, bool) or not isinstance(value, int | float):
         return
-    is_small = (setting.least is not None and value < setting.least) or (
-        setting.above is not None and value <= setting.above
-    )
     is_large = setting.kind is int and abs(value) > setting.most
-    if not (is_small or is_large):
+    if not is_large and not is_below(setting, value):
         return
     got = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     expected = expectation(setting)
@@ -204,6 +201,13 @@ def check_bounds(key: str, value: Any) -> None:
         limit = f"at most {setting.most:,}" if value > 0 else f"at least {-setting.most:,}"
         expected = f"{expected}, {limit}"
     raise ConfigError(f"{key}: expected {expected}, got {got}. Example: {example(setting)}")
+
+
+def is_below(setting: Setting, value: float) -> bool:
+    """Return whether a number is less than the setting allows."""
+    if setting.above is not None and value <= setting.above:
+        return True
+    return setting.least is not None and value < setting.least
 
 
 def mapping_error(
