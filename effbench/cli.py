@@ -20,6 +20,7 @@ from typing import TextIO
 
 from effbench import __version__
 from effbench.errors import INTERRUPTED, EffbenchError, UsageError, nearest
+from effbench.logs import printed, without_verbose
 from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
 from effbench.warning_filters import print_instead_of_raising
@@ -68,9 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Run the command `argv` and return the exit code. Errors go to stderr in one or two lines."""
+    words = without_verbose(argv)
     try:
-        with remembered():
-            return do(argv)
+        with printed() if words != argv else nullcontext(), remembered():
+            return do(words)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
     except KeyboardInterrupt as interrupt:

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,12 +46,14 @@ from effbench.launcher import errors, overrides
 from effbench.launcher.cells import Job, conduct, print_plan
 from effbench.launcher.compose import Composer
 from effbench.launcher.expectations import check_override
+from effbench.logs import collected
 from effbench.store.secrets import masked_db
 from effbench.sweeping import forecast
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome
 
+LOGGER = logging.getLogger(__name__)
 #: Runs the sweep of these jobs.
 Conductor = Callable[[Sequence[Job], Command], Outcome | None]
 
@@ -91,7 +94,7 @@ def hydra_sweep(
         conductor = print_plan if forecast.FLAG in argv else conduct
     command = Command(argv, stored, server, Progress(quiet=quiet))
     try:
-        with RUNNING, global_state():
+        with RUNNING, global_state(), collected():
             config.register()
             register()
             if overrides.prints_only(words):
@@ -290,7 +293,10 @@ class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         command = self.task.command
         command.progress.planning(len(job_overrides), "composing their configurations")
         composer = Composer(self.loader, self.config)
+        start = time.monotonic()
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
+        seconds = time.monotonic() - start
+        LOGGER.info("composed the configurations of %d jobs in %.1f s", len(jobs), seconds)
         command.outcome = self.task.conduct(jobs, command)
         latencies: Sequence[float | None] = [None] * len(jobs)
         if command.outcome:
