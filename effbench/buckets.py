@@ -60,7 +60,9 @@ def bucket_of(captured: Sequence[int], raw: int) -> int | None:
     """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all
     are smaller."""
     index = bisect.bisect_left(captured, raw)
-    return captured[index] if index < len(captured) else None
+    if index < len(captured):
+        return captured[index]
+    return None
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class Usage:
     @property
     def padding_waste(self) -> float | None:
         """Padded rows ÷ all rows computed by graphs; None if no call used a graph."""
-        return self.padded_rows / self.rows if self.rows else None
+        if self.rows:
+            return self.padded_rows / self.rows
+        return None
 
 
 def usage(captured: Sequence[int], calls: Mapping[int, int]) -> Usage:

@@ -86,7 +86,9 @@ def run(argv: list[str]) -> int:
         unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
         if unread:
             discard(unread)
-            return INTERRUPTED if error.errno == errno.EIO else 0
+            if error.errno == errno.EIO:
+                return INTERRUPTED
+            return 0
         return report_error(error, failed_access(error), argv, UNEXPECTED)
     except Exception as error:  # a bug in effbench, or a database that was edited by hand
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
@@ -107,7 +109,9 @@ def do(argv: list[str]) -> int:
 
         print(overview(), end="")
         return 0
-    return run_command(argv[0], argv[1:]) if is_bare_word(argv[0]) else run_sweep(argv)
+    if is_bare_word(argv[0]):
+        return run_command(argv[0], argv[1:])
+    return run_sweep(argv)
 
 
 def asks_for_help(argv: list[str]) -> bool:

@@ -20,14 +20,18 @@ LOSSES = ("mean-square", "mean")  # any other value is an import path
 
 def db_option(name: str) -> str:
     """Return ` --db NAME` for a command in a message; empty for the default database."""
-    return "" if name == DEFAULT_DB else f" --db {shlex.quote(name)}"
+    if name == DEFAULT_DB:
+        return ""
+    return f" --db {shlex.quote(name)}"
 
 
 def db_setting(db: str, name: str | None = None) -> str:
     """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is
     the default database. `name`: `db` without its password, if it has one."""
     value = quoted(db if name is None else name)
-    return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
+    if db == DEFAULT_DB:
+        return ""
+    return f" {shlex.quote(f'db={value}')}"
 
 
 def quoted(text: str) -> str:
@@ -146,7 +150,9 @@ def shipped(folder: str) -> Path:
     """Return the path of `conf` or `experiments`: inside the package in a wheel, next to it in a
     checkout."""
     package = Path(__file__).resolve().parent
-    return package / folder if (package / folder).is_dir() else package.parent / folder
+    if (package / folder).is_dir():
+        return package / folder
+    return package.parent / folder
 
 
 @dataclass

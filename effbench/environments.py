@@ -205,7 +205,9 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
 def environment_folder(interpreter: PurePath) -> PurePath:
     """Return the folder of a virtual environment, by which its interpreter is known; any other path
     as it is."""
-    return interpreter.parents[1] if interpreter.match("bin/python*") else interpreter
+    if interpreter.match("bin/python*"):
+        return interpreter.parents[1]
+    return interpreter
 
 
 def without_common(

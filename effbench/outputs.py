@@ -169,7 +169,9 @@ def names_in(stream: IO[bytes]) -> set[str]:
     first, _, rest = text.partition("\n")
     if first.startswith(("{", "[")):
         return set(re.findall(r'"(\w+)":', text))
-    return {" ".join(rest.split()[:2])} if first.startswith("<?xml") else set(first.split(","))
+    if first.startswith("<?xml"):
+        return {" ".join(rest.split()[:2])}
+    return set(first.split(","))
 
 
 def _is_like(path: Path, names: set[str]) -> bool:

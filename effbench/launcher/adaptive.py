@@ -148,7 +148,9 @@ class Side:
         return len(self.rows) == len(case.keys)
 
     def race(self, sweep: SweepInfo) -> Race | None:
-        return race_of(self.trials, sweep.protocol) if self.is_adaptive else None
+        if self.is_adaptive:
+            return race_of(self.trials, sweep.protocol)
+        return None
 
 
 def sides_of(store: Store, sweep: SweepInfo, case: Case) -> Iterator[Side]:

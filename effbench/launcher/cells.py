@@ -317,4 +317,6 @@ def numerics_of(settings: dict[str, Any]) -> dict[str, Any]:
 
 def text_of(value: object) -> str:
     """Return the value of an environment variable; Hydra parses `true` as a boolean."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -91,7 +91,9 @@ def expectation(setting: Setting) -> str:
     text = expected_kind(setting)
     if not setting.is_optional:
         return text
-    return f"{text}, or null" if len(text.split()) > 2 else f"{text} or null"
+    if len(text.split()) > 2:
+        return f"{text}, or null"
+    return f"{text} or null"
 
 
 def is_list(setting: Setting) -> bool:
@@ -131,7 +133,9 @@ def example(setting: Setting, value: str | None = None) -> str:
     to set."""
     value = value or EXAMPLES.get(setting.name) or example_value(setting)
     override = f"{setting.name}={value}"
-    return shlex.quote(override) if re.search(r"[\[\]\s\"']", value) else override
+    if re.search(r"[\[\]\s\"']", value):
+        return shlex.quote(override)
+    return override
 
 
 def example_value(setting: Setting) -> str:
@@ -145,10 +149,16 @@ def example_value(setting: Setting) -> str:
     if issubclass(kind, Enum):
         return str(next(iter(kind)).value)
     if kind is bool:
-        return "false" if default else "true"
+        if not default:
+            return "true"
+        return "false"
     if kind is str:
-        return quoted(default) if default else "text"
-    return f"{default:g}" if default is not None else "1"
+        if not default:
+            return "text"
+        return quoted(default)
+    if default is not None:
+        return f"{default:g}"
+    return "1"
 
 
 def as_typed(value: str) -> str:

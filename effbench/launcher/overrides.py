@@ -44,14 +44,20 @@ def key_of(word: str) -> str | None:
     CONFIG_OPTIONS."""
     if word.startswith("-"):
         option = word.partition("=")[0]
-        return option if option in CONFIG_OPTIONS else None
+        if option in CONFIG_OPTIONS:
+            return option
+        return None
     match = re.match(r"[+~]{0,2}([\w./@:+-]+?)(=|$)", word)
-    return match[1] if match else None
+    if not match:
+        return None
+    return match[1]
 
 
 def value_of(word: str | None) -> str | None:
     """Return the text after the first equals sign, without quotes; None for None."""
-    return None if word is None else word.partition("=")[2].strip("'\"")
+    if word is None:
+        return None
+    return word.partition("=")[2].strip("'\"")
 
 
 def check_environment(name: str, text: str, choices: Iterable[Any]) -> None:
