@@ -38,8 +38,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     from effbench.launcher.launch import hydra_sweep
     from effbench.store.connect import sqlite_file
 
-    words = [None] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
-    if not all(isinstance(word, str) for word in words):
+    words = [] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in words):
         raise UsageError("sweep() takes a list of overrides, such as ['model=mlp', 'bs=1,8']")
     outcome = hydra_sweep(words, quiet=quiet)
     if outcome is None:
@@ -87,24 +87,23 @@ def results(
         frame = frame.drop(columns=empty)
     swept = swept_columns(labelled(rows, environments))
     more = {name: _typed(values) for name, values in swept.items() if name not in RESULT_DTYPES}
-    return (
-        pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns") if more else frame
-    )
+    if not more:
+        return frame
+    return pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns")
 
 
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
     """Return the values of a swept parameter as a column; None is missing."""
     import pandas as pd
 
-    known = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in known):
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {bool}:
         return pd.Series(values, dtype="boolean")
-    is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in known]
-    if not all(is_number):
-        return pd.Series(
-            [None if value is None else str(value) for value in values], dtype="string"
-        )
-    is_whole = all(isinstance(value, int) and abs(value) < 2**63 for value in known)
+    if not kinds <= {int, float}:
+        texts = [None if value is None else str(value) for value in values]
+        return pd.Series(texts, dtype="string")
+    numbers = [value for value in values if value is not None]
+    is_whole = kinds == {int} and all(abs(number) < 2**63 for number in numbers)
     return pd.Series(values, dtype="Int64" if is_whole else "float64")
 
 
@@ -148,6 +147,7 @@ def compare(
         if by is not None:
             compared = compare_parts(store, old, by, limits, [str(value) for value in values])
         else:
+            assert after is not None
             compared = compare_sweeps(store, old, find(store, after, other=before), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
     # a column in which nothing is known would have another dtype than in other comparisons

@@ -28,15 +28,7 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     `no-padding`). `exact`: the sizes that occur. A list of numbers is used unchanged. Raises
     ConfigError for an unknown preset or invalid sizes."""
     if not isinstance(buckets, str):
-        given = list(buckets) if isinstance(buckets, Sequence) else []
-        if not given or not all(
-            isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given
-        ):
-            raise ConfigError(
-                "buckets: expected a preset or batch sizes such as [1,2,4,8], got"
-                f" {given or buckets!r}"
-            )
-        return sorted(set(given))
+        return checked_sizes(buckets)
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:
@@ -50,11 +42,27 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     return kept
 
 
+def checked_sizes(buckets: object) -> list[int]:
+    """Return batch sizes, ascending. Raises ConfigError unless it is a list of them."""
+    given = list(buckets) if isinstance(buckets, Sequence) else []
+    if not given or not all(is_size(size) for size in given):
+        raise ConfigError(
+            f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}"
+        )
+    return sorted(set(given))
+
+
+def is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:
     """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all
     are smaller."""
     index = bisect.bisect_left(captured, raw)
-    return captured[index] if index < len(captured) else None
+    if index < len(captured):
+        return captured[index]
+    return None
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,9 @@ class Usage:
     @property
     def padding_waste(self) -> float | None:
         """Padded rows ÷ all rows computed by graphs; None if no call used a graph."""
-        return self.padded_rows / self.rows if self.rows else None
+        if self.rows:
+            return self.padded_rows / self.rows
+        return None
 
 
 def usage(captured: Sequence[int], calls: Mapping[int, int]) -> Usage:

@@ -20,6 +20,7 @@ from typing import TextIO
 
 from effbench import __version__
 from effbench.errors import INTERRUPTED, EffbenchError, UsageError, nearest
+from effbench.logs import printed, without_verbose
 from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
 from effbench.warning_filters import print_instead_of_raising
@@ -68,9 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Run the command `argv` and return the exit code. Errors go to stderr in one or two lines."""
+    words = without_verbose(argv)
     try:
-        with remembered():
-            return do(argv)
+        with printed() if words != argv else nullcontext(), remembered():
+            return do(words)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
     except KeyboardInterrupt as interrupt:
@@ -84,7 +86,9 @@ def run(argv: list[str]) -> int:
         unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
         if unread:
             discard(unread)
-            return INTERRUPTED if error.errno == errno.EIO else 0
+            if error.errno == errno.EIO:
+                return INTERRUPTED
+            return 0
         return report_error(error, failed_access(error), argv, UNEXPECTED)
     except Exception as error:  # a bug in effbench, or a database that was edited by hand
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
@@ -105,7 +109,9 @@ def do(argv: list[str]) -> int:
 
         print(overview(), end="")
         return 0
-    return run_command(argv[0], argv[1:]) if is_bare_word(argv[0]) else run_sweep(argv)
+    if is_bare_word(argv[0]):
+        return run_command(argv[0], argv[1:])
+    return run_sweep(argv)
 
 
 def asks_for_help(argv: list[str]) -> bool:
@@ -213,7 +219,8 @@ def run_command(name: str, words: list[str]) -> int:
     more = "effbench --help lists all commands; docs/reference/commands.md explains them."
     parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
     module.add_arguments(parser)
-    return module.run(parser.parse_args(words))
+    code: int = module.run(parser.parse_args(words))
+    return code
 
 
 def run_sweep(argv: list[str]) -> int:

@@ -20,14 +20,18 @@ LOSSES = ("mean-square", "mean")  # any other value is an import path
 
 def db_option(name: str) -> str:
     """Return ` --db NAME` for a command in a message; empty for the default database."""
-    return "" if name == DEFAULT_DB else f" --db {shlex.quote(name)}"
+    if name == DEFAULT_DB:
+        return ""
+    return f" --db {shlex.quote(name)}"
 
 
 def db_setting(db: str, name: str | None = None) -> str:
     """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is
     the default database. `name`: `db` without its password, if it has one."""
     value = quoted(db if name is None else name)
-    return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
+    if db == DEFAULT_DB:
+        return ""
+    return f" {shlex.quote(f'db={value}')}"
 
 
 def quoted(text: str) -> str:
@@ -146,7 +150,9 @@ def shipped(folder: str) -> Path:
     """Return the path of `conf` or `experiments`: inside the package in a wheel, next to it in a
     checkout."""
     package = Path(__file__).resolve().parent
-    return package / folder if (package / folder).is_dir() else package.parent / folder
+    if (package / folder).is_dir():
+        return package / folder
+    return package.parent / folder
 
 
 @dataclass
@@ -367,14 +373,14 @@ class Config:
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL
 
 
-def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
-    """Yield the name of each section with a fixed set of settings ("" is the top level), and its
-    settings by name."""
-    top = {setting.name: setting for setting in dataclasses.fields(Config)}
-    yield "", top
-    for name, setting in top.items():
+def sections() -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each section with a fixed set of settings ("" is the top level), and the
+    names of its settings."""
+    yield "", [setting.name for setting in dataclasses.fields(Config)]
+    for setting in dataclasses.fields(Config):
         if dataclasses.is_dataclass(setting.default_factory):
-            yield name, {inner.name: inner for inner in dataclasses.fields(setting.default_factory)}
+            section = setting.default_factory
+            yield setting.name, [inner.name for inner in dataclasses.fields(section)]
 
 
 def register() -> None:

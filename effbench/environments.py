@@ -7,8 +7,9 @@ interpreter and folder.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 #: Setting -> the environment flag that holds it, which is also the name of its column.
 FLAGS = {"python": "interpreter", "folder": "folder"}
@@ -28,6 +29,9 @@ SOFTWARE = {
     "cpu_name": "CPU",
     "platform": "platform",
 }
+#: Kinds of facts, in the order of their differences.
+KINDS = ("hardware", "software", "flag", "protocol", "machine")
+_PROTOCOL = {"name": "protocol"}
 _HARDWARE = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory"}
 #: Facts that a sweep records about its machine -> their names in prose.
 MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
@@ -37,62 +41,86 @@ Where = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 def hardware_of(environment: Mapping[str, Any]) -> str:
     """Return the name of the GPU, or of the CPU if there is no GPU."""
-    return environment["gpu_name"] or environment["cpu_name"]
+    name: str = environment["gpu_name"] or environment["cpu_name"]
+    return name
 
 
-class Difference(NamedTuple):
-    """A fact that differs between two sides. `kind`: hardware, software, flag, protocol or machine;
-    `label`: its name in prose; `before`, `after`: its values on each side, None if unknown."""
+@dataclass(frozen=True)
+class Fact:
+    """A fact about a sweep's machine and software. `kind`: one of KINDS; `label`: its name in
+    prose."""
 
     kind: str
     name: str
     label: str
+
+    def rank(self) -> tuple[int, str]:
+        """Return the place among facts: kinds in their order, in which only flags and settings of
+        the protocol are sorted, its name first."""
+        is_sorted = self.kind in ("flag", "protocol") and self.name != "name"
+        return KINDS.index(self.kind), self.name if is_sorted else ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that differs between two sides. `before`, `after`: its values on each side, None if
+    unknown."""
+
+    fact: Fact
     before: tuple[Any, ...]
     after: tuple[Any, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.fact.kind
+
+    @property
+    def name(self) -> str:
+        return self.fact.name
+
+    @property
+    def label(self) -> str:
+        return self.fact.label
 
     def text(self, name: str, arrow: str, unset: str) -> str:
         """Return `torch 2.11 -> 2.13` with this name and arrow; `unset` replaces an unknown
         value."""
-        sides = (
-            ", ".join(sorted({unset if value is None else str(value) for value in side}))
-            for side in (self.before, self.after)
-        )
-        return f"{name} {f' {arrow} '.join(sides)}"
+        before, after = (", ".join(texts(side, unset)) for side in (self.before, self.after))
+        return f"{name} {before} {arrow} {after}"
+
+
+def texts(values: Iterable[Any], unset: str) -> list[str]:
+    return sorted({unset if value is None else str(value) for value in values})
 
 
 def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[Difference]:
     """Return all differences in hardware, software, flags, protocol and machine between two
     sides."""
-    sides = [[_facts(*where) for where in side] for side in (before, after)]
-    kinds = ("hardware", "software", "flag", "protocol", "machine")
-
-    def rank(fact: tuple[str, str, str]) -> tuple:
-        kind, name, _ = fact
-        return kinds.index(kind), (name != "name", name) if kind in ("flag", "protocol") else ()
-
+    old = [facts_of(*where) for where in before]
+    new = [facts_of(*where) for where in after]
+    facts = dict.fromkeys(fact for known in (*old, *new) for fact in known)
     differences = []
-    for fact in sorted(
-        dict.fromkeys(fact for side in sides for facts in side for fact in facts), key=rank
-    ):
-        values = [tuple(dict.fromkeys(facts.get(fact) for facts in side)) for side in sides]
+    for fact in sorted(facts, key=Fact.rank):
+        values = [tuple(dict.fromkeys(known.get(fact) for known in side)) for side in (old, new)]
         if set(map(str, values[0])) != set(map(str, values[1])):
-            differences.append(Difference(*fact, *values))
+            differences.append(Difference(fact, values[0], values[1]))
     return differences
 
 
-def _facts(
-    sweep: Mapping[str, Any], environment: Mapping[str, Any]
-) -> dict[tuple[str, str, str], Any]:
-    """Return (kind, name, label) -> value."""
+def facts_of(sweep: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[Fact, Any]:
+    """Return fact -> value."""
     flags, protocol, host = environment["flags"] or {}, sweep["protocol"] or {}, sweep["host"] or {}
-    facts = {("hardware", name, label): environment.get(name) for name, label in _HARDWARE.items()}
-    facts |= {("software", name, label): environment.get(name) for name, label in SOFTWARE.items()}
-    facts |= {("flag", name, name): value for name, value in flags.items()}
-    facts |= {
-        ("protocol", name, f"protocol {name}"): v for name, v in protocol.items() if name != "name"
-    }
-    facts |= {("protocol", "name", "protocol"): protocol.get("name")}
-    return facts | {("machine", name, label): host.get(name) for name, label in MACHINE.items()}
+    facts: dict[Fact, Any] = {}
+    for kind, names, values in (
+        ("hardware", _HARDWARE, environment),
+        ("software", SOFTWARE, environment),
+        ("flag", {name: name for name in flags}, flags),
+        ("protocol", {name: f"protocol {name}" for name in protocol} | _PROTOCOL, protocol),
+        ("machine", MACHINE, host),
+    ):
+        for name, label in names.items():
+            facts[Fact(kind, name, label)] = values.get(name)
+    return facts
 
 
 def changes_between(before: Where, after: Where) -> list[str]:
@@ -109,14 +137,11 @@ def changes_between(before: Where, after: Where) -> list[str]:
 def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
     """Return the facts that have no value in common on the two levels of a series, such as `host a
     | b`."""
-    differences = [
-        diff
-        for diff in diff_environments(low, high)
-        if {str(value or "none") for value in diff.before}.isdisjoint(
-            str(value or "none") for value in diff.after
-        )
-        and (diff.kind in ("hardware", "software") or diff.name in ("hostname", "name"))
-    ]
+    differences = []
+    for diff in diff_environments(low, high):
+        is_common = diff.kind in ("hardware", "software") or diff.name in ("hostname", "name")
+        if is_common and not set(texts(diff.before, "none")) & set(texts(diff.after, "none")):
+            differences.append(diff)
     differences.sort(key=lambda diff: (diff.kind != "machine", diff.kind == "protocol"))
     return [diff.text(diff.label, "|", "none") for diff in differences]
 
@@ -166,21 +191,31 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     """Return a short name that distinguishes each path: `a` and `b` for `/venvs/a/bin/python` and
     `/venvs/b/bin/python`. A single path is shortened to its last part, and None becomes `none`."""
     whole = {path: PurePath(path) for path in paths if path is not None}
-    # an interpreter is known by the folder of its virtual environment
-    roots = {
-        path: pure.parents[1] if pure.match("bin/python*") else pure for path, pure in whole.items()
-    }
-    parts = {
-        path: pure.parts
-        for path, pure in (roots if len(set(roots.values())) == len(whole) else whole).items()
-    }
+    roots = {path: environment_folder(pure) for path, pure in whole.items()}
+    if len(set(roots.values())) < len(whole):
+        roots = whole
+    parts = {path: pure.parts for path, pure in roots.items()}
     if len(parts) == 1:
         parts = {path: names[-1:] for path, names in parts.items()}
-    # drop the common prefix, then the common suffix
-    for end, kept in ((0, slice(1, None)), (-1, slice(None, -1))):
-        while (
-            min(map(len, parts.values()), default=0) > 1
-            and len({names[end] for names in parts.values()}) == 1
-        ):
-            parts = {path: names[kept] for path, names in parts.items()}
+    parts = without_common(parts, 0, slice(1, None))
+    parts = without_common(parts, -1, slice(None, -1))
     return [none if path is None else str(PurePath(*parts[path])) for path in paths]
+
+
+def environment_folder(interpreter: PurePath) -> PurePath:
+    """Return the folder of a virtual environment, by which its interpreter is known; any other path
+    as it is."""
+    if interpreter.match("bin/python*"):
+        return interpreter.parents[1]
+    return interpreter
+
+
+def without_common(
+    parts: dict[str, tuple[str, ...]], end: int, kept: slice
+) -> dict[str, tuple[str, ...]]:
+    """Return the parts of paths without those at this end that all have in common."""
+    while parts and min(map(len, parts.values())) > 1:
+        if len({names[end] for names in parts.values()}) > 1:
+            break
+        parts = {path: names[kept] for path, names in parts.items()}
+    return parts

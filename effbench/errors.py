@@ -86,4 +86,6 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = 
     """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is
     similar enough."""
     near = nearest(word, known, cutoff)
-    return f"{before}did you mean {near}?" if near else ""
+    if not near:
+        return ""
+    return f"{before}did you mean {near}?"

@@ -30,7 +30,9 @@ def home_folder() -> Path | None:
             named = pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:  # as in a container that runs under any user id
             return None
-    return Path(named).absolute() if named else None
+    if not named:
+        return None
+    return Path(named).absolute()
 
 
 def expand_user(path: str, setting: str) -> str:
@@ -125,7 +127,9 @@ def own_folder(parent: Path) -> Path | None:
     is_own = (
         stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
     )
-    return path if is_own else None
+    if not is_own:
+        return None
+    return path
 
 
 def worker_variables() -> dict[str, str]:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from effbench.errors import UsageError
 
@@ -52,8 +52,8 @@ def output(
         create_folder(target.parent)
         with replacing(target) as file:
             if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as stream:
-                    yield stream
+                with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as packed:
+                    yield cast(IO[bytes], packed)
             else:
                 yield file
     except OSError as error:
@@ -80,14 +80,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def refuse_database(path: Path, database: Path | None = None) -> None:
     """Raise UsageError if `path` is a SQLite database, or belongs to the database in use, at
     `database`."""
-    for ending in ("", "-wal", "-shm", "-journal") if database is not None else ():
-        used = Path(os.path.realpath(database) + ending)
-        if os.path.realpath(path) == str(used) or (
-            path.exists() and used.exists() and path.samefile(used)
-        ):
-            raise UsageError(
-                f"{path} belongs to the database in use ({database}); name another file"
-            )
+    if database is not None and belongs_to(path, database):
+        raise UsageError(f"{path} belongs to the database in use ({database}); name another file")
     # only now, because opening and closing the database in use would release the locks that SQLite
     # holds on it
     if path.is_file():
@@ -98,6 +92,18 @@ def refuse_database(path: Path, database: Path | None = None) -> None:
                     f"{path} is a SQLite database, which effbench does not overwrite; name another"
                     " file"
                 )
+
+
+def belongs_to(path: Path, database: Path) -> bool:
+    """Return whether `path` is this SQLite database or one of the files that SQLite keeps next to
+    it."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        used = Path(os.path.realpath(database) + ending)
+        if os.path.realpath(path) == str(used):
+            return True
+        if path.exists() and used.exists() and path.samefile(used):
+            return True
+    return False
 
 
 def _is_export(head: bytes) -> bool:
@@ -163,14 +169,16 @@ def names_in(stream: IO[bytes]) -> set[str]:
     first, _, rest = text.partition("\n")
     if first.startswith(("{", "[")):
         return set(re.findall(r'"(\w+)":', text))
-    return {" ".join(rest.split()[:2])} if first.startswith("<?xml") else set(first.split(","))
+    if first.startswith("<?xml"):
+        return {" ".join(rest.split()[:2])}
+    return set(first.split(","))
 
 
 def _is_like(path: Path, names: set[str]) -> bool:
     """Return whether at least half of the names are in both files. Names vary between sweeps and
     versions."""
     with suppress(OSError, EOFError, ValueError, ImportError, zlib.error):
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            old = names_in(file)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            old = names_in(cast(IO[bytes], file))
         return 2 * len(old & names) >= max(len(old), len(names), 1)
     return False

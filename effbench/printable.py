@@ -10,28 +10,26 @@ def printable(text: object, keep: str = "\n") -> str:
     """Return the text with each unprintable character replaced by a space: control characters (C0,
     C1), bidi overrides, tabs, lone surrogates. `keep`: characters that are not replaced."""
     text = str(text)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() or c in keep else " " for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else " " for c in text)
 
 
 def one_line(text: object, longest: int | None = None) -> str:
     """Return the printable text on one line with single spaces, shortened with `…` to `longest`
     characters."""
     line = " ".join(printable(text, keep="").split())
-    return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
+    if longest is None or len(line) <= longest:
+        return line
+    return line[: longest - 1] + "…"
 
 
 def csv_value(value: object) -> object:
     """Return text that a spreadsheet would run as a formula with an apostrophe before it, other
     values unchanged."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
 
 
 def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
@@ -50,7 +48,9 @@ def count(number: int, noun: str) -> str:
 def duration(seconds: float) -> str:
     """Return a rounded duration, such as `40 s`, `4 min` or `2.5 h`."""
     if seconds < 90:
-        return f"{max(1, round(seconds))} s" if seconds < 10 else f"{10 * round(seconds / 10)} s"
+        if seconds < 10:
+            return f"{max(1, round(seconds))} s"
+        return f"{10 * round(seconds / 10)} s"
     minutes = seconds / 60
     if minutes < 90:
         return f"{minutes:.0f} min"
@@ -64,7 +64,9 @@ def duration(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """Return a rounded duration in words: `about 4 min`, or `a few seconds`."""
-    return "a few seconds" if seconds < 10 else f"about {duration(seconds)}"
+    if seconds < 10:
+        return "a few seconds"
+    return f"about {duration(seconds)}"
 
 
 def between(low_s: float, high_s: float) -> str:
@@ -73,7 +75,9 @@ def between(low_s: float, high_s: float) -> str:
     if low == high:
         return f"about {high}"
     number, _, unit = low.partition(" ")
-    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+    if high.endswith(f" {unit}"):
+        return f"{number} to {high}"
+    return f"{low} to {high}"
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
@@ -103,4 +107,6 @@ def text_of(error: BaseException) -> str:
 def first_line(text: str, limit: int | None = 300) -> str:
     """Return the first line that is not blank, cut to `limit` characters."""
     line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
-    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+    if limit is None or len(line) <= limit:
+        return line
+    return line[: limit - 1] + "…"

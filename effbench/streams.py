@@ -153,7 +153,9 @@ def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
 def batch_sizes(settings: Mapping[str, Any]) -> list[int] | None:
     """Return the sizes of a stream of batch sizes, None for any other. Raises ConfigError for
     invalid settings."""
-    return sizes_of(settings) if settings.get("dim") is None else None
+    if settings.get("dim") is None:
+        return sizes_of(settings)
+    return None
 
 
 def batch_size(sizes: Sequence[int], given: int | None) -> int:

@@ -21,7 +21,7 @@ PLAIN_WIDTH = 240
 class Console(rich.console.Console):
     """A rich console without emoji codes that drops unprintable characters."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**{"emoji": False, **settings})
 
     def render(
@@ -73,7 +73,9 @@ def terminal() -> Console:
     """Return a console for standard output, as wide as the terminal; PLAIN_WIDTH columns without a
     terminal."""
     console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    if console.is_terminal:
+        return console
+    return Console(width=PLAIN_WIDTH)
 
 
 def escape(text: object) -> str:

@@ -4,6 +4,7 @@ that it uses."""
 from __future__ import annotations
 
 import warnings
+from typing import Any, cast
 
 #: The environment variable with Python's warning filters, and the one of them that raises
 #: exceptions.
@@ -24,7 +25,7 @@ def print_instead_of_raising() -> None:
     for action, *rest in warnings.filters:
         filters.append((PRINTING if action == RAISING else action, *rest))
     warnings.resetwarnings()  # also forgets what was decided by the old filters
-    warnings.filters.extend(filters)
+    cast(list[Any], warnings.filters).extend(filters)
 
 
 def without_errors(filters: str) -> str:

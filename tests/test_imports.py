@@ -19,7 +19,7 @@ ROOT = PACKAGE.parent
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines
 #: before its own.
 LAYERS = (
-    ("errors", "quantities", "processes", "cores", "warning_filters"),
+    ("errors", "logs", "quantities", "processes", "cores", "warning_filters"),
     ("cell", "message", "printable", "config", "folders"),
     ("metrics",),
     ("terminal", "outputs", "streams", "buckets", "stats", "meeting"),

@@ -25,6 +25,7 @@ Settings
   docs/reference/settings.md explains all settings; `effbench models` lists what model= takes.
   mode= takes eager, default, reduce-overhead, cuda-graph ... (docs/reference/modes.md).
   --dry-run prints a sweep's plan and duration; --config-dir=DIR adds your own YAML files.
+  -v prints what effbench does and waits for; a sweep writes it to logs/ next to its database.
 """
 
 

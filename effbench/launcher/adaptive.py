@@ -4,12 +4,11 @@ short new one whose rounds end for modes that are significantly slower than the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from effbench.cell import Environment, Status
+from effbench.cell import Environment, Status, Trial
 from effbench.errors import UsageError
 from effbench.launcher.cells import Job, conduct, resolve, split
 from effbench.launcher.launch import hydra_sweep
@@ -44,95 +43,127 @@ class Found:
     is_new: bool = False
 
 
+@dataclass(frozen=True)
+class Case:
+    """The cells to choose from. `metric`: column of the time that counts; `timeout_s`: trials that
+    ended after less time say nothing; `here`: the environment that results must resemble."""
+
+    keys: frozenset[str]
+    metric: str
+    timeout_s: float
+    here: Environment
+
+
 def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> Found:
     """Return stored results of the sweep of this command line, or run it. `fresh`: do not use
     stored ones.
 
     Raises UsageError for several cases and for a missing GPU, and all errors of a sweep.
     """
-    found: list[Found] = []
+    answers: list[Found] = []
 
     def answer(jobs: Sequence[Job], command: Command) -> None:
         parts, settings = split(jobs)
         probed = probe(server, parts, settings.baseline_mode)
-        here = Environment(**probed["environment"])
-        cells = resolve(parts, has_cuda=bool(probed["gpus"]))
-        keys, metric = {cell.key for cell in cells}, settings.protocol.eliminate
+        has_cuda = bool(probed["gpus"])
+        cells = resolve(parts, has_cuda)
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError(
                 "advise mode answers for one model at one batch size and dtype: give one value of"
                 " each"
             )
+        case = Case(
+            frozenset(cell.key for cell in cells),
+            settings.protocol.eliminate,
+            settings.timeout_s,
+            Environment(**probed["environment"]),
+        )
         with Store.open(settings.db, mode="write") as store:
-            every = [] if fresh else recorded_here_first(store.sweeps())
-            sweeps = [sweep for sweep in every if sweep.state == "completed"]
-            looked = (
-                look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps
-            )
-            found.extend(islice(filter(None, looked), 1))
-            if not found and not probed["gpus"] and any(cell.device == "cuda" for cell in cells):
-                how = "--stored answers from those of another machine"
+            stored = None if fresh else find_stored(store, case)
+            if stored is None and not has_cuda and any(cell.device == "cuda" for cell in cells):
                 raise UsageError(
-                    f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}"
+                    f"this machine has no CUDA GPU, and {store.name} no results of it to use;"
+                    " --stored answers from those of another machine"
                 )
-        if not found:
-            outcome = conduct(jobs, command)
-            if outcome.state == "interrupted":
-                again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db))
-                command.progress.note(f"interrupted; resume with: {again}, then ask again")
-                raise KeyboardInterrupt
-            with Store.open(settings.db, mode="read") as store:
-                found.extend(
-                    filter(
-                        None,
-                        [
-                            look(
-                                store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True
-                            )
-                        ],
-                    )
-                )
+        measured = stored or measure(jobs, command, settings.db, case)
+        if measured is not None:
+            answers.append(measured)
 
     hydra_sweep([*words], quiet=quiet, conductor=answer, server=server)
-    if not found:
+    if not answers:
         raise UsageError("these overrides run no sweep")
-    return found[0]
+    return answers[0]
 
 
-def look(
-    store: Store,
-    sweep: SweepInfo,
-    keys: Collection[str],
-    metric: str,
-    here: Environment | None = None,
-    timeout_s: float = 0,
-    is_new: bool = False,
-) -> Found | None:
-    """Return the results of exactly these cells in this sweep, of the hardware and torch version
-    `here` (None: any); None if they are not sufficient (`is_new`: they need not be). `metric`:
-    column of the time that counts; `timeout_s`: trials that ended after less time say nothing."""
-    if not keys <= store.cell_overrides(sweep.id).keys():
-        return None
-    rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
-    is_adaptive = sweep.protocol.get("eliminate") == metric
-    for one in store.environments(row["environment_id"] for row in rows):
-        own = [row for row in rows if row["environment_id"] == one["id"]]
-        least = 1 if is_adaptive else LEAST_TRIALS
-        is_known = all(
-            not Status(row["status"]).is_measured or row["trials"] >= least for row in own
-        )
-        is_whole = len(own) == len(keys) and is_known and all(not row["marked"] for row in own)
-        recorded = {
-            key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys
-        }
-        every = [trial for known in recorded.values() for trial in known]
-        is_whole &= all(
-            trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s
-            for trial in every
-        )
-        if is_new or (
-            is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))
-        ):
-            race = race_of(recorded, sweep.protocol) if is_adaptive else None
-            return Found(store.name, sweep, own, race, is_new)
+def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> Found | None:
+    """Run the sweep of these jobs and return its results; None if there are none."""
+    outcome = conduct(jobs, command)
+    if outcome.state == "interrupted":
+        again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db))
+        command.progress.note(f"interrupted; resume with: {again}, then ask again")
+        raise KeyboardInterrupt
+    with Store.open(db, mode="read") as store:
+        sweep = store.find_sweep(outcome.sweep_id)
+        for side in sides_of(store, sweep, case):
+            return Found(store.name, sweep, side.rows, side.race(sweep), is_new=True)
     return None
+
+
+def find_stored(store: Store, case: Case) -> Found | None:
+    """Return sufficient results of a completed sweep on hardware and torch like those here, if the
+    database has any."""
+    for sweep in recorded_here_first(store.sweeps()):
+        if sweep.state != "completed":
+            continue
+        for side in sides_of(store, sweep, case):
+            if side.is_like(case.here) and side.is_whole(case):
+                return Found(store.name, sweep, side.rows, side.race(sweep))
+    return None
+
+
+@dataclass(frozen=True)
+class Side:
+    """Results and trials of the cells in one environment of a sweep. `is_adaptive`: the sweep has
+    eliminated modes by this time."""
+
+    environment: dict[str, Any]
+    rows: list[dict[str, Any]]
+    trials: dict[Hashable, Sequence[Trial]]
+    is_adaptive: bool
+
+    def is_like(self, here: Environment) -> bool:
+        return all(self.environment[name] == getattr(here, name) for name in ALIKE)
+
+    def is_whole(self, case: Case) -> bool:
+        """Return whether every cell has results that tell how fast it is."""
+        least = 1 if self.is_adaptive else LEAST_TRIALS
+        for row in self.rows:
+            is_few = Status(row["status"]).is_measured and row["trials"] < least
+            if is_few or row["marked"]:
+                return False
+        for trials in self.trials.values():
+            for trial in trials:
+                if trial.status is Status.TIMEOUT and (trial.wall_s or 0) < case.timeout_s:
+                    return False
+        return len(self.rows) == len(case.keys)
+
+    def race(self, sweep: SweepInfo) -> Race | None:
+        if self.is_adaptive:
+            return race_of(self.trials, sweep.protocol)
+        return None
+
+
+def sides_of(store: Store, sweep: SweepInfo, case: Case) -> Iterator[Side]:
+    """Yield the results of exactly these cells in each environment of the sweep, if it has all
+    cells."""
+    if not case.keys <= store.cell_overrides(sweep.id).keys():
+        return
+    rows = [row for row in store.results(sweep.id) if row["cell_key"] in case.keys]
+    is_adaptive = sweep.protocol.get("eliminate") == case.metric
+    for environment in store.environments(row["environment_id"] for row in rows):
+        own = [row for row in rows if row["environment_id"] == environment["id"]]
+        history = store.history(sweep.id, environment["id"])
+        trials: dict[Hashable, Sequence[Trial]] = {
+            key: done for key, done in history.items() if key in case.keys
+        }
+        yield Side(environment, own, trials, is_adaptive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from effbench import config, streams
 from effbench.launcher import errors
@@ -24,15 +26,29 @@ ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 REFERENCE = re.compile(r"\$\{(?!oc\.env:)([^.\[}]*)([^}]*)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Word:
     """A parsed override, and the section (top-level key) that it changes. `is_choice`: it chooses
-    an option of a group or configures Hydra; `is_local`: it cannot affect other sections."""
+    an option of a group; `is_local`: it cannot affect other sections."""
 
     override: Override
     section: str
     is_choice: bool
     is_local: bool
+
+
+#: Words in their order.
+Words = tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Sections that depend on each other, and their words. `together`: all choices of the job, if
+    they must be composed together; None: the choices of these sections suffice."""
+
+    sections: tuple[str, ...]
+    words: Words
+    together: Words | None
 
 
 class Composer:
@@ -44,87 +60,89 @@ class Composer:
     package: then Hydra composes each distinct choice of groups.
     """
 
-    def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
-        self.loader = config_loader
+    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
+        self.loader = loader
         self.master = master
-        self.options_of = cache(config_loader.get_group_options)
-        self.parse_override = OverridesParser.create(config_loader=config_loader).parse_override
-        self.parse = cache(self.parse)
-        self.section = cache(self.section)
-        self.references = cache(self.references)
-        self.with_choices = cache(self.with_choices)
-        self.only = cache(self.only)
-        # choices that affect only their sections -> composition
-        self.local: dict[tuple[str, ...], DictConfig] = {}
-        chosen = master.hydra.runtime.choices.items()
+        self.parser = OverridesParser.create(config_loader=loader)
+        self.options_of = cache(loader.get_group_options)
+        self.parse = cache(self._parse)
+        self.composition = cache(self._compose_choices)
+        self.reduced = cache(self._reduce)
+        self.references = cache(self._find_references)
+        self.section = cache(self._compose_section)
+        # choices that affect only their sections, and that have been composed
+        self.local: list[Words] = []
+        chosen = master.hydra.runtime.choices
         self.is_local = all(
-            self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/")
+            self.is_plain_option(str(group), option)
+            for group, option in chosen.items()
+            if not str(group).startswith("hydra/")
         )
 
-    def compose(self, words: Sequence[str]) -> dict[str, Any]:
+    def compose(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return a job's configuration as plain, resolved values, without Hydra's own section.
 
         Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where
         one value is needed.
         """
-        parsed = [self.parse(word) for word in words]
-        is_local = self.is_local and all(word.is_local for word in parsed)
-        choices = self.choices_in(words)
-        together = () if is_local else choices
+        words = [self.parse(text) for text in texts]
+        is_local = self.is_local and all(word.is_local for word in words)
+        choices = choices_in(words)
+        together = None if is_local else choices
         if is_local and not self.local:
-            self.local[choices] = self.with_choices(choices)  # it has every section of this job
-        of_section: dict[str, tuple[str, ...]] = {
-            str(name): () for name in self.having((), together, ())
-        }
-        for text, word in zip(words, parsed, strict=True):
-            if not (word.is_choice and word.section == "hydra"):
-                of_section[word.section] = (*of_section.get(word.section, ()), text)
+            self.local.append(choices)  # it has every section of this job
+        composed = self.composition(self.local[0] if together is None else together)
+        words_of: dict[str, Words] = {str(name): () for name in composed}
+        for word in words:
+            words_of[word.section] = (*words_of.get(word.section, ()), word)
         plain: dict[str, Any] = {}
-        for name in of_section:
-            related = self.related(name, together, of_section)
-            texts = tuple(text for other in related for text in of_section[other])
-            plain |= self.section(name, related, together, texts)
+        for name in words_of:
+            sections = self.related(name, words_of, together)
+            related = tuple(word for other in sections for word in words_of[other])
+            plain |= self.section(name, Scope(sections, related, together))
         return plain
 
     def related(
-        self, name: str, together: tuple[str, ...], of_section: dict[str, tuple[str, ...]]
+        self, name: str, words_of: Mapping[str, Words], together: Words | None
     ) -> tuple[str, ...]:
-        """Return the sections that a section's values depend on, itself included. `of_section`: the
-        words of each."""
+        """Return the sections that a section's values depend on, itself included."""
         names = [name]
-        for one in names:  # this list grows meanwhile
-            keys = self.references(one, together, of_section[one])
-            # a reference of another kind, such as `${oc.select:bs}`
-            if not keys <= of_section.keys():
-                return tuple(of_section)
+        for other in names:  # this list grows meanwhile
+            keys = self.references(other, Scope((other,), words_of[other], together))
+            if not keys <= words_of.keys():  # a reference of another kind, such as ${oc.select:bs}
+                return tuple(words_of)
             names += sorted(keys.difference(names))
         return tuple(sorted(names))
 
-    def parse(self, text: str) -> Word:
-        override = self.parse_override(text)
+    def _parse(self, text: str) -> Word:
+        override = self.parser.parse_override(text)
         key = override.key_or_group
-        is_option = not isinstance(override.value(), dict) and bool(self.options_of(key))
-        is_choice = is_option or override.package is not None or key.partition(".")[0] == "hydra"
-        if is_choice and key in ONE_OPTION and isinstance(override.value(), list):
-            raise errors.wrong_type(str(override.input_line), "of type 'list'")
+        value = override.value()
+        is_option = not isinstance(value, dict) and bool(self.options_of(key))
+        is_choice = is_option or override.package is not None
+        if is_choice and key in ONE_OPTION and isinstance(value, list):
+            raise errors.wrong_type(text, "of type 'list'")
         is_plain = not (override.is_delete() or override.is_add() or override.package)
-        is_local = not is_choice or (is_plain and self.is_plain_option(key, override.value()))
+        is_local = not is_choice or (is_plain and self.is_plain_option(key, value))
         return Word(override, re.split(r"[./@]", key)[0], is_choice, is_local)
 
-    def is_plain_option(self, group: str, option: Any) -> bool:
+    def is_plain_option(self, group: str, option: object) -> bool:
         """Return whether the file of this option sets only its group's section, by itself."""
-        found = (
-            self.loader.repository.load_config(f"{group}/{option}")
-            if isinstance(option, str)
-            else None
-        )
-        package = found and found.header.get("package")
-        return found is not None and package in (None, "_group_", group) and not found.defaults_list
+        path = f"{group}/{option}"
+        if not isinstance(option, str):
+            return False
+        for source in self.loader.get_sources():
+            if source.is_config(path):
+                file = source.load_config(path)
+                package = file.header.get("package")
+                return package in (None, "_group_", group) and "defaults" not in file.config
+        return False
 
-    def with_choices(self, choices: tuple[str, ...]) -> DictConfig:
+    def _compose_choices(self, choices: Words) -> DictConfig:
         """Return Hydra's composition of these choices, without its own section; do not change
         it."""
-        composed = self.loader.load_sweep_config(self.master, list(choices))
+        texts = [str(word.override.input_line) for word in choices]
+        composed = self.loader.load_sweep_config(self.master, texts)
         OmegaConf.set_readonly(composed, False)
         # named after its file, because a user's file that extends a shipped protocol inherits its
         # name
@@ -135,67 +153,108 @@ class Composer:
             del composed["hydra"]
         return composed
 
-    def having(
-        self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]
-    ) -> DictConfig:
-        """Return a composition of all choices `together`, or one in which these sections have these
-        choices and others may have any; do not change it."""
-        if together:
-            return self.with_choices(together)
-        for known, composed in self.local.items():
-            if tuple(text for text in known if self.parse(text).section in names) == choices:
-                return composed
-        return self.local.setdefault(choices, self.with_choices(choices))
+    def composed_choices(self, scope: Scope) -> Words:
+        """Return choices in whose composition the sections of this scope are as their words say;
+        other sections may be as in any job."""
+        if scope.together is not None:
+            return scope.together
+        choices = choices_in(scope.words)
+        for known in self.local:
+            if tuple(word for word in known if word.section in scope.sections) == choices:
+                return known
+        self.local.append(choices)
+        return choices
 
-    def only(
-        self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]
-    ) -> DictConfig:
-        """Return such a composition without all other sections: it is faster to copy, and as strict
+    def _reduce(self, sections: tuple[str, ...], choices: Words) -> DictConfig:
+        """Return a composition without all other sections: it is faster to copy, and as strict
         about types."""
-        composed = copy.deepcopy(self.having(names, together, choices))
+        composed = copy.deepcopy(self.composition(choices))
         with open_dict(composed):
-            for other in [other for other in composed if other not in names]:
-                del composed[other]
+            for name in list(composed):
+                if name not in sections:
+                    del composed[name]
         return composed
 
-    def choices_in(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return tuple(
-            str(word.override.input_line) for word in map(self.parse, texts) if word.is_choice
-        )
-
-    def references(
-        self, name: str, together: tuple[str, ...], texts: tuple[str, ...]
-    ) -> frozenset[str]:
+    def _find_references(self, name: str, scope: Scope) -> frozenset[str]:
         """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`,
         and other texts for references in which another one decides the key."""
-        composed = self.having((name,), together, self.choices_in(texts))
+        composed = self.composition(self.composed_choices(scope))
         section = OmegaConf.to_container(OmegaConf.masked_copy(composed, name))
-        found = REFERENCE.findall(" ".join([str(section), *texts]))
-        keys = {key if "$" not in rest else rest for key, rest in found}
-        # a stream of batch sizes sets bs
-        return frozenset(keys | {"stream"} if name == "bs" else keys)
+        texts = [str(section), *(str(word.override.input_line) for word in scope.words)]
+        keys = set()
+        for key, rest in REFERENCE.findall(" ".join(texts)):
+            keys.add(rest if "$" in rest else key)
+        if name == "bs":  # a stream of batch sizes sets it
+            keys.add("stream")
+        return frozenset(keys)
 
-    def section(
-        self, name: str, related: tuple[str, ...], together: tuple[str, ...], texts: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def _compose_section(self, name: str, scope: Scope) -> dict[str, Any]:
         """Return the section by its name, as plain, resolved values; an empty mapping if its words
-        remove it. `texts`: the words of all `related` sections."""
-        choices = self.choices_in(texts)
-        if changes := [word.override for word in map(self.parse, texts) if not word.is_choice]:
-            composed = copy.deepcopy(self.only(related, together, choices))
-            # Hydra has no public function for this
-            self.loader._apply_overrides_to_config(changes, composed)
-        else:
-            composed = OmegaConf.masked_copy(self.having(related, together, choices), related)
+        remove it."""
+        composed = copy.deepcopy(self.reduced(scope.sections, self.composed_choices(scope)))
+        for word in scope.words:
+            if not word.is_choice:
+                apply_override(word.override, composed)
         if "bs" in composed and "stream" in composed:
-            settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
-            if sizes := streams.batch_sizes(settings):
-                is_set = (
-                    any(self.parse(text).section == "bs" for text in texts)
-                    or composed.bs != config.Config.bs
-                )
-                composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)
+            set_batch_size(composed, is_given=any(word.section == "bs" for word in scope.words))
         plain = OmegaConf.to_container(
             composed, resolve=True, throw_on_missing=True, enum_to_str=True
         )
-        return {key: value for key, value in plain.items() if key == name}
+        assert isinstance(plain, dict)
+        return {str(key): value for key, value in plain.items() if key == name}
+
+
+def choices_in(words: Iterable[Word]) -> Words:
+    return tuple(word for word in words if word.is_choice)
+
+
+def set_batch_size(composed: DictConfig, is_given: bool) -> None:
+    """Set `bs` to the largest size of a stream of batch sizes. Raises ConfigError if another one is
+    given."""
+    settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
+    assert isinstance(settings, dict)
+    sizes = streams.batch_sizes({str(key): value for key, value in settings.items()})
+    if sizes:
+        is_given = is_given or composed.bs != config.Config.bs
+        composed.bs = streams.batch_size(sizes, composed.bs if is_given else None)
+
+
+def apply_override(override: Override, composed: DictConfig) -> None:
+    """Change values of a composition as Hydra does. Raises Hydra's errors."""
+    key, value = override.key_or_group, override.value()
+    is_added = override.is_add() or override.is_force_add()
+    try:
+        if override.is_delete():
+            delete_value(key, value, composed)
+            return
+        if override.is_add() and not isinstance(value, dict | list):
+            refuse_known(key, composed)
+        OmegaConf.update(composed, key, value, merge=True, force_add=is_added)
+    except OmegaConfBaseException as error:
+        problem = f"Error merging override {override.input_line}"
+        if isinstance(error, ConfigAttributeError | ConfigKeyError) and not is_added:
+            problem = f"Could not override '{key}'"
+        raise ConfigCompositionException(problem) from error
+
+
+def refuse_known(key: str, composed: DictConfig) -> None:
+    """Raise ConfigCompositionException if a key that is to be added has a value."""
+    if OmegaConf.select(composed, key, throw_on_missing=False) is not None:
+        raise ConfigCompositionException(
+            f"Could not append to config. An item is already at '{key}'."
+        )
+
+
+def delete_value(key: str, value: object, composed: DictConfig) -> None:
+    """Delete a key. Raises ConfigCompositionException if it is missing or has another value."""
+    known = OmegaConf.select(composed, key, throw_on_missing=False)
+    if known is None:
+        raise ConfigCompositionException(f"Could not delete from config. '{key}' does not exist.")
+    if value is not None and value != known:
+        raise ConfigCompositionException(
+            f"Could not delete from config. The value of '{key}' is {known} and not {value}."
+        )
+    parent, _, last = key.rpartition(".")
+    with open_dict(composed):
+        node = OmegaConf.select(composed, parent) if parent else composed
+        del node[last]

@@ -43,36 +43,64 @@ SIMILAR = 0.66
 
 def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     """Return a ConfigError with the same meaning in one or two lines. `words`: the overrides."""
-    causes = list(chain(error))
-    text = " ".join(map(str, causes))
-    last = first_line(str(causes[-1]), limit=None) or type(causes[-1]).__name__
     if isinstance(error, MissingConfigException):
         return missing_config(error, words)
     if isinstance(error, OverrideParseException):
         return cannot_parse(str(error.override))
-    if match := re.search(r"Could not override '(.+?)'", text):
-        return ConfigError(unknown_setting(match[1], words))
-    if match := re.search(r"Error merging override (\S+)", text):
-        return wrong_type(match[1], last)
+    causes = list(chain(error))
+    text = " ".join(map(str, causes))
+    last = first_line(str(causes[-1]), limit=None) or type(causes[-1]).__name__
+    return (
+        explain_override(text, last, words)
+        or explain_file(error, text)
+        or explain_value(error, text, last)
+    )
+
+
+def explain_override(text: str, last: str, words: Sequence[str]) -> ConfigError | None:
+    """Return the error for an override that cannot be applied; None for another error."""
+    unknown = re.search(r"Could not override '(.+?)'", text)
+    if unknown:
+        return ConfigError(unknown_setting(unknown[1], words))
+    wrong = re.search(r"Error merging override (\S+)", text)
+    if wrong:
+        return wrong_type(wrong[1], last)
     if "Config group override must be a string" in text:
         how = "quote a name such as inf: \"model='inf'\""
         return ConfigError(
             f"model=, mode= and other groups take a name, not a number, true, false or null; {how}"
         )
-    if match := re.search(r"Could not append to config. An item is already at '(.+?)'", text):
-        return ConfigError(f"{match[1]} is a setting already: write {match[1]}=VALUE, without +")
-    if match := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
-        if wrong := wrong_in_file(match[1], text):
-            return wrong
-        unknown = re.match(r"Key '(.+?)' not in '(\w+)'", match[2])
-        hint = (
-            suggest(unknown[1], getattr(config, unknown[2]).__dataclass_fields__) if unknown else ""
-        )
-        return ConfigError(f"{match[1]}.yaml: {match[2]}{hint}")
-    if isinstance(error, MissingMandatoryValue) and (name := re.search(r"full_key: (\S+)", text)):
-        return ConfigError(f"{name[1]} has no value; give one with {name[1]}=…")
-    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+    known = re.search(r"Could not append to config. An item is already at '(.+?)'", text)
+    if known:
+        return ConfigError(f"{known[1]} is a setting already: write {known[1]}=VALUE, without +")
+    return None
+
+
+def explain_file(error: Exception, text: str) -> ConfigError | None:
+    """Return the error for a YAML file that cannot be read or composed; None for another error."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
+    match = re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text)
+    if match is None:
+        return None
+    file, problem = match.groups()
+    wrong = wrong_in_file(file, text)
+    if wrong:
+        return wrong
+    unknown = re.match(r"Key '(.+?)' not in '(\w+)'", problem)
+    hint = ""
+    if unknown:
+        section = getattr(config, unknown[2])
+        hint = suggest(unknown[1], [field.name for field in dataclasses.fields(section)])
+    return ConfigError(f"{file}.yaml: {problem}{hint}")
+
+
+def explain_value(error: Exception, text: str, last: str) -> ConfigError:
+    """Return the error for a value that is missing or wrong, or the first line of any other."""
+    missing = re.search(r"full_key: (\S+)", text)
+    if isinstance(error, MissingMandatoryValue) and missing:
+        return ConfigError(f"{missing[1]} has no value; give one with {missing[1]}=…")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         value = value_in(last)
         wrong = None if value is None else wrong_value(error.full_key, value)
@@ -103,13 +131,14 @@ def of_own_yaml(group: str, name: str, options: Sequence[str], words: Sequence[s
     near = misspelled(name, options)
     if not name or (near and group != "model"):
         return ""
-    meant = f", did you mean {near}?" if near else ""
-    folder = next(
-        (word.partition("=")[2] for word in words if word.startswith("--config-dir=")), None
-    )
-    yaml_file = f"{folder}/{group}/{name}.yaml does not exist" if folder else "--config-dir=DIR"
+    yaml_file = "--config-dir=DIR"
+    for word in words:
+        if word.startswith("--config-dir="):
+            folder = word.partition("=")[2]
+            yaml_file = f"{folder}/{group}/{name}.yaml does not exist"
     if group != "model":
         return f": not a shipped {group}; own YAML: {yaml_file}"
+    meant = f", did you mean {near}?" if near else ""
     if canonical("transformers", name) in PRESETS:
         return (
             f": not a shipped model{meant}; a network of transformers: model=transformers"
@@ -126,42 +155,54 @@ def misspelled(name: str, options: Sequence[str]) -> str | None:
 
 
 def unknown_setting(name: str, words: Sequence[str]) -> str:
-    sections = dict(config.sections())
-    group, _, key = name.partition(".")
-    if group == "model" and key in sections[""]:
-        hint = f": did you mean {key}?"
-    elif group == "model" and not nearest(key.partition(".")[0], sections["model"]):
-        # an argument of the constructor, or an input; similarity would name any setting of the
-        # model
-        hint = f": did you mean model.{'inputs' if '.' in key else 'module'}.{key}?"
-    else:
-        settings = [
-            f"{section}.{key}".lstrip(".") for section, keys in sections.items() for key in keys
-        ]
-        # tf32 for numerics.tf32
-        same = [setting for setting in settings if setting.endswith(f".{name}")]
-        if not same and (argument := name.removeprefix("module.")) in arguments(words):
-            same = [f"model.module.{argument}"]
-        similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
-        hint = f": did you mean {' or '.join(same)}?" if same else suggest(name, similar)
+    hint = hint_for_model(name) or hint_for_setting(name, words)
     return f"unknown setting {name!r}{hint}; effbench --cfg job lists all settings"
+
+
+def hint_for_model(name: str) -> str:
+    """Return what an unknown setting of the model was meant to be: a setting of the top level, an
+    argument of the constructor, or an input. Empty for others."""
+    group, _, key = name.partition(".")
+    if group != "model":
+        return ""
+    sections = dict(config.sections())
+    if key in sections[""]:
+        return f": did you mean {key}?"
+    if nearest(key.partition(".")[0], sections["model"]):
+        return ""
+    # similarity would name any setting of the model
+    kind = "inputs" if "." in key else "module"
+    return f": did you mean model.{kind}.{key}?"
+
+
+def hint_for_setting(name: str, words: Sequence[str]) -> str:
+    """Return which setting was meant: one with this name in another section, an argument of the
+    model, or the most similar one."""
+    settings = []
+    for section, names in config.sections():
+        settings += [f"{section}.{key}".lstrip(".") for key in names]
+    same = [setting for setting in settings if setting.endswith(f".{name}")]  # numerics.tf32
+    argument = name.removeprefix("module.")
+    if not same and argument in arguments(words):
+        same = [f"model.module.{argument}"]
+    if same:
+        return f": did you mean {' or '.join(same)}?"
+    depth = name.count(".") + 1
+    return suggest(name, [setting for setting in settings if setting.count(".") <= depth])
 
 
 def arguments(words: Sequence[str]) -> set[str]:
     """Return the names of arguments of the models that these overrides choose from effbench's, such
     as `width`."""
-    chosen = [
-        name
-        for word in words
-        for name in word.removeprefix("model=").split(",")
-        if word.startswith("model=")
-    ]
-    files = [
-        file
-        for file in (config.shipped("conf") / "model").glob("*.yaml")
-        if file.stem in (chosen or ["mlp"])
-    ]
-    return {name for file in files for name in yaml.safe_load(file.read_bytes()).get("module", ())}
+    chosen = []
+    for word in words:
+        if word.startswith("model="):
+            chosen += word.removeprefix("model=").split(",")
+    names: set[str] = set()
+    for file in (config.shipped("conf") / "model").glob("*.yaml"):
+        if file.stem in (chosen or ["mlp"]):
+            names.update(yaml.safe_load(file.read_bytes()).get("module", ()))
+    return names
 
 
 def value_in(text: str) -> str | None:

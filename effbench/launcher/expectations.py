@@ -65,7 +65,7 @@ class Setting:
     most: float = LARGEST
 
 
-def settings(kind: type = Config, prefix: str = "") -> dict[str, Setting]:
+def settings(kind: Any = Config, prefix: str = "") -> dict[str, Setting]:
     """Return every typed setting by its name, such as `protocol.rounds`."""
     hints = typing.get_type_hints(kind)
     by_name: dict[str, Setting] = {}
@@ -91,7 +91,9 @@ def expectation(setting: Setting) -> str:
     text = expected_kind(setting)
     if not setting.is_optional:
         return text
-    return f"{text}, or null" if len(text.split()) > 2 else f"{text} or null"
+    if len(text.split()) > 2:
+        return f"{text}, or null"
+    return f"{text} or null"
 
 
 def is_list(setting: Setting) -> bool:
@@ -131,7 +133,9 @@ def example(setting: Setting, value: str | None = None) -> str:
     to set."""
     value = value or EXAMPLES.get(setting.name) or example_value(setting)
     override = f"{setting.name}={value}"
-    return shlex.quote(override) if re.search(r"[\[\]\s\"']", value) else override
+    if re.search(r"[\[\]\s\"']", value):
+        return shlex.quote(override)
+    return override
 
 
 def example_value(setting: Setting) -> str:
@@ -145,10 +149,16 @@ def example_value(setting: Setting) -> str:
     if issubclass(kind, Enum):
         return str(next(iter(kind)).value)
     if kind is bool:
-        return "false" if default else "true"
+        if not default:
+            return "true"
+        return "false"
     if kind is str:
-        return quoted(default) if default else "text"
-    return f"{default:g}" if default is not None else "1"
+        if not default:
+            return "text"
+        return quoted(default)
+    if default is not None:
+        return f"{default:g}"
+    return "1"
 
 
 def as_typed(value: str) -> str:
@@ -192,11 +202,8 @@ def check_bounds(key: str, value: Any) -> None:
     setting = SETTINGS.get(key)
     if setting is None or isinstance(value, bool) or not isinstance(value, int | float):
         return
-    is_small = (setting.least is not None and value < setting.least) or (
-        setting.above is not None and value <= setting.above
-    )
     is_large = setting.kind is int and abs(value) > setting.most
-    if not (is_small or is_large):
+    if not is_large and not is_below(setting, value):
         return
     got = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     expected = expectation(setting)
@@ -204,6 +211,13 @@ def check_bounds(key: str, value: Any) -> None:
         limit = f"at most {setting.most:,}" if value > 0 else f"at least {-setting.most:,}"
         expected = f"{expected}, {limit}"
     raise ConfigError(f"{key}: expected {expected}, got {got}. Example: {example(setting)}")
+
+
+def is_below(setting: Setting, value: float) -> bool:
+    """Return whether a number is less than the setting allows."""
+    if setting.above is not None and value <= setting.above:
+        return True
+    return setting.least is not None and value < setting.least
 
 
 def mapping_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -202,6 +203,9 @@ def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
+LOGGER = logging.getLogger(__name__)
+
+
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
@@ -222,6 +226,7 @@ class ForkServer:
     ) -> None:
         self.python = python
         self.process = start_process(python, preload, folder, env or {})
+        LOGGER.info("started fork server %d of %s", self.process.pid, python or sys.executable)
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, Request] = {}
         self.ready = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from effbench.config import Executor
 from effbench.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 
+LOGGER = logging.getLogger(__name__)
 POLL_S = 0.2
 ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
 #: O_NONBLOCK because opening a named pipe would wait for its other end
@@ -74,12 +76,15 @@ class Slot:
             if not has_waited:
                 on_wait()
                 has_waited = True
+                LOGGER.info("waiting for %s, which another effbench uses", self.name)
             stop.wait(POLL_S)
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
                     "(executor.lock_timeout_s); resume later with resume=last"
                 )
+        if has_waited:
+            LOGGER.info("%s is free", self.name)
         try:
             yield True
         finally:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-#: A database, with the files that SQLite keeps next to it, and artifacts of a sweep.
+#: A database, with the files that SQLite keeps next to it, and artifacts and the log of a sweep.
 OWN_FILES = re.compile(
-    r"\.db(-wal|-shm|-journal)?$|(^|/)artifacts/(\d{8}-\d{6}-[0-9a-f]{4}|shards-[0-9a-f]{12})/"
+    r"\.db(-wal|-shm|-journal)?$"
+    r"|(^|/)(artifacts|logs)/(\d{8}-\d{6}-[0-9a-f]{4}|shards-[0-9a-f]{12})(/|\.log$)"
 )
 #: List of files in the folder of a site.
 SITE_LIST = "site.json"
@@ -19,7 +20,7 @@ SITE_LIST = "site.json"
 
 def without_own_outputs(root: Path, names: Iterable[str]) -> list[str]:
     """Return the names of files, relative to `root`, that are no output of effbench: databases,
-    sites and artifacts."""
+    sites, artifacts and logs."""
     return [name for name in names if not OWN_FILES.search(name) and not is_page(root, name)]
 
 

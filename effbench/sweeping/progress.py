@@ -3,6 +3,7 @@ when quiet."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,9 @@ NOTES = {
     "compiled": "includes compile time",
     "unsteady": "unsteady",
 }
+
+
+LOGGER = logging.getLogger(__name__)
 
 
 def disturbance_note(disturbance: str) -> str:
@@ -165,8 +169,9 @@ class Progress:
         return [f"{about(seconds)} left"] if seconds else []
 
     def note(self, text: str | Text) -> None:
-        """Print a line, unless quiet. If the reader has exited (`| head`), stop printing, but not
-        the sweep."""
+        """Log a line, and print it unless quiet. If the reader has exited (`| head`), stop
+        printing, but not the sweep."""
+        LOGGER.info("%s", text)
         if self.quiet:
             return
         try:

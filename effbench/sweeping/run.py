@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import effbench
+from effbench import logs
 from effbench.cell import Cell
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError, WorkerError
 from effbench.printable import count
 from effbench.store import liveness, secrets
+from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard, SweepInfo, processes
 from effbench.store.values import now
@@ -102,6 +104,8 @@ class OpenSweep:
         runs = list(dict.fromkeys(run for run in planned if run is not None))
         executor.prepare(runs)
         sweep_id = begin(self.store, settings, self.command, cells_of(runs), executor.environments)
+        if isinstance(self.store, Store):  # not in a job of a cluster
+            logs.write_to(artifact_home(settings.db), sweep_id)
         record = SweepRecord(self.store, sweep_id, settings)
         with record.ending(stop):
             trials = executor.open(record)
@@ -144,7 +148,7 @@ def open_sweep(
     kind.check(settings)
     # first, to report an unusable database immediately
     database = Store.open(settings.db, mode="write") if store is None else nullcontext(store)
-    with database as opened, open_pools(asked, settings, command) as pools:
+    with logs.collected(), database as opened, open_pools(asked, settings, command) as pools:
         executor: Executor
         if is_on_cluster and isinstance(opened, Store):  # a job of a cluster has another one
             executor = SlurmExecutor(settings, pools, command.progress, command.stop, opened)

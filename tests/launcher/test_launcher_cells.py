@@ -13,6 +13,7 @@ from effbench.config import quoted
 from effbench.errors import ConfigError, UsageError
 from effbench.launcher import cells, overrides
 from effbench.launcher.cells import resolve
+from effbench.launcher.validation import validate
 from effbench.store import Store
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.progress import Progress
@@ -139,7 +140,7 @@ def test_training_records_gradients_whatever_the_setting(compose):
             if is_refused
             else nullcontext()
         ):
-            cells.validate(config, set(), words)
+            validate(config, set(), words)
 
 
 def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):
@@ -185,7 +186,7 @@ def test_threads_and_patience_have_a_least_value(compose, path, value, error):
     config = OmegaConf.create(compose([]))
     OmegaConf.update(config, path, value)
     with pytest.raises(ConfigError, match=error):
-        cells.validate(OmegaConf.to_container(config), set(), [])
+        validate(OmegaConf.to_container(config), set(), [])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_slots_that_a_request_sets_itself_are_a_warning(compose, capsys):
 
 def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
     valid = compose([])
-    cells.validate(valid, set(), [])
+    validate(valid, set(), [])
     for path, value, error in (
         ("model.module.how", float("nan"), "nan and inf are not allowed"),
         ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
@@ -229,7 +230,7 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         config = OmegaConf.create(valid)
         OmegaConf.update(config, path, value)
         with pytest.raises(ConfigError, match=error):
-            cells.validate(OmegaConf.to_container(config), set(), [])
+            validate(OmegaConf.to_container(config), set(), [])
 
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):
@@ -305,9 +306,20 @@ class TestWords:
     def test_options_first_overrides_in_their_order(self):
         words = ["bs=1", "-m", "mode=eager", "--config-dir", "conf", "~env", "+a=b"]
         arranged = overrides.arrange(words)
-        assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
-        for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
-            assert not {"--multirun", "--run"} & set(overrides.arrange(shown))
+        assert arranged == ["--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
+
+    @pytest.mark.parametrize(
+        ("words", "arranged"),
+        [
+            ("-m --cfg job", ["--cfg=job"]),
+            ("--cfg=job --run", ["--cfg=job"]),
+            ("-m -i", ["--info=all"]),
+            ("bs=2 --hydra-help", ["--hydra-help", "bs=2"]),
+        ],
+    )
+    def test_options_that_print(self, words, arranged):
+        assert overrides.arrange(words.split()) == arranged
+        assert overrides.prints_only(arranged)
 
     def test_a_sweep_continues_where_it_was_found(self, tmp_path):
         """Not where the stored word says: that may be another database, and has no password."""

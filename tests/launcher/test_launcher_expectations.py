@@ -6,7 +6,6 @@ import pytest
 
 from effbench import streams
 from effbench.errors import ConfigError
-from effbench.launcher.cells import validate
 from effbench.launcher.expectations import (
     SETTINGS,
     as_typed,
@@ -15,6 +14,7 @@ from effbench.launcher.expectations import (
     expectation,
     wrong_value,
 )
+from effbench.launcher.validation import validate
 
 
 def test_settings_of_every_type_say_what_they_take():
