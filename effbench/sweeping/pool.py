@@ -230,10 +230,12 @@ def probe(
     target cannot be imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    losses = [] if modes_only else imported_losses(parts)
-    request = ProbeRequest(modes=list(modes.values()), device="cpu")
+    losses = []
+    request = ProbeRequest(device="cpu")
     if not modes_only:
-        request = replace(whole_request(parts, losses), modes=request.modes)
+        losses = imported_losses(parts)
+        request = whole_request(parts, losses)
+    request.modes = list(modes.values())
     answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [
@@ -242,8 +244,10 @@ def probe(
     known = dict(zip(modes, answer["settings"], strict=True))
     errors = list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode)
     if errors:
-        more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
-        raise ConfigError("\n".join(errors[:2]) + more)
+        text = "\n".join(errors[:2])
+        if len(errors) > 2:
+            text += f" (and {len(errors) - 2} more errors)"
+        raise ConfigError(text)
     return answer
 
 
@@ -372,8 +376,8 @@ def measure_ceilings(
     except WorkerError as error:
         return str(error)
     ceilings = answer.get("ceilings")
-    if ceilings and slot.gpu is not None:
-        store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
+    if ceilings:
+        store.add_calibration(environment_id, slot.uuid, ceilings=ceilings)
     reason: str | None = answer.get("reason")
     return reason
 
@@ -403,10 +407,11 @@ def run_check(
     request: CheckRequest, pool: ServerPool, gpus: Sequence[dict[str, Any]], timeout_s: float
 ) -> dict[str, Any]:
     """Run one behaviour check; see `run_checks`."""
-    if request.device == "auto":
-        request = replace(request, device="cuda" if gpus else "cpu")
-    # without a GPU, a check that needs one reports this itself
-    slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
+    slot = Slot("CPU", "cpu")
+    if gpus and request.device != "cpu":
+        slot = gpu_slot(gpus[0])
+    if request.device == "auto":  # without a GPU, a check that needs one reports this itself
+        request = replace(request, device=slot.device)
     parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
     caches = tempfile.TemporaryDirectory(
         prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
