@@ -103,24 +103,27 @@ def slots_of(
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
     if executor.gpus != "auto":
-        known = {gpu["index"]: gpu for gpu in gpus}
-        missing = [index for index in executor.gpus if index not in known]
-        if missing:
-            raise ConfigError(
-                f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}"
-            )
-        gpus = [known[index] for index in dict.fromkeys(executor.gpus)]
+        gpus = chosen_gpus(executor.gpus, gpus)
     devices = {cell.device for cell in cells}
     slots: list[Slot] = []
     if "cuda" in devices:
         slots += map(gpu_slot, gpus, share_cores(executor.cores, gpus))
     if "cpu" in devices or not slots:
-        pinned = None
+        cores = None
+        # by default a CPU cell uses all cores, because its threads are part of the measurement
         if executor.cores != "auto":
-            # by default a CPU cell uses all cores, because its threads are part of the measurement
-            pinned = wanted_cores(executor.cores, os.sched_getaffinity(0))
-        slots.append(Slot("CPU", "cpu", cores=pinned))
+            cores = wanted_cores(executor.cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=cores))
     return slots
+
+
+def chosen_gpus(wanted: Iterable[int], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
+    known = {gpu["index"]: gpu for gpu in gpus}
+    missing = [index for index in wanted if index not in known]
+    if missing:
+        raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
+    return [known[index] for index in dict.fromkeys(wanted)]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from effbench import config
@@ -39,12 +40,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     if not rules or not cells:
         return set(), list(map(rule_text, rules))
     values = {cell: values_of(cell) for cell in cells}
-    known = known_keys().union(*values.values())
-    for key in (key for rule in rules for key in rule):
-        if key not in known:
-            near = suggest(key, known, before="")
-            hint = near or "keys are those of cells, such as model, bs, model.module.width"
-            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
+    check_keys(rules, known_keys().union(*values.values()))
     matched: set[Cell] = set()
     unused = []
     for rule in rules:
@@ -53,6 +49,15 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
         if not fitting:
             unused.append(rule_text(rule))
     return matched, unused
+
+
+def check_keys(rules: Iterable[Rule], known: set[str]) -> None:
+    """Raise ConfigError for a key that no cell has."""
+    for key in chain(*rules):
+        if key not in known:
+            near = suggest(key, known, before="")
+            hint = near or "keys are those of cells, such as model, bs, model.module.width"
+            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
 
 
 def rule_text(rule: Rule) -> str:

@@ -308,20 +308,24 @@ def adapt_modes(
     """Remove settings from the baseline that only other modes have, as in `mode=eager,default
     mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
     settings."""
-    errors: dict[str, None] = {}
+    errors = []
     elsewhere = {name for names in known.values() for name in names or ()}
     for part in parts:
-        mode, names = part["mode"], known[str(part["mode"])]
-        if names is None:
+        mode = part["mode"]
+        allowed = known[str(mode)]
+        if allowed is None:
             continue
-        unknown = [name for name in mode_settings(mode) if name not in names]
+        unknown = [name for name in mode_settings(mode) if name not in allowed]
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
-            continue
-        for name in unknown:
-            near, has = suggest(name, names), ", ".join(names) or "none"
-            errors[f"mode {mode['name']} has no setting {name!r}{near}; allowed: {has}"] = None
-    return list(errors)
+        else:
+            errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
+    return list(dict.fromkeys(errors))
+
+
+def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:
+    near = suggest(name, allowed)
+    return f"mode {mode} has no setting {name!r}{near}; allowed: {', '.join(allowed) or 'none'}"
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
