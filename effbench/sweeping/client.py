@@ -101,7 +101,9 @@ class Request:
     @property
     def result(self) -> Any:
         """The task's result; None if it failed, timed out or was stopped."""
-        return None if self.stopped or self.timed_out_s is not None else self.outcome.get("result")
+        if self.stopped or self.timed_out_s is not None:
+            return None
+        return self.outcome.get("result")
 
     @property
     def may_succeed_later(self) -> bool:
@@ -118,21 +120,23 @@ class Request:
             status, reason = Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
         else:
             status, reason = self.end_of_process()
-        return status, f"{reason} ({f'in {self.phase}' if self.phase else 'before it began'})"
+        if self.phase:
+            return status, f"{reason} (in {self.phase})"
+        return status, f"{reason} (before it began)"
 
     def end_of_process(self) -> tuple[Status, str]:
         """Return the status and reason of a task whose process has ended by itself."""
         outcome = self.outcome
-        for known in ("died", "failed", "reason"):
-            if outcome.get(known):
-                return Status.CRASHED, outcome[known]
+        for name in ("died", "failed", "reason"):
+            if outcome.get(name):
+                return Status.CRASHED, outcome[name]
         if outcome["oom_killed"]:
             return Status.OOM, "killed by the kernel: host memory ran out"
         number = outcome["signal"]
+        if number in set(signal.Signals):
+            return Status.CRASHED, f"killed by {signal.Signals(number).name}"
         if number:
-            is_known = number in set(signal.Signals)
-            name = signal.Signals(number).name if is_known else f"signal {number}"
-            return Status.CRASHED, f"killed by {name}"
+            return Status.CRASHED, f"killed by signal {number}"
         reason = f"the process exited with code {outcome['exit']}"
         if outcome.get("exit_message"):
             reason = f"{reason}: {outcome['exit_message']}"
@@ -436,4 +440,4 @@ class ForkServer:
                 del self.stderr[:-50]
 
     def last_words(self) -> str:
-        return f": {self.stderr[-1]}" if self.stderr else ""
+        return "".join(f": {line}" for line in self.stderr[-1:])

@@ -44,8 +44,9 @@ def make_cache_folder(folder: Path, setting: str) -> Path:
 def part_name(sweep_id: str, shard: str | None) -> str:
     """Return the name of this part of a sweep: all its shards, which may run at the same time,
     share its id."""
-    parts = shard.split("/") if shard else []
-    return "-".join([sweep_id, *parts])
+    if shard is None:
+        return sweep_id
+    return f"{sweep_id}-{shard.replace('/', '-')}"
 
 
 def sweep_cache(settings: Settings, sweep_id: str) -> Path:

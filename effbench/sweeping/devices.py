@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,27 @@ HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.st
 @dataclass(frozen=True)
 class Slot:
     """A GPU or the CPU. All effbench processes of a machine share one lock per device, across
-    users."""
+    users. `gpu`: the entry of the probe's answer, empty for the CPU; `cores`: those of its trials;
+    None: no pinning."""
 
     name: str
     device: str
-    gpu: dict[str, Any] | None = None
-    cores: tuple[int, ...] | None = None
+    gpu: dict[str, Any] = field(default_factory=dict)
+    cores: list[int] | None = None
 
     @property
     def env(self) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": self.gpu["visible"] if self.gpu else ""}
+        return {"CUDA_VISIBLE_DEVICES": self.gpu.get("visible", "")}
+
+    @property
+    def uuid(self) -> str | None:
+        """The UUID of the GPU; None for the CPU."""
+        return self.gpu.get("uuid")
 
     @property
     def lock_path(self) -> Path:
         """The lock file. Raises WorkerError if its folder is unsafe."""
-        return lock_folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
+        return lock_folder() / f"{self.uuid or 'cpu'}.lock"
 
     @contextmanager
     def locked(
@@ -91,9 +97,9 @@ class Slot:
             os.close(descriptor)
 
 
-def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
+def gpu_slot(gpu: dict[str, Any], cores: list[int] | None = None) -> Slot:
     """Return the slot of a `gpu`, which is an entry of the probe's answer."""
-    return Slot(f"GPU {gpu['index']}", "cuda", gpu, tuple(cores) if cores else None)
+    return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores)
 
 
 def slots_of(
@@ -102,24 +108,27 @@ def slots_of(
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
     if executor.gpus != "auto":
-        known = {gpu["index"]: gpu for gpu in gpus}
-        missing = [index for index in executor.gpus if index not in known]
-        if missing:
-            raise ConfigError(
-                f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}"
-            )
-        gpus = [known[index] for index in dict.fromkeys(executor.gpus)]
+        gpus = chosen_gpus(executor.gpus, gpus)
     devices = {cell.device for cell in cells}
     slots: list[Slot] = []
     if "cuda" in devices:
         slots += map(gpu_slot, gpus, share_cores(executor.cores, gpus))
     if "cpu" in devices or not slots:
-        pinned = None
+        cores = None
+        # by default a CPU cell uses all cores, because its threads are part of the measurement
         if executor.cores != "auto":
-            # by default a CPU cell uses all cores, because its threads are part of the measurement
-            pinned = wanted_cores(executor.cores, os.sched_getaffinity(0))
-        slots.append(Slot("CPU", "cpu", cores=tuple(pinned) if pinned else None))
+            cores = wanted_cores(executor.cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=cores))
     return slots
+
+
+def chosen_gpus(wanted: Iterable[int], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
+    known = {gpu["index"]: gpu for gpu in gpus}
+    missing = [index for index in wanted if index not in known]
+    if missing:
+        raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
+    return [known[index] for index in dict.fromkeys(wanted)]
 
 
 @contextmanager
@@ -169,8 +178,9 @@ def lock_folder() -> Path:
         path.mkdir(exist_ok=True)
         descriptor = os.open(path, FLAGS | os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        is_other = path.is_symlink() or path.is_file()
-        raise unusable(path, "it is not a folder" if is_other else error.strerror) from None
+        if path.is_symlink() or path.is_file():
+            raise unusable(path, "it is not a folder") from None
+        raise unusable(path, error.strerror) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid == os.getuid():
@@ -197,7 +207,9 @@ def try_lock(path: Path) -> int | None:
         except OSError as error:
             if error.errno in TRANSIENT:  # EAGAIN: another process holds it
                 return None
-            raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
+            if path.is_symlink():
+                raise unusable(path, "it is a link") from None
+            raise unusable(path, error.strerror) from None
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise unusable(path, "it is not a regular file with one name")
@@ -236,8 +248,10 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     if setting == "auto":
         return sorted(usable)
     try:
-        is_text = isinstance(setting, str | int)
-        wanted = parse_cores(str(setting)) if is_text else sorted(set(map(int, setting)))
+        if isinstance(setting, str | int):
+            wanted = parse_cores(str(setting))
+        else:
+            wanted = sorted(set(map(int, setting)))
     except (ValueError, TypeError):
         raise ConfigError(
             f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
@@ -263,7 +277,9 @@ def share_cores(
     bus) divide them evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all
     cores.
     """
-    wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
+    if usable is None:
+        usable = os.sched_getaffinity(0)
+    wanted = wanted_cores(setting, usable)
     if wanted is None:
         return [None] * len(gpus)
     cores = physical_cores(wanted, topology)
@@ -274,13 +290,22 @@ def share_cores(
     for index, shared in enumerate(near):
         size, rank = len(shared) // near.count(shared), near[:index].count(shared)
         part = shared[rank * size : (rank + 1) * size]
-        threads = sorted(chain(*part))
-        # the first core also serves the sweep, its fork server and most interrupts
-        if setting == "auto" and len(threads) >= SPARE_FROM and part[0] == cores[0]:
-            spare = part[0] if size >= SPARE_FROM else part[0][:1]
-            threads = [thread for thread in threads if thread not in spare]
-        pinned.append(threads or None)
+        threads = list(chain(*part))
+        if setting == "auto" and part[:1] == cores[:1]:
+            threads = without_spare(part)
+        pinned.append(sorted(threads) or None)
     return pinned
+
+
+def without_spare(cores: Sequence[Core]) -> list[int]:
+    """Return the threads of these cores, if they suffice without the first core, which also serves
+    the sweep, its fork server and most interrupts; or else without its first thread."""
+    threads = list(chain(*cores))
+    if len(cores) >= SPARE_FROM:
+        return list(chain(*cores[1:]))
+    if len(threads) >= SPARE_FROM:
+        return threads[1:]
+    return threads
 
 
 #: The hardware threads of a physical core.

@@ -105,18 +105,30 @@ class StoppingRule:
     ) -> bool:
         """Return whether these trials of both sides are enough. `compilations`: compile caches that
         each side uses."""
-        old = {trial.round: trial for trial in before if is_usable(trial)}
-        new = {trial.round: trial for trial in after if is_usable(trial)}
-        rounds = sorted(old.keys() & new.keys())
-        if len(rounds) < LEAST_DUETS:
+        sides = usable_pairs(before, after)
+        if len(sides[0]) < LEAST_DUETS:
             return False
-        sides = [old[number] for number in rounds], [new[number] for number in rounds]
-        for side in sides:
-            caches = {trial.compilation for trial in side}
-            if None not in caches and len(caches) < compilations:
-                return False
+        if any(misses_compilations(side, compilations) for side in sides):
+            return False
         floors = self.floors.get(before[0].cell_key) or self.floors.get(after[0].cell_key) or {}
         return all(is_known(*sides, metric, floor) for metric, floor in floors.items())
+
+
+def usable_pairs(
+    before: Sequence[Trial], after: Sequence[Trial]
+) -> tuple[list[Trial], list[Trial]]:
+    """Return the trials of both sides in the rounds in which both are usable."""
+    old = {trial.round: trial for trial in before if is_usable(trial)}
+    new = {trial.round: trial for trial in after if is_usable(trial)}
+    rounds = sorted(old.keys() & new.keys())
+    return [old[number] for number in rounds], [new[number] for number in rounds]
+
+
+def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
+    """Return whether the trials use fewer compile caches than this number. The cache of a trial of
+    an older version is unknown."""
+    caches = {trial.compilation for trial in trials}
+    return None not in caches and len(caches) < number
 
 
 def is_usable(trial: Trial) -> bool:

@@ -36,7 +36,10 @@ class HostWatch:
         self.speeds_of(trial.run.interpreter).add(record)
         if record.disturbed_fraction is None:
             return
-        self.unquiet = self.unquiet + 1 if record.disturbed_fraction == 1.0 else 0
+        if record.disturbed_fraction < 1.0:
+            self.unquiet = 0
+            return
+        self.unquiet += 1
         if self.waits and self.unquiet >= UNQUIET_TRIALS:
             self.waits = False
             self.progress.note(busy_text(trial.run.cell.device))

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from effbench import config
@@ -39,12 +40,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     if not rules or not cells:
         return set(), list(map(rule_text, rules))
     values = {cell: values_of(cell) for cell in cells}
-    known = known_keys().union(*values.values())
-    for key in (key for rule in rules for key in rule):
-        if key not in known:
-            near = suggest(key, known, before="")
-            hint = near or "keys are those of cells, such as model, bs, model.module.width"
-            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
+    check_keys(rules, known_keys().union(*values.values()))
     matched: set[Cell] = set()
     unused = []
     for rule in rules:
@@ -53,6 +49,15 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
         if not fitting:
             unused.append(rule_text(rule))
     return matched, unused
+
+
+def check_keys(rules: Iterable[Rule], known: set[str]) -> None:
+    """Raise ConfigError for a key that no cell has."""
+    for key in chain(*rules):
+        if key not in known:
+            near = suggest(key, known, before="")
+            hint = near or "keys are those of cells, such as model, bs, model.module.width"
+            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
 
 
 def rule_text(rule: Rule) -> str:
@@ -88,7 +93,8 @@ def check_rules(rules: Any) -> list[Rule]:
         )
     for rule in rules:
         for key, wanted in rule.items():
-            for value in wanted if isinstance(wanted, list) else [wanted]:
+            choices = wanted if isinstance(wanted, list) else [wanted]
+            for value in choices:
                 if not is_valid(value):
                     raise ConfigError(
                         f"exclude: {key}: expected a value, a pattern, a comparison with a number"
@@ -99,10 +105,10 @@ def check_rules(rules: Any) -> list[Rule]:
 
 def is_valid(value: Any) -> bool:
     """Return whether a rule may have this value."""
-    compared = COMPARISON.fullmatch(value) if isinstance(value, str) else None
-    if compared is not None:
-        return is_number(compared[2])
-    return not isinstance(value, dict | list)
+    if isinstance(value, dict | list):
+        return False
+    compared = COMPARISON.fullmatch(plain(value))
+    return compared is None or is_number(compared[2])
 
 
 def is_number(text: str) -> bool:
@@ -116,7 +122,7 @@ def fits(value: Any, wanted: Any) -> bool:
     """Return whether a cell's value fits what a rule gives for its key."""
     if isinstance(wanted, list):
         return any(fits(value, choice) for choice in wanted)
-    compared = COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
+    compared = COMPARISON.fullmatch(plain(wanted))
     if compared is not None:
         # the values of `env` are texts
         compare = OPERATORS[compared[1]]
@@ -126,18 +132,19 @@ def fits(value: Any, wanted: Any) -> bool:
 
 def plain(value: Any) -> str:
     """Return a value as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return (3, 8) for `3/8`. Raises ConfigError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)  # one name per shard
-    index, number = (int(parts[1]), int(parts[2])) if parts else (0, 0)
-    if not 1 <= index <= number:
+    if parts is None or int(parts[1]) > int(parts[2]):
         raise ConfigError(
             f"shard={text}: write which of how many parts to run, from 1/8 to 8/8 for eight parts"
         )
-    return index, number
+    return int(parts[1]), int(parts[2])
 
 
 def shards(cells: Iterable[Cell], number: int) -> list[list[Cell]]:

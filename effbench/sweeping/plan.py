@@ -105,7 +105,9 @@ class CellRun:
     @property
     def cells(self) -> list[Cell]:
         """The cells that it is compared with under all interpreters."""
-        return [self.cell] if self.partner is None else [self.cell, self.partner]
+        if self.partner is None:
+            return [self.cell]
+        return [self.cell, self.partner]
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
         groups.setdefault(run.group, []).append(run)
     order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
-    is_reversed = (round + round // 2) % 2 == 1
-    return [group[::-1] if is_reversed else group for group in order]
+    if (round + round // 2) % 2:
+        return [group[::-1] for group in order]
+    return order
 
 
 def trials_left(

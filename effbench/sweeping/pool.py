@@ -230,10 +230,12 @@ def probe(
     target cannot be imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    losses = [] if modes_only else imported_losses(parts)
-    request = ProbeRequest(modes=list(modes.values()), device="cpu")
+    losses = []
+    request = ProbeRequest(device="cpu")
     if not modes_only:
-        request = replace(whole_request(parts, losses), modes=request.modes)
+        losses = imported_losses(parts)
+        request = whole_request(parts, losses)
+    request.modes = list(modes.values())
     answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [
@@ -242,8 +244,10 @@ def probe(
     known = dict(zip(modes, answer["settings"], strict=True))
     errors = list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode)
     if errors:
-        more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
-        raise ConfigError("\n".join(errors[:2]) + more)
+        text = "\n".join(errors[:2])
+        if len(errors) > 2:
+            text += f" (and {len(errors) - 2} more errors)"
+        raise ConfigError(text)
     return answer
 
 
@@ -304,20 +308,24 @@ def adapt_modes(
     """Remove settings from the baseline that only other modes have, as in `mode=eager,default
     mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
     settings."""
-    errors: dict[str, None] = {}
+    errors = []
     elsewhere = {name for names in known.values() for name in names or ()}
     for part in parts:
-        mode, names = part["mode"], known[str(part["mode"])]
-        if names is None:
+        mode = part["mode"]
+        allowed = known[str(mode)]
+        if allowed is None:
             continue
-        unknown = [name for name in mode_settings(mode) if name not in names]
+        unknown = [name for name in mode_settings(mode) if name not in allowed]
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
-            continue
-        for name in unknown:
-            near, has = suggest(name, names), ", ".join(names) or "none"
-            errors[f"mode {mode['name']} has no setting {name!r}{near}; allowed: {has}"] = None
-    return list(errors)
+        else:
+            errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
+    return list(dict.fromkeys(errors))
+
+
+def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:
+    near = suggest(name, allowed)
+    return f"mode {mode} has no setting {name!r}{near}; allowed: {', '.join(allowed) or 'none'}"
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
@@ -372,8 +380,8 @@ def measure_ceilings(
     except WorkerError as error:
         return str(error)
     ceilings = answer.get("ceilings")
-    if ceilings and slot.gpu is not None:
-        store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
+    if ceilings:
+        store.add_calibration(environment_id, slot.uuid, ceilings=ceilings)
     reason: str | None = answer.get("reason")
     return reason
 
@@ -403,10 +411,11 @@ def run_check(
     request: CheckRequest, pool: ServerPool, gpus: Sequence[dict[str, Any]], timeout_s: float
 ) -> dict[str, Any]:
     """Run one behaviour check; see `run_checks`."""
-    if request.device == "auto":
-        request = replace(request, device="cuda" if gpus else "cpu")
-    # without a GPU, a check that needs one reports this itself
-    slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
+    slot = Slot("CPU", "cpu")
+    if gpus and request.device != "cpu":
+        slot = gpu_slot(gpus[0])
+    if request.device == "auto":  # without a GPU, a check that needs one reports this itself
+        request = replace(request, device=slot.device)
     parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
     caches = tempfile.TemporaryDirectory(
         prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True

@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Cell
@@ -69,11 +69,9 @@ def check_same_plan(
         raise ResumeError(
             f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}"
         )
-    recorded = [parse_shard(name) for name in names]
-    expected = {
-        *cells,
-        *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1]),
-    }
+    expected = set(cells)
+    for index, number in map(parse_shard, names):
+        expected.update(shards(matrix, number)[index - 1])
     missing, more = len(set(planned) - expected), len(expected - set(planned))
     if missing or more:
         plan = f"{count(missing, 'cell')} missing, {more} additional"
@@ -87,23 +85,22 @@ def check_same_protocol(info: SweepInfo, protocol: Mapping[str, Any]) -> None:
     rounds."""
     for key, new in protocol.items():
         old = info.protocol.get(key, new)
-        if old == new or key == "rounds":
-            continue
-        setting = "protocol" if key == "name" else f"protocol.{key}"
-        why = "trials that are measured differently have no common figures"
+        if old != new and key != "rounds":
+            setting = f"protocol.{key}".removesuffix(".name")
+            raise ResumeError(
+                f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: trials that are"
+                f" measured differently have no common figures, so {ONLY_ROUNDS}"
+            )
+    rounds = protocol["rounds"]
+    if rounds < info.rounds:
         raise ResumeError(
-            f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: {why}, so {ONLY_ROUNDS}"
+            f"sweep {info.id} has {count(info.rounds, 'round')}, more than {rounds}: omit {ROUNDS},"
+            f" or give more than {info.rounds} to add rounds"
         )
-    if protocol["rounds"] < info.rounds:
-        how = f"omit {ROUNDS}, or give more than {info.rounds} to add rounds"
+    if rounds > info.rounds and info.host.get("shards"):
         raise ResumeError(
-            f"sweep {info.id} has {count(info.rounds, 'round')}, more than {protocol['rounds']}:"
-            f" {how}"
-        )
-    if protocol["rounds"] > info.rounds and info.host.get("shards"):
-        why = "all shards of a sweep have the same rounds"
-        raise ResumeError(
-            f"sweep {info.id} has shards, so it cannot get more rounds: {why}. Start a new sweep"
+            f"sweep {info.id} has shards, so it cannot get more rounds: all shards of a sweep have"
+            " the same rounds. Start a new sweep"
         )
 
 
@@ -124,7 +121,9 @@ def check_same_facts(info: SweepInfo, settings: Settings) -> None:
 
 def plain(value: Any) -> str:
     """Return a value as it is typed."""
-    return json.dumps(value) if value in (None, True, False) else str(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
 
 
 def with_rounds(overrides: Iterable[str], rounds: int) -> list[str]:
@@ -140,21 +139,30 @@ def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -
     return part * compilations + (round - first_rounds[part]) % compilations
 
 
-def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:
+def check_same_interpreters(info: SweepInfo, interpreters: Iterable[Interpreter]) -> None:
     """Raise ResumeError if the sweep ran under different interpreters."""
     recorded = info.host.get("environments") or {}
     before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
-    if before != set(interpreters):
-        was, now = (" and ".join(sorted(map(str, some))) for some in (before, interpreters))
+    interpreters = set(interpreters)
+    if before != interpreters:
+        was, now = names_of(before), names_of(interpreters)
         raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
+
+
+def names_of(interpreters: Iterable[Interpreter]) -> str:
+    return " and ".join(sorted(map(str, interpreters)))
 
 
 def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield notes on how new trials will differ from the recorded ones. `facts`: current value of
     `host["environments"]`."""
+    if not info.trials:
+        return
     recorded = info.host.get("environments") or {}
-    for environment_id, now in facts.items() if info.trials else ():
-        of = f" of {Interpreter.from_facts(now)}" if len(facts) > 1 else ""
+    for environment_id, now in facts.items():
+        of = ""
+        if len(facts) > 1:
+            of = f" of {Interpreter.from_facts(now)}"
         before = recorded.get(environment_id)
         if before is None:
             yield (

@@ -13,7 +13,7 @@ from effbench.cell import Status, Trial
 from effbench.stats.elimination import FAR, UNWATCHED_FAR, Race, race
 from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
-from effbench.sweeping.duets import StoppingRule
+from effbench.sweeping.duets import StoppingRule, misses_compilations
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet
 
@@ -102,13 +102,6 @@ class RoundsNeeded:
             return set(rivals)
         degraded = {rival for rival, trials in recorded.items() if has_degraded(trials)}
         return degraded.union(rival for rival in rivals if rival in state.eliminated)
-
-
-def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
-    """Return whether the trials use fewer compile caches than this number. The cache of a trial of
-    an older version is unknown."""
-    caches = {trial.compilation for trial in trials}
-    return None not in caches and len(caches) < number
 
 
 def is_measured(trials: Iterable[Trial]) -> bool:

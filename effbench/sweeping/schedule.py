@@ -85,7 +85,7 @@ class Schedule:
         return."""
         left = self.needed(trials)
         self.progress.resized(len(left) - len(trials))
-        names = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
+        names = {slot.uuid: slot.name for slot in self.slots if slot.gpu}
         queue = TrialQueue(groups_of(left, self.history, names))
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
@@ -126,7 +126,9 @@ class Schedule:
             self.take_in(queue, group, self.run_duet(slot, group))
             return
         for trial in group.trials:
-            record = None if self.stop.is_set() else self.run_locked(slot, trial)
+            if self.stop.is_set():
+                return
+            record = self.run_locked(slot, trial)
             if record is None:
                 return
             self.take_in(queue, group, [EndedTrial(trial, record)])
@@ -227,7 +229,9 @@ class Schedule:
         while not meeting.can_follow.wait(POLL_S):
             if self.stop.is_set():
                 return None
-        return None if self.stop.is_set() else self.run_member(slot, trial, meeting, leads=False)
+        if self.stop.is_set():
+            return None
+        return self.run_member(slot, trial, meeting, leads=False)
 
     def run_member(
         self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool
@@ -235,7 +239,9 @@ class Schedule:
         """Run a trial of a duet and return its record; None if the sweep was stopped. An exception
         stops the sweep."""
         self.progress.started(slot.name, trial)
-        member = Member(meeting, leads) if leads or meeting.takes_place else None
+        member = None
+        if leads or meeting.takes_place:
+            member = Member(meeting, leads)
         try:
             return self.runner.run(slot, trial, member)
         except BaseException:  # the other member need not run to its end

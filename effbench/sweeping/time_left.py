@@ -78,9 +78,9 @@ class TimeLeft:
     def percent(self) -> int:
         """Return the percentage of the sweep that is done. It never decreases, and is 100 only when
         nothing is left."""
-        percent = 100 * (self.whole - self.left) // self.whole if self.whole else 100
+        percent = 100
         if self.left > 0:
-            percent = min(percent, 99)
+            percent = min(99, 100 * (self.whole - self.left) // self.whole)
         self.shown_percent = max(self.shown_percent, percent)
         return self.shown_percent
 
@@ -124,4 +124,6 @@ class TimeLeft:
         """Return the expected seconds of a trial of this cell run, from the most similar trials, or
         from all."""
         expected = self.durations.expected_s(run.cell, is_cold=round < self.compilations)
-        return fmean(self.ended_s) if expected is None else expected
+        if expected is None:
+            return fmean(self.ended_s)
+        return expected

@@ -107,7 +107,7 @@ def is_cpu(device: str) -> bool:
 def groups_of(
     trials: Iterable[PlannedTrial],
     history: Mapping[CellRun, Sequence[Trial]],
-    slots: Mapping[str, str],
+    slots: Mapping[str | None, str],
 ) -> list[Group]:
     """Return the trials in groups. `history` (recorded trials) and `slots` (names by GPU UUID)
     determine where an interrupted group continues."""
@@ -119,7 +119,8 @@ def groups_of(
     groups = []
     for key, members in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
         planned = list(members)
-        elsewhere = used[key].keys() - {trial.run for trial in planned}
-        slot = used[key][elsewhere.pop()] if elsewhere else None
-        groups.append(Group(planned, slot))
+        group = Group(planned)
+        for run in used[key].keys() - {trial.run for trial in planned}:
+            group.slot = used[key][run]
+        groups.append(group)
     return groups

@@ -49,7 +49,9 @@ class Attempt:
         """The record if the harness failed; None for any other end."""
         if self.record is None or self.record.status not in FAILURES:
             return None
-        return self.record if self.is_early or self.server_died else None
+        if self.is_early or self.server_died:
+            return self.record
+        return None
 
 
 @dataclass
@@ -118,7 +120,7 @@ class TrialRunner:
         duet)."""
         cell = trial.run.cell
         message = self.request_of(slot, trial, member)
-        if message.is_cold:
+        if message.is_cold and message.cache_dir:
             # of a trial that was killed: this one measures a cold compilation
             shutil.rmtree(message.cache_dir, ignore_errors=True)
 
@@ -155,8 +157,7 @@ class TrialRunner:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
         record.started_at = started_at
         record.wall_s = wall_s
-        if slot.gpu is not None:
-            record.gpu_index, record.gpu_uuid = slot.gpu.get("index"), slot.gpu.get("uuid")
+        record.gpu_index, record.gpu_uuid = slot.gpu.get("index"), slot.uuid
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -178,11 +179,11 @@ class TrialRunner:
             protocol=protocol,
             round=trial.round,
             attempt=trial.attempt,
-            gpu_uuid=slot.gpu and slot.gpu.get("uuid"),
+            gpu_uuid=slot.uuid,
             cache_dir=str(pool.cache_root / run.cell.key[:32] / str(compilation)),
             compilation=compilation,
             is_cold=all(record.compilation != compilation for record in recorded),
-            cores=list(slot.cores) if slot.cores else None,
+            cores=slot.cores,
             foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
@@ -215,17 +216,11 @@ def record_of(request: Request, trial: PlannedTrial) -> Trial:
         except ValueError as error:
             request.outcome["reason"] = f"its process sent an invalid trial record: {error}"
     status, reason = request.failure()
-    log = request.outcome.get("log")
-    return Trial(
-        key,
-        trial.round,
-        status,
-        reason,
-        trial.attempt,
-        phase=request.phase,
-        pid=request.outcome.get("pid"),
-        extra={"log": log} if log else {},
-    )
+    record = Trial(key, trial.round, status, reason, trial.attempt, phase=request.phase)
+    record.pid = request.outcome.get("pid")
+    if request.outcome.get("log"):
+        record.extra["log"] = request.outcome["log"]
+    return record
 
 
 def may_lack_memory(record: Trial) -> bool:

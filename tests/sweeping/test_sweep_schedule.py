@@ -264,7 +264,7 @@ class TestEnoughRounds:
 
 
 def test_what_a_trial_is_asked_for(make):
-    slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
+    slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, [2, 3])
     (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
     assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
     (sent,) = make(trials(1), protocol=PROTOCOL).server.sent

@@ -45,7 +45,9 @@ class Job:
     offset: int = 0
 
     def __str__(self) -> str:
-        return f"job {self.id} on {self.node}" if self.has_begun else f"job {self.id}"
+        if self.has_begun:
+            return f"job {self.id} on {self.node}"
+        return f"job {self.id}"
 
     def trial_of(self, event: dict[str, Any]) -> PlannedTrial:
         """Return the trial that an event refers to."""
@@ -68,8 +70,10 @@ class Job:
 
     def log(self) -> str:
         """Return the end of the job's error output."""
-        logs = sorted(self.folder.glob("*.err"))
-        return logs[-1].read_text(errors="replace")[-MOST_LOG_CHARACTERS:] if logs else ""
+        text = ""
+        for path in sorted(self.folder.glob("*.err"))[-1:]:
+            text = path.read_text(errors="replace")
+        return text[-MOST_LOG_CHARACTERS:]
 
 
 class ClusterRecord:
@@ -99,7 +103,9 @@ class ClusterRecord:
     def trials_of(self, run: CellRun) -> list[Trial]:
         """Return the trials of the run in the environment with most of them."""
         environment_id = self.environment_of(run)
-        return [] if environment_id is None else self.trials_in(environment_id, run)
+        if environment_id is None:
+            return []
+        return self.trials_in(environment_id, run)
 
     def add(self, job: Job, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
         """Commit a trial, unless a killed effbench did so."""

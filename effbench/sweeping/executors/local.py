@@ -66,12 +66,14 @@ class LocalExecutor(Executor):
     def prepare_pools(self) -> None:
         """Tell each pool its compile caches, its cells and the last round that renews servers."""
         caches = sweep_cache(self.settings, self.sweep_id)
-        renews = self.settings.executor.renew_server and any(slot.gpu for slot in self.slots)
+        last_round = 0
+        if self.settings.executor.renew_server and any(slot.gpu for slot in self.slots):
+            last_round = self.settings.protocol.rounds - 1
         for interpreter, pool in self.pools.items():
             pool.stop = self.stop
             pool.cache_root = caches / self.ids[interpreter]
             pool.cells = [run.cell for run in self.runs if run.interpreter == interpreter]
-            pool.last_round = self.settings.protocol.rounds - 1 if renews else 0
+            pool.last_round = last_round
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         gpus = [slot for slot in self.slots if slot.gpu]
