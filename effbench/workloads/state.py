@@ -14,7 +14,7 @@ from effbench.measure import work
 from effbench.measure.accuracy import PLAIN
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, because large modules have 100,000 of them
 class Place:
     """Where a module holds a parameter, buffer or attribute: a dictionary, and the key in it."""
 
