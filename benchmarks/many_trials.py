@@ -156,14 +156,14 @@ def fill(path: str | Path, shape: Shape) -> None:
     random = np.random.default_rng(0)
     with Store.open(path, mode="write") as store:
         ids = [store.add_environment(environment, {}) for environment in environments_of()]
-        with store._writing() as connection:
+        with store.writing() as connection:
             known = set(connection.scalars(sa.select(schema.CELL.c.key)))
             new = [cell_row(cell) for cell in cells if cell.key not in known]
             if new:
                 connection.execute(sa.insert(schema.CELL), new)
         for number in range(len(store.sweeps()), shape.sweeps):
             sweep = _sweep_row(number)
-            with store._writing() as connection:
+            with store.writing() as connection:
                 connection.execute(sa.insert(schema.SWEEP), sweep)
                 if number >= DISTINCT:
                     copy_sweep(connection, _sweep_row(number % DISTINCT)["id"], sweep["id"])
@@ -385,7 +385,7 @@ def record_rate(url: str, shape: Shape, trials: int = 200) -> float:
             )
             store.record(sweep_id, environment_id, trial)
         rate = trials / (time.perf_counter() - began)
-        with store._writing() as connection:
+        with store.writing() as connection:
             of_sweep = sa.select(schema.TRIAL.c.id).where(schema.TRIAL.c.sweep_id == sweep_id)
             connection.execute(
                 sa.delete(schema.SAMPLE).where(schema.SAMPLE.c.trial_id.in_(of_sweep))
@@ -398,7 +398,7 @@ def record_rate(url: str, shape: Shape, trials: int = 200) -> float:
 
 def size_of(url: str) -> int:
     """Return the bytes of the database."""
-    with Store.open(url) as store, store._reading() as connection:
+    with Store.open(url) as store, store.reading() as connection:
         if connection.dialect.name == "postgresql":
             return connection.scalar(sa.text("SELECT pg_database_size(current_database())"))
         pages = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"

@@ -6,6 +6,7 @@ none.
 """
 
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -156,7 +157,7 @@ class Made:
                 if figures is not None
                 for trial in trials_of(cell, figures, rounds)
             ]
-            with store._writing() as connection:  # one transaction: a trial each takes a while
+            with store.writing() as connection:  # one transaction: a trial each takes a while
                 if rows:
                     connection.execute(sa.insert(TRIAL), rows)
             store.rebuild_results(sweep_id)
@@ -173,10 +174,16 @@ class Made:
 
 
 def loosen(path: Any) -> None:
-    """Let the columns of a database file take NULL, with which rows need not be unique."""
+    """Let the columns of a database file take any value, as another program's would."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        for name, text in rows.fetchall():
+            loose = re.sub(r",\s*CONSTRAINT ck_\w+ CHECK \([^()]*(\([^()]*\)[^()]*)*\)", "", text)
+            loose = loose.replace(" NOT NULL", "").removesuffix(" STRICT").rstrip()
+            loose = loose.removesuffix("STRICT")
+            values = (loose, name)
+            connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", values)
         connection.commit()
         connection.execute("PRAGMA journal_mode = DELETE")
 

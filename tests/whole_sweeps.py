@@ -146,7 +146,7 @@ def decide(store: Store, sweep_id: str) -> None:
         environment_id,
         [{**judged, "sweep_id": sweep_id, "measured": {"figure": 1.5, "é": [sweep_id]}}],
     )
-    with store._writing() as connection:
+    with store.writing() as connection:
         for hardware, note in ((HARDWARE, ODD_TEXT[3]), ("CPU", None)):
             row = {
                 "name": f"main {ODD_TEXT[0]}",
@@ -183,7 +183,7 @@ def contents(url: Any) -> dict[str, list[str]]:
     sample is known by its trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
-    with Store.open(url) as store, store._reading() as connection:
+    with Store.open(url) as store, store.reading() as connection:
         for table in METADATA.sorted_tables:
             rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
             for row in rows:
@@ -204,7 +204,7 @@ def contents(url: Any) -> dict[str, list[str]]:
 
 def set_state(url: Any, sweep_id: str, **values: Any) -> None:
     """Write columns of a sweep, as nothing in effbench does."""
-    with Store.open(url, mode="write") as store, store._writing() as connection:
+    with Store.open(url, mode="write") as store, store.writing() as connection:
         connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 

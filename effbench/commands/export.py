@@ -129,8 +129,8 @@ def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
 
 def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     from effbench.store.schema import RESULT_DTYPES
-    from effbench.store.soundness import batched
     from effbench.store.trials import frame_of
+    from effbench.store.values import batched
 
     try:
         import pyarrow as pa

@@ -62,6 +62,7 @@ _EXPLANATIONS = (
     (_DAMAGE, "is damaged; restore a copy"),
     (("not a database", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
+    (("constraint failed", "cannot store"), "holds a value that is not allowed"),
     (("locked",), "stayed locked by another process; try again when that process has ended"),
     (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
     (

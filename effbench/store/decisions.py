@@ -6,7 +6,6 @@ import datetime as dt
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,23 +13,20 @@ import sqlalchemy as sa
 from effbench.config import db_option
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.connect import insert, name_of
-from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
+from effbench.store.schema import (
+    ACKNOWLEDGEMENT,
+    BASELINE,
+    ENVIRONMENT,
+    SWEEP,
+    VERDICT,
+    ClaimVerdict,
+)
 from effbench.store.sweeps import hardware, is_future
 from effbench.store.values import now, text
 
+__all__ = ["ClaimVerdict"]
 #: Columns that identify an acknowledged change.
 KEYS = ("cell_key", "hardware", "metric", "sweep_id")
-
-
-class ClaimVerdict(StrEnum):
-    """The verdict on a published claim."""
-
-    CONFIRMED = "confirmed"
-    REFUTED = "refuted"
-    DEPENDS = "depends"  # true in a stated part of the matrix
-    UNDECIDED = "undecided"  # the intervals leave it open
-    NOT_MEASURABLE = "not measurable here"
-    NOT_MEASURED = "not measured yet"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from itertools import chain
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,10 @@ import sqlalchemy as sa
 from effbench.errors import StoreError
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.soundness import raw, read_anything, sound_row
 from effbench.store.trials import derive, rebuild_results
 from effbench.store.values import decode_samples
 
-#: lines of SQLite's integrity check that are no damage, or about one value: `_faulty_rows` reports
-#: it with its row
-_IGNORED = re.compile(r"ok$|\*\*\*|(NULL|TEXT|NUMERIC) value in ")
+Row = dict[str, Any]
 #: newest trials, which are always checked
 NEWEST = 5_000
 #: most trials of a database whose file is always checked: reading gigabytes takes minutes
@@ -69,7 +64,19 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
             schema.make_view(connection)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
                 rebuild_results(connection, sweep_id)  # new columns
+    if before != HEAD_REVISION:
+        compact(url)
     return before, HEAD_REVISION
+
+
+def compact(url: str | os.PathLike[str]) -> None:
+    """Give the space of tables that a migration has copied back."""
+    file = connect.sqlite_file(url)
+    if file is None:
+        return
+    # without room for a copy, or while another process reads, the file stays large
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as connection:
+        connection.execute("VACUUM")
 
 
 def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
@@ -106,131 +113,118 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
     """Return one line for each fault of the database; an empty list if it has none. Changes
     nothing.
 
-    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match
-    their trials. Without `deep`, only the NEWEST trials are read, and the results of their sweeps;
-    with more than MOST trials, the structure and the foreign keys are not checked either. Raises
+    Checks the file's structure, types, constraints and foreign keys, the content of samples, and
+    whether results match their trials. Without `deep`, only the NEWEST trials are read, and the
+    results of their sweeps; with more than MOST trials, the file is not checked either. Raises
     StoreError and SchemaError if it cannot be opened, DamagedError if its file is damaged: rows
     read from it are unreliable.
     """
     with connect.connected(url) as connection:
+        name = connect.name_of(connection)
         current = connect.revision(connection)
         if current is None:
-            return [f"{connect.name_of(connection)} is empty"]
-        connect.require_head(current, connect.name_of(connection))
+            return [f"{name} is empty"]
+        connect.require_head(current, name)
         last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
-        query, first = sa.select(SWEEP.c.id, SWEEP.c.baseline_mode).order_by(SWEEP.c.id), None
-        if not deep and last > NEWEST:
-            first = last - NEWEST + 1
-            query = query.where(
-                SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id >= first))
-            )
-        read_anything(connection)
-        references = _broken_references(connection) if deep or last <= MOST else []
-        sweeps = connection.execute(query).all()
-        checked = None if first is None else [sweep.id for sweep in sweeps]
-        faults = [
-            line
-            for table in METADATA.sorted_tables
-            for line in _faulty_rows(connection, table, first, checked)
-        ]
-        if not faults:  # results cannot be derived from faulty rows
-            faults = _wrong_results(connection, sweeps)
-        return [*references, *faults]
+        first = 0 if deep else max(0, last - NEWEST + 1)
+        is_file = connection.dialect.name == "sqlite"  # PostgreSQL guarantees its constraints
+        faults: list[str] = []
+        if is_file and (deep or last <= MOST):
+            require_undamaged(connection)
+            faults += broken_references(connection)
+        faults += damaged_samples(connection, first)
+        query = sa.select(SWEEP.c.id, SWEEP.c.baseline_mode).order_by(SWEEP.c.id)
+        if first > 0:
+            recent = sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id >= first)
+            query = query.where(SWEEP.c.id.in_(recent))
+        for sweep_id, baseline_mode in connection.execute(query).all():
+            faults += wrong_results(connection, sweep_id, baseline_mode)
+        return faults
 
 
-def _broken_references(connection: sa.Connection) -> list[str]:
-    """Return a line for each kind of reference to missing rows. Raises DamagedError for a damaged
-    file."""
-    if connection.dialect.name != "sqlite":  # PostgreSQL guarantees both
-        return []
-    if damage := _damage(connection):
-        tables = ", ".join(
-            table.name for table in METADATA.sorted_tables if _damage(connection, f"({table.name})")
-        )
-        what = (
-            f"{connect.name_of(connection)} is damaged{f' (tables: {tables})' if tables else ''};"
-            " restore a copy"
-        )
-        raise connect.DamagedError("\nSQLite: ".join([what, *damage]))
-    broken = Counter(
-        (row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
-    )
-    return [
-        f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()
-    ]
+def require_undamaged(connection: sa.Connection) -> None:
+    """Raise DamagedError if the SQLite file is damaged, or holds values that are not allowed."""
+    damage = damage_of(connection)
+    if not damage:
+        return
+    names = [table.name for table in METADATA.sorted_tables]
+    tables = ", ".join(name for name in names if damage_of(connection, f"({name})"))
+    where = f" (tables: {tables})" if tables else ""
+    what = f"{connect.name_of(connection)} is damaged{where}; restore a copy"
+    raise connect.DamagedError("\nSQLite: ".join([what, *damage]))
 
 
-def _damage(connection: sa.Connection, where: str = "") -> list[str]:
+def damage_of(connection: sa.Connection, where: str = "") -> list[str]:
     """Return a line for each damage that SQLite finds in the file, or in a table and its indexes:
     `where="(trial)"`."""
     try:
         text = "\n".join(connection.exec_driver_sql(f"PRAGMA integrity_check{where}").scalars())
     except sa.exc.DatabaseError as error:
         text = str(error.orig)
-    return [line for line in text.splitlines() if not _IGNORED.match(line)]
+    return [line for line in text.splitlines() if line != "ok" and not line.startswith("***")]
 
 
-def _faulty_rows(
-    connection: sa.Connection, table: sa.Table, first: int | None, checked: list[str] | None
-) -> Iterator[str]:
-    """Yield a line for each column with invalid values: the first one with its row, and how many
-    more there are. `first`: id of the first trial to check; `checked`: ids of the only sweeps to
-    check; None: all."""
-    key = next(iter(table.primary_key))
-    where = [key >= first] if first is not None and table in (TRIAL, SAMPLE) else []
-    where += (
-        [table.c.sweep_id.in_(checked)] if checked is not None and "sweep_id" in table.c else []
-    )
-    query = raw(table).where(*where).order_by(*table.primary_key)
-    faults: dict[str, str] = {}
-    count: Counter[str] = Counter()
-    for row in chain.from_iterable(
-        connection.execute(query.execution_options(yield_per=1000)).partitions()
-    ):
+def broken_references(connection: sa.Connection) -> list[str]:
+    """Return a line for each kind of reference to missing rows."""
+    rows = connection.exec_driver_sql("PRAGMA foreign_key_check")
+    broken = Counter((row[0], row[2]) for row in rows)
+    return [
+        f"{number} rows of {table} refer to missing rows of {other}"
+        for (table, other), number in broken.items()
+    ]
+
+
+def damaged_samples(connection: sa.Connection, first: int) -> list[str]:
+    """Return a line about the samples of trials from this id on that cannot be read: the first
+    ones, and how many more there are."""
+    query = sa.select(SAMPLE).where(SAMPLE.c.trial_id >= first)
+    rows = connection.execute(query.order_by(*SAMPLE.primary_key).execution_options(yield_per=1000))
+    faults = []
+    for row in rows:
         try:
-            values = sound_row(table, row._mapping)
-            if table is SAMPLE:
-                decode_samples(values["codec"], values["data"], values["stored"])
-        except (ValueError, StoreError) as error:
-            column = str(error).partition(" ")[0]
-            keys = ", ".join(
-                f"{column.name} {row._mapping[column.name]}" for column in table.primary_key
-            )
-            faults.setdefault(column, f"{error} ({table.name} {keys}")
-            count[column] += 1
-    for column, line in faults.items():
-        yield f"{line}{f', and {count[column] - 1} more' if count[column] > 1 else ''})"
+            decode_samples(row.codec, row.data, row.stored)
+        except StoreError as error:
+            faults.append(f"{error} (sample trial_id {row.trial_id}, timer {row.timer}")
+    if not faults:
+        return []
+    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return [f"{faults[0]}{more})"]
 
 
-def _wrong_results(connection: sa.Connection, sweeps: Sequence[sa.Row]) -> list[str]:
+def wrong_results(connection: sa.Connection, sweep_id: str, baseline_mode: str) -> list[str]:
+    """Return a line for each result of a sweep that differs from what its trials give."""
+    try:
+        derived = _by_cell(derive(connection, sweep_id, baseline_mode))
+    except sa.exc.SQLAlchemyError:
+        raise
+    except Exception as error:  # valid types do not exclude impossible values
+        what = f"{type(error).__name__} {error}"
+        return [f"sweep {sweep_id}: its results cannot be derived from its trials: {what}"]
+    query = sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)
+    stored = _by_cell(connection.execute(query).mappings())
     lines = []
-    for sweep_id, baseline_mode in sweeps:
-        try:
-            derived = _by_cell(derive(connection, sweep_id, baseline_mode))
-        except Exception as error:  # valid types do not exclude impossible values
-            what = f"{type(error).__name__} {error}"
-            lines.append(f"sweep {sweep_id}: its results cannot be derived from its trials: {what}")
-            continue
-        stored = _by_cell(
-            connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings()
-        )
-        for key in sorted(derived.keys() | stored.keys()):
-            row, expected = stored.get(key, {}), derived.get(key, {})
-            names = {**expected, **row} if row != expected else ()
-            if wrong := [name for name in names if not _same(row.get(name), expected.get(name))]:
-                cell = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
-                what = ", ".join(wrong) if row and expected else "all"
-                lines.append(f"{cell}: result differs from its trials in {what}")
+    for cell_key, environment_id in sorted(derived.keys() | stored.keys()):
+        key = cell_key, environment_id
+        what = _difference(stored.get(key), derived.get(key))
+        if what:
+            cell = f"sweep {sweep_id}, cell {cell_key[:12]}, environment {environment_id}"
+            lines.append(f"{cell}: result differs from its trials in {what}")
     return lines
 
 
-def _by_cell(rows: Any) -> dict[tuple[str, str], Any]:
+def _difference(stored: Row | None, derived: Row | None) -> str:
+    """Return the names of the columns in which a result differs, `all` if there is only one."""
+    if stored is None or derived is None:
+        return "all"
+    names = {**derived, **stored}
+    return ", ".join(name for name in names if not _same(stored.get(name), derived.get(name)))
+
+
+def _by_cell(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Row]:
     return {(row["cell_key"], row["environment_id"]): dict(row) for row in rows}
 
 
-def _same(a: Any, b: Any) -> bool:
-    return (
-        math.isclose(a, b, rel_tol=1e-9)
-        if isinstance(a, float) and isinstance(b, float)
-        else a == b
-    )
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b

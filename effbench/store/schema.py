@@ -1,8 +1,9 @@
 """The tables and the view `results`; measured columns come from `metrics.py`.
 
-Times are UTC; the names of physical quantities end with their unit. New databases are created from
-these declarations. A change also needs a migration in `store/migrations` for existing databases,
-and its revision here.
+Times are UTC; the names of physical quantities end with their unit. The database itself refuses
+values of another type (SQLite's tables are STRICT) or out of range, so that nothing else needs to
+check them. New databases are created from these declarations. A change also needs a migration in
+`store/migrations` for existing databases, and its revision here.
 """
 
 from __future__ import annotations
@@ -10,26 +11,20 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    String,
-    Text,
-)
+from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, Text
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.compiler import compiles
 
+from effbench.cell import Status
 from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
 #: is slow
-REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
 #: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
@@ -38,15 +33,61 @@ SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 STATES = ("running", "completed", "interrupted", "failed")
 
 
+class ClaimVerdict(StrEnum):
+    """The verdict on a published claim."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    DEPENDS = "depends"  # true in a stated part of the matrix
+    UNDECIDED = "undecided"  # the intervals leave it open
+    NOT_MEASURABLE = "not measurable here"
+    NOT_MEASURED = "not measured yet"
+
+
+#: column -> allowed values
+CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
+#: columns that must not be negative, besides the quantities with a title
+COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored", "compile_s"}
+#: columns with a JSON array; all others hold objects
+LISTS = {"command", "overrides"}
+#: the largest finite number
+LARGEST = 1.7976931348623157e308
+#: most samples that a timer of a trial stores, and most bytes of them
+SAMPLE_LIMIT, BLOB_LIMIT = 5000, 2**15
+
+
 def utc(value: dt.datetime) -> dt.datetime:
     """Return a time as aware UTC; a time without zone is taken as UTC."""
     return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
+class SqliteBoolean(sa.Boolean):
+    """A boolean that a STRICT table can hold."""
+
+
+class SqliteJson(sqlite.JSON):
+    """JSON that a STRICT table can hold."""
+
+
+class SqliteTime(sqlite.DATETIME):
+    """A time that a STRICT table can hold."""
+
+
+@compiles(SqliteBoolean)
+def _integer(*_: object, **__: object) -> str:
+    return "INTEGER"
+
+
+@compiles(SqliteJson)
+@compiles(SqliteTime)
+def _text(*_: object, **__: object) -> str:
+    return "TEXT"
+
+
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     """An aware UTC datetime, which SQLite stores without its zone."""
 
-    impl = sa.DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True).with_variant(SqliteTime(), "sqlite")
     cache_ok = True
 
     def process_bind_param(
@@ -65,30 +106,69 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
 METADATA = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
         "pk": "pk_%(table_name)s",
     }
 )
-JSON = sa.JSON(none_as_null=True)
+BIG_INTEGER = sa.BigInteger().with_variant(Integer(), "sqlite")
+DOUBLE = sa.Double().with_variant(sa.REAL(), "sqlite")
+BOOLEAN = sa.Boolean().with_variant(SqliteBoolean(), "sqlite")
+JSON = sa.JSON(none_as_null=True).with_variant(SqliteJson(none_as_null=True), "sqlite")
+TYPES = {float: DOUBLE, int: BIG_INTEGER, bool: BOOLEAN, str: Text()}
+#: quantities that must not be negative
+_NOT_NEGATIVE = COUNTS | {metric.name for metric in TRIAL_METRICS if metric.title}
 
 
-def table(name: str, *columns: Any) -> sa.Table:
-    return sa.Table(name, METADATA, *columns)
+def table(name: str, *parts: Any) -> sa.Table:
+    """Declare a table with its columns and constraints, and a check of each column's range."""
+    columns = [part for part in _flat(parts) if isinstance(part, Column)]
+    checks = [check for column in columns for check in checks_of(column)]
+    return sa.Table(name, METADATA, *_flat(parts), *checks, sqlite_strict=True)
 
 
-def required(kind: Any, *names: str) -> Iterator[Column]:
-    return (Column(name, kind, nullable=False) for name in names)
+def _flat(parts: Any) -> Iterator[Any]:
+    for part in parts:
+        if isinstance(part, list):
+            yield from part
+        else:
+            yield part
 
 
-def optional(kind: Any, *names: str) -> Iterator[Column]:
-    return (Column(name, kind) for name in names)
+def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
+    """Yield the constraints on the values of a column."""
+    name, kind = column.name, column.type
+    if name in CHOICES:
+        allowed = ", ".join(f"'{value}'" for value in CHOICES[name])
+        yield sa.CheckConstraint(f"{name} IN ({allowed})", name=name)
+    elif isinstance(kind, sa.JSON):
+        form, pattern = ("array", "[[]*]") if name in LISTS else ("object", "{*}")
+        # SQLite's JSON functions are not allowed in the schema of an untrusted file
+        of_sqlite = f"{name} GLOB '{pattern}'"
+        of_postgresql = f"json_typeof({name}) = '{form}'"
+        yield sa.CheckConstraint(of_sqlite, name=name).ddl_if(dialect="sqlite")
+        yield sa.CheckConstraint(of_postgresql, name=name).ddl_if(dialect="postgresql")
+    elif isinstance(kind, UtcDateTime):
+        valid = sa.CheckConstraint(f"julianday({name}) IS NOT NULL OR {name} IS NULL", name=name)
+        yield valid.ddl_if(dialect="sqlite")
+    elif name in _NOT_NEGATIVE:
+        is_float = isinstance(kind, sa.Double)
+        valid = f"{name} BETWEEN 0 AND {LARGEST}" if is_float else f"{name} >= 0"
+        yield sa.CheckConstraint(valid, name=name)
 
 
-def measured(kinds: Mapping[str, type]) -> Iterator[Column]:
-    """Yield a nullable column for each quantity of `metrics.py`."""
-    types = {float: Double, int: BigInteger, bool: Boolean, str: String}
-    return (Column(name, types[kind]) for name, kind in kinds.items())
+def required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
+def measured(kinds: Mapping[str, type]) -> list[Column[Any]]:
+    """Return a nullable column for each quantity of `metrics.py`."""
+    return [Column(name, TYPES[kind]) for name, kind in kinds.items()]
 
 
 def in_plan() -> sa.ForeignKeyConstraint:
@@ -100,56 +180,56 @@ def in_plan() -> sa.ForeignKeyConstraint:
 #: fingerprint of hardware and software; `id` is the start of its hash
 ENVIRONMENT = table(
     "environment",
-    Column("id", String, primary_key=True),
-    *optional(String, "gpu_name"),
-    *optional(BigInteger, "gpu_memory_bytes"),
-    *optional(String, "driver_version", "cuda_version"),
-    *required(String, "torch_version"),
-    *optional(String, "triton_version"),
-    *required(String, "python", "cpu_name", "platform"),
-    *required(JSON, "flags"),
-    *required(JSON, "details"),  # further facts, never updated
-    *required(UtcDateTime, "first_seen_at"),
+    Column("id", Text, primary_key=True),
+    optional(Text, "gpu_name"),
+    optional(BIG_INTEGER, "gpu_memory_bytes"),
+    optional(Text, "driver_version", "cuda_version"),
+    required(Text, "torch_version"),
+    optional(Text, "triton_version"),
+    required(Text, "python", "cpu_name", "platform"),
+    required(JSON, "flags"),
+    required(JSON, "details"),  # further facts, never updated
+    required(UtcDateTime, "first_seen_at"),
 )
 
 #: one invocation of effbench that plans cells
 SWEEP = table(
     "sweep",
-    Column("id", String, primary_key=True),
-    Column("name", String, index=True),
-    *optional(String, "label"),
-    *required(String, "state"),  # one of STATES
+    Column("id", Text, primary_key=True),
+    Column("name", Text, index=True),
+    optional(Text, "label"),
+    required(Text, "state"),  # one of STATES
     Column("started_at", UtcDateTime, index=True, nullable=False),
-    *optional(UtcDateTime, "finished_at"),
-    *required(JSON, "command", "overrides", "protocol"),
-    *required(String, "baseline_mode"),
-    *required(BigInteger, "seed"),
-    *required(Integer, "rounds"),
-    *optional(String, "git_revision"),
-    *required(JSON, "host"),
-    *optional(UtcDateTime, "imported_at"),  # NULL: measured into this database
+    optional(UtcDateTime, "finished_at"),
+    required(JSON, "command", "overrides", "protocol"),
+    required(Text, "baseline_mode"),
+    required(BIG_INTEGER, "seed"),
+    required(Integer, "rounds"),
+    optional(Text, "git_revision"),
+    required(JSON, "host"),
+    optional(UtcDateTime, "imported_at"),  # NULL: measured into this database
 )
 
 #: one point of the matrix; `comparison_key` hashes everything but the mode: cells that share it are
 #: compared
 CELL = table(
     "cell",
-    Column("key", String, primary_key=True),
-    Column("comparison_key", String, index=True, nullable=False),
-    *required(String, "model"),
-    *required(BigInteger, "bs"),
-    *required(String, "mode", "dtype", "phase", "device"),
-    *required(JSON, "params"),
+    Column("key", Text, primary_key=True),
+    Column("comparison_key", Text, index=True, nullable=False),
+    required(Text, "model"),
+    required(BIG_INTEGER, "bs"),
+    required(Text, "mode", "dtype", "phase", "device"),
+    required(JSON, "params"),
 )
 
 #: the cells that a sweep planned, in order; `overrides` reproduce the cell, NULL if they are
 #: unknown
 PLANNED = table(
     "sweep_cell",
-    Column("sweep_id", String, ForeignKey("sweep.id"), primary_key=True),
-    Column("cell_key", String, ForeignKey("cell.key"), primary_key=True, index=True),
-    *required(Integer, "position"),
-    *optional(JSON, "overrides"),
+    Column("sweep_id", Text, ForeignKey("sweep.id"), primary_key=True),
+    Column("cell_key", Text, ForeignKey("cell.key"), primary_key=True, index=True),
+    required(Integer, "position"),
+    optional(JSON, "overrides"),
     sa.UniqueConstraint("sweep_id", "position"),
 )
 
@@ -157,17 +237,17 @@ PLANNED = table(
 TRIAL = table(
     "trial",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    *required(String, "sweep_id"),
-    Column("cell_key", String, index=True, nullable=False),
-    Column("environment_id", String, ForeignKey("environment.id"), nullable=False),
-    *required(Integer, "round", "attempt"),
-    *required(String, "status"),
-    *optional(Text, "reason"),
-    *optional(String, "phase"),
-    *optional(UtcDateTime, "started_at"),
-    *measured({metric.name: metric.kind for metric in TRIAL_METRICS}),
-    *required(JSON, "extra"),
-    *required(UtcDateTime, "recorded_at"),
+    required(Text, "sweep_id"),
+    Column("cell_key", Text, index=True, nullable=False),
+    Column("environment_id", Text, ForeignKey("environment.id"), nullable=False),
+    required(Integer, "round", "attempt"),
+    required(Text, "status"),
+    optional(Text, "reason"),
+    optional(Text, "phase"),
+    optional(UtcDateTime, "started_at"),
+    measured({metric.name: metric.kind for metric in TRIAL_METRICS}),
+    required(JSON, "extra"),
+    required(UtcDateTime, "recorded_at"),
     sa.UniqueConstraint("sweep_id", "cell_key", "environment_id", "round", "attempt"),
     in_plan(),
 )
@@ -176,22 +256,24 @@ TRIAL = table(
 SAMPLE = table(
     "sample",
     Column("trial_id", Integer, ForeignKey("trial.id"), primary_key=True),
-    Column("timer", String, primary_key=True),
-    *required(Integer, "count", "stored"),
-    *required(String, "codec"),
-    *required(LargeBinary, "data"),
+    Column("timer", Text, primary_key=True),
+    required(Integer, "count", "stored"),
+    required(Text, "codec"),
+    required(LargeBinary, "data"),
+    sa.CheckConstraint(f"stored <= count AND stored <= {SAMPLE_LIMIT}", name="stored_of_count"),
+    sa.CheckConstraint(f"length(data) <= {BLOB_LIMIT}", name="data"),
 )
 
 #: the summary of a cell in a sweep and environment; it can be rebuilt from the trials
 RESULT = table(
     "result",
-    Column("sweep_id", String, primary_key=True),
-    Column("cell_key", String, primary_key=True, index=True),
-    Column("environment_id", String, ForeignKey("environment.id"), primary_key=True),
-    *required(String, "status"),
-    *optional(Text, "reason"),
-    *required(Integer, "trials"),
-    *measured(RESULT_FIGURES),
+    Column("sweep_id", Text, primary_key=True),
+    Column("cell_key", Text, primary_key=True, index=True),
+    Column("environment_id", Text, ForeignKey("environment.id"), primary_key=True),
+    required(Text, "status"),
+    optional(Text, "reason"),
+    required(Integer, "trials"),
+    measured(RESULT_FIGURES),
     in_plan(),
 )
 
@@ -199,31 +281,31 @@ RESULT = table(
 CALIBRATION = table(
     "calibration",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("environment_id", String, ForeignKey("environment.id"), index=True, nullable=False),
-    *optional(String, "gpu_uuid"),
-    *required(UtcDateTime, "measured_at"),
-    *optional(JSON, "ceilings", "noise"),
+    Column("environment_id", Text, ForeignKey("environment.id"), index=True, nullable=False),
+    optional(Text, "gpu_uuid"),
+    required(UtcDateTime, "measured_at"),
+    optional(JSON, "ceilings", "noise"),
 )
 
 #: a named sweep that later sweeps on the same `hardware` (GPU, or else CPU) are compared with
 BASELINE = table(
     "baseline",
-    Column("name", String, primary_key=True),
-    Column("hardware", String, primary_key=True),
-    Column("sweep_id", String, ForeignKey("sweep.id"), nullable=False),
-    *required(UtcDateTime, "set_at"),
-    *optional(Text, "note"),
+    Column("name", Text, primary_key=True),
+    Column("hardware", Text, primary_key=True),
+    Column("sweep_id", Text, ForeignKey("sweep.id"), nullable=False),
+    required(UtcDateTime, "set_at"),
+    optional(Text, "note"),
 )
 
 #: an accepted change in the history of a cell; `sweep_id`: the first sweep after the change
 ACKNOWLEDGEMENT = table(
     "acknowledgement",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("cell_key", String, ForeignKey("cell.key"), nullable=False),
-    *required(String, "hardware", "metric"),
-    Column("sweep_id", String, ForeignKey("sweep.id"), nullable=False),
-    *required(Text, "reason"),
-    *required(UtcDateTime, "acknowledged_at"),
+    Column("cell_key", Text, ForeignKey("cell.key"), nullable=False),
+    required(Text, "hardware", "metric"),
+    Column("sweep_id", Text, ForeignKey("sweep.id"), nullable=False),
+    required(Text, "reason"),
+    required(UtcDateTime, "acknowledged_at"),
     sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),
 )
 
@@ -232,14 +314,14 @@ ACKNOWLEDGEMENT = table(
 VERDICT = table(
     "claim_verdict",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("claim", String, index=True, nullable=False),
-    *required(String, "experiment"),
-    Column("sweep_id", String, ForeignKey("sweep.id")),
-    Column("environment_id", String, ForeignKey("environment.id"), nullable=False),
-    *required(String, "verdict"),
-    *optional(Text, "reason"),
-    *required(JSON, "measured"),
-    *required(UtcDateTime, "judged_at"),
+    Column("claim", Text, index=True, nullable=False),
+    required(Text, "experiment"),
+    Column("sweep_id", Text, ForeignKey("sweep.id")),
+    Column("environment_id", Text, ForeignKey("environment.id"), nullable=False),
+    required(Text, "verdict"),
+    optional(Text, "reason"),
+    required(JSON, "measured"),
+    required(UtcDateTime, "judged_at"),
 )
 
 #: column of the view `results` -> the column that it shows
@@ -282,7 +364,7 @@ VIEW_QUERY = (
 )
 #: alembic's own table, declared so that creating a database does not import alembic
 _REVISION = sa.Table(
-    "alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True)
+    "alembic_version", sa.MetaData(), Column("version_num", sa.String(32), primary_key=True)
 )
 
 

@@ -37,10 +37,16 @@ PREPARING = {
     "first_call_s": ("first_call_s", {"cold", None}),
     **{cold: (name, {"cold"}) for name, cold in COLD.items()},
 }
+#: Most earlier sweeps that give levels.
+MOST_LEVELS = 30
 #: Compared metrics with one value per sweep.
 PER_SWEEP = tuple(
     name for name, metric in METRICS.items() if metric.compare == "bound" and name not in PREPARING
 )
+
+
+#: (cell key, metric) -> environment id -> values of earlier results
+Levels = dict[tuple[str, str], dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
@@ -173,14 +179,13 @@ def levels(
     before: dt.datetime,
     metrics: Iterable[str],
     host: str | None = None,
-    most: int = 30,
-) -> dict[tuple[str, str], dict[str, list[float]]]:
+) -> Levels:
     """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's
     cells, oldest first.
 
-    Only `ok` results without a mark count. They come from the newest `most` sweeps that have the
-    same protocol and name (or none, like this sweep), began before `before`, and ran some of these
-    cells in these environments; `host`: only on this host. Re-runs are excluded.
+    Only `ok` results without a mark count. They come from the newest MOST_LEVELS sweeps that have
+    the same protocol and name (or none, like this sweep), began before `before`, and ran some of
+    these cells in these environments; `host`: only on this host. Re-runs are excluded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     own = connection.execute(
@@ -208,7 +213,9 @@ def levels(
     )
     # of a protocol with other rules the noise differs; settings that an earlier version did not
     # have do not count
-    recent = list(islice((row.id for row in earlier if _same_rules(protocol, row.protocol)), most))
+    recent = list(
+        islice((row.id for row in earlier if _same_rules(protocol, row.protocol)), MOST_LEVELS)
+    )
     query = (
         sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)

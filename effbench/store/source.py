@@ -1,7 +1,7 @@
 """Read whole sweeps from a database that may be untrusted.
 
-It is opened for reading only, its own code never runs, only known columns are read, and every row
-is checked (`soundness`); readers check the content of samples.
+It is opened for reading only, its own code never runs, only known columns are read, and keys are
+computed again; readers check the content of samples.
 """
 
 from __future__ import annotations
@@ -22,19 +22,27 @@ from typing import IO, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from effbench.cell import Cell, Environment
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.marks import NOISY, marked_values
-from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP, TRIAL
-from effbench.store.soundness import raw, read_anything, sound_row, typed
+from effbench.store.schema import (
+    CELL,
+    EARLIER,
+    ENVIRONMENT,
+    METADATA,
+    REVISIONS,
+    SWEEP,
+    SWEEP_ID,
+    TRIAL,
+)
+from effbench.store.values import cell_row
 
 #: rows in memory at a time
 CHUNK = 1000
 #: first bytes of files
 GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
-#: name of a source's file on a connection to another SQLite file
-ATTACHED = "arriving"
 
 
 class RefusedError(StoreError):
@@ -47,45 +55,50 @@ class Source:
 
     connection: sa.Connection
     name: str
-    _attached_to: sqlite3.Connection | None = None
 
     @cached_property
-    def columns(self) -> dict[str, list[str]]:
+    def columns(self) -> dict[str, set[str]]:
         """Table -> its columns in this database."""
         inspector = sa.inspect(self.connection)
-        tables = {*inspector.get_table_names()} & {*METADATA.tables}
-        return {
-            table: [column["name"] for column in inspector.get_columns(table)] for table in tables
-        }
+        columns: dict[str, set[str]] = {}
+        for table in {*inspector.get_table_names()} & {*METADATA.tables}:
+            columns[table] = {column["name"] for column in inspector.get_columns(table)}
+        return columns
 
     def has(self, table: sa.Table) -> bool:
         """Return whether the table has all its required columns: in an earlier version it may have
         others."""
-        names = self.columns.get(table.name, ())
+        names = self.columns.get(table.name, set())
         return all(column.nullable or column.name in names for column in table.columns)
 
-    def attach(self, connection: sa.Connection) -> None:
-        """Let a connection to another SQLite file read this one as schema ATTACHED, until that
-        connection closes."""
-        if self._attached_to is not (raw_connection := connection.connection.driver_connection):
-            file = Path(self.connection.engine.url.database).absolute()
-            raw_connection.execute(f"ATTACH ? AS {ATTACHED}", (f"{file.as_uri()}?mode=ro",))
-            read_anything(connection)
-            self._attached_to = raw_connection
+    def sweep(self, sweep_id: str) -> dict[str, Any]:
+        """Return the row of a sweep. Raises RefusedError unless there is one with this id."""
+        rows = list(self.rows(SWEEP, SWEEP.c.id == sweep_id))
+        if len(rows) != 1:
+            what = f"{len(rows)} sweeps have the id {one_line(sweep_id, 64)}"
+            raise RefusedError(f"{self.name}: {what}")
+        return rows[0]
 
-    def rows(self, table: sa.Table, *where: Any) -> Iterator[dict[str, Any]]:
-        """Yield rows by primary key. Raises RefusedError for the first invalid row."""
+    def rows(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> Iterator[dict[str, Any]]:
+        """Yield rows by primary key. Raises RefusedError for the first one that cannot be read, or
+        whose key does not match it."""
         if not self.has(table):
             return
-        query = raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)
+        missing = dict.fromkeys({*table.columns.keys()} - self.columns[table.name])
+        known = [column for column in table.columns if column.name not in missing]
+        query = sa.select(*known).where(*where).order_by(*table.primary_key)
         for row in self.fetch(query):
-            values = self.marked(row._mapping) if table is TRIAL else row._mapping
-            try:
-                yield sound_row(table, values)
-            except ValueError as error:
-                raise RefusedError(f"{self.name}: {error}") from error
+            values = {**missing, **row._mapping}
+            if table is TRIAL:
+                values = self.marked(values)
+            if not has_its_key(table, values):
+                raise RefusedError(
+                    f"{self.name}: the key of a row of {table.name} does not match it: damaged or"
+                    " forged"
+                )
+            yield values
 
-    def marked(self, trial: Mapping[str, Any]) -> Mapping[str, Any]:
+    def marked(self, trial: dict[str, Any]) -> dict[str, Any]:
         """Return a row of `trial`; if an earlier version recorded it as `noisy`, as this version
         would record it.
 
@@ -93,20 +106,26 @@ class Source:
         """
         if "disturbance" in self.columns[TRIAL.name] or trial["status"] != NOISY:
             return trial
-        try:
+        with self.refusing():
             return {**trial, **marked_values(self.connection, trial)}
-        except (exc.SQLAlchemyError, sqlite3.Error) as error:
-            raise RefusedError(str(connect.explain(error, self.name))) from error
 
-    def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
-        """Yield rows without converting their values. Raises RefusedError if the database fails."""
-        try:
-            for rows in self.connection.execute(
-                query.execution_options(yield_per=CHUNK)
-            ).partitions():
+    def fetch(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
+        """Yield rows. Raises RefusedError if the database fails, or holds a value of another
+        type."""
+        with self.refusing():
+            result = self.connection.execute(query.execution_options(yield_per=CHUNK))
+            for rows in result.partitions():
                 yield from rows
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Raise RefusedError for what goes wrong when the database is read."""
+        try:
+            yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RefusedError(f"{self.name} is damaged: {one_line(error, 100)}") from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
         """Return the ids of the referenced sweeps, each once; without references those of all
@@ -114,24 +133,30 @@ class Source:
 
         Raises NothingFoundError if there are none.
         """
-        names = [
-            field.name
-            for field in fields(sweeps.KnownSweep)
-            if field.name in self.columns[SWEEP.name]
-        ]
-        query = raw(SWEEP, names)
-        rows = list(self.fetch(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
+        names = [field.name for field in fields(sweeps.KnownSweep)]
+        known = [name for name in names if name in self.columns[SWEEP.name]]
+        query = sa.select(*(SWEEP.c[name] for name in known))
+        newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+        rows = [sweeps.KnownSweep(**row._mapping) for row in self.fetch(newest_first)]
         if rows and not references:
             return [row.id for row in reversed(rows)]
-        known = []
-        for row in rows:
-            with suppress(ValueError):  # an invalid row cannot be referenced
-                known.append(sweeps.KnownSweep(**typed(SWEEP, row._mapping, row._fields)))
-        return list(
-            dict.fromkeys(
-                sweeps.resolve(reference, known, self.name) for reference in references or ["last"]
-            )
-        )
+        ids = [sweeps.resolve(name, rows, self.name) for name in references or ["last"]]
+        return list(dict.fromkeys(ids))
+
+
+def has_its_key(table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Return whether a row has the key that follows from its other columns, as far as one does."""
+    if table is SWEEP:  # folders are named by it
+        return SWEEP_ID.fullmatch(row["id"]) is not None
+    if table is ENVIRONMENT:
+        facts = {field.name: row[field.name] for field in fields(Environment)}
+        return bool(row["id"] == Environment(**facts).id)
+    if table is CELL:
+        try:
+            return cell_row(Cell.from_params(row["params"])) == dict(row)
+        except (AttributeError, KeyError, TypeError):  # it does not describe a cell
+            return False
+    return True
 
 
 @contextmanager
@@ -198,7 +223,6 @@ def _copied(stream: IO[bytes], name: str, stack: ExitStack) -> tuple[str, str]:
 def _make_safe(connection: sa.Connection, name: str) -> None:
     """Raise StoreError for a SQLite file that is damaged, or whose known tables run code when they
     are read."""
-    read_anything(connection)
     damage = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
     # wrong values are reported later, with their rows
     if damage and damage != ["ok"] and " value in " not in str(damage[0]):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Trial
+from effbench.cell import Cell, Environment, Trial
 from effbench.config import db_setting
 from effbench.errors import StoreError
 from effbench.store import (
@@ -28,6 +28,11 @@ from effbench.store import (
     sweeps,
     trials,
 )
+from effbench.store.decisions import BaselineInfo
+from effbench.store.joining import JoinedSweep
+from effbench.store.sides import CellResult, Levels, Series
+from effbench.store.sweeps import Recorded, SweepInfo
+from effbench.store.trials import HostSpeeds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,42 +40,6 @@ if TYPE_CHECKING:
 #: number of cells whose trials and samples are in memory at a time: about a hundred trials
 CELLS = 20
 P, R = ParamSpec("P"), TypeVar("R")
-
-
-def in_transaction(
-    query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
-) -> Callable[Concatenate[Store, P], R]:
-    """Turn a function of a connection into a method of `Store` that runs it in one transaction per
-    call.
-
-    If the connection breaks, the method waits for the server and repeats the transaction. It may
-    have been committed before: a function that writes must therefore do the same when it runs twice
-    with the same arguments.
-    """
-
-    @wraps(query)
-    def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        def attempt() -> R:
-            with self._writing() if write else self._reading() as connection:
-                return query(connection, *args, **kwargs)
-
-        return connect.repeated(attempt)
-
-    return method
-
-
-def _make_unless_there(connection: sa.Connection) -> str:
-    """Create the schema in an empty database; return the revision."""
-    if connection.dialect.name == "postgresql":
-        encoding = connection.scalar(sa.text("SHOW server_encoding"))
-        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
-            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
-            raise StoreError(
-                f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8;"
-                f" {how}"
-            )
-    schema.lock(connection)
-    return connect.revision(connection) or schema.make(connection)
 
 
 class Store:
@@ -105,12 +74,8 @@ class Store:
         version's schema."""
         parsed = connect.parse_url(url)
         write = mode == "write"
-        store = cls(
-            connect.connect(parsed, write=write, create=write),
-            connect.describe(parsed),
-            write,
-            bulk,
-        )
+        engine = connect.connect(parsed, write=write, create=write)
+        store = cls(engine, connect.describe(parsed), write, bulk)
         try:
             store._prepare()
         except BaseException:
@@ -121,97 +86,214 @@ class Store:
     def _prepare(self) -> None:
         """Require this version's schema; create it in an empty database that is opened for
         writing."""
-        current = self._revision()
+        current = self._read(connect.revision)
         if current is None and not self._writable:
             run = f"effbench -m mode=eager,default{db_setting(self.name)}"
             raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
-        connect.require_head(current or self._make(), self.name)
-        if (
-            self._writable
-            and self._engine.dialect.name == "sqlite"
-            and not (self._bulk and current is None)
-        ):
-            # for good; if another process locks the database, a later call will do it
-            with (
-                self._translated(),
-                self._engine.connect() as connection,
-                suppress(sqlite3.OperationalError),
-            ):
-                connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
+        connect.require_head(current or self._write(_make_unless_there), self.name)
+        is_new_bulk = self._bulk and current is None
+        if self._writable and self._engine.dialect.name == "sqlite" and not is_new_bulk:
+            self._use_write_ahead_log()
 
-    # a method that has the name of its module comes last, because it shadows the module in this
-    # class body
-    _revision = in_transaction(connect.revision)
-    _make = in_transaction(_make_unless_there, write=True)
-    find_sweep = in_transaction(sweeps.find_sweep)
-    is_own = in_transaction(signature.is_own)
-    planned = in_transaction(sweeps.planned)
-    planned_cells = in_transaction(sweeps.planned_cells)
-    cell_overrides = in_transaction(sweeps.cell_overrides)
-    environments = in_transaction(sweeps.environments)
-    environments_of = in_transaction(sweeps.environments_of)
-    hardware = in_transaction(sweeps.hardware)
-    recorded = in_transaction(sweeps.recorded)
-    calibration = in_transaction(sweeps.calibration)
-    begin_sweep = in_transaction(sweeps.begin_sweep, write=True)
-    extend_sweep = in_transaction(sweeps.extend_sweep, write=True)
-    note_environments = in_transaction(sweeps.note_environments, write=True)
-    add_rounds = in_transaction(sweeps.add_rounds, write=True)
-    first_rounds = in_transaction(sweeps.first_rounds)
-    finish_sweep = in_transaction(sweeps.finish_sweep, write=True)
-    add_environment = in_transaction(sweeps.add_environment, write=True)
-    add_calibration = in_transaction(sweeps.add_calibration, write=True)
-    join = in_transaction(joining.join, write=True)
-    sweeps = in_transaction(sweeps.sweeps)
-    history = in_transaction(trials.history)
-    durations = in_transaction(trials.durations)
-    host_speeds = in_transaction(trials.host_speeds)
-    trial_facts = in_transaction(trials.trial_facts)
-    samples = in_transaction(trials.samples)
-    results = in_transaction(trials.results)
-    results_frame = in_transaction(trials.results_frame)
-    rebuild_results = in_transaction(trials.rebuild_results, write=True)
-    _record = in_transaction(trials.record, write=True)
-    _trials_of_cells = in_transaction(trials.trials_of_cells)
-    trials = in_transaction(trials.trials)
-    set_baseline = in_transaction(decisions.set_baseline, write=True)
-    remove_baseline = in_transaction(decisions.remove_baseline, write=True)
-    baselines = in_transaction(decisions.baselines)
-    acknowledge = in_transaction(decisions.acknowledge, write=True)
-    unacknowledge = in_transaction(decisions.unacknowledge, write=True)
-    acknowledgements = in_transaction(decisions.acknowledgements)
-    add_verdicts = in_transaction(decisions.add_verdicts, write=True)
-    verdicts = in_transaction(decisions.verdicts)
-    previous = in_transaction(sides.previous)
-    host_ms = in_transaction(sides.host_ms)
-    series = in_transaction(sides.series)
-    levels = in_transaction(sides.levels)
-    sides = in_transaction(sides.sides)
-    check = staticmethod(maintenance.check)
-    upgrade = staticmethod(maintenance.upgrade)
+    def _use_write_ahead_log(self) -> None:
+        """Turn it on for good; if another process locks the database, a later call will do it."""
+        with self._translated(), self._engine.connect() as connection:
+            cursor = connection.connection.cursor()
+            with suppress(sqlite3.OperationalError):
+                cursor.execute("PRAGMA journal_mode = WAL")
+
+    # --- sweeps
+
+    def sweeps(self, sweep_id: str | None = None, *, brief: bool = False) -> list[SweepInfo]:
+        return self._read(sweeps.sweeps, sweep_id, brief=brief)
+
+    def find_sweep(self, ref: str) -> SweepInfo:
+        return self._read(sweeps.find_sweep, ref)
+
+    def is_own(self, sweep_id: str) -> bool:
+        return self._read(signature.is_own, sweep_id)
+
+    def planned(self, sweep_id: str) -> list[Cell]:
+        return self._read(sweeps.planned, sweep_id)
+
+    def planned_cells(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._read(sweeps.planned_cells, sweep_id)
+
+    def cell_overrides(self, sweep_id: str) -> dict[str, list[str] | None]:
+        return self._read(sweeps.cell_overrides, sweep_id)
+
+    def environments(self, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        return self._read(sweeps.environments, ids)
+
+    def environments_of(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._read(sweeps.environments_of, sweep_id)
+
+    def hardware(self, sweep_id: str) -> list[str]:
+        return self._read(sweeps.hardware, sweep_id)
+
+    def recorded(self, sweep_id: str) -> Recorded:
+        return self._read(sweeps.recorded, sweep_id)
+
+    def first_rounds(self, sweep_id: str) -> list[int]:
+        return self._read(sweeps.first_rounds, sweep_id)
+
+    def calibration(self, environment_id: str) -> dict[str, Any] | None:
+        return self._read(sweeps.calibration, environment_id)
+
+    def begin_sweep(self, **facts: Any) -> str:
+        """Begin a sweep with the arguments of `sweeps.begin_sweep`."""
+        return self._write(sweeps.begin_sweep, **facts)
+
+    def extend_sweep(
+        self,
+        sweep_id: str,
+        cells: Iterable[Cell],
+        cell_overrides: Mapping[str, list[str]] | None = None,
+    ) -> None:
+        self._write(sweeps.extend_sweep, sweep_id, list(cells), cell_overrides)
+
+    def note_environments(self, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
+        self._write(sweeps.note_environments, sweep_id, facts)
+
+    def add_rounds(
+        self,
+        sweep_id: str,
+        protocol: Mapping[str, Any],
+        overrides: Sequence[str],
+        starts_part: bool,
+    ) -> None:
+        self._write(sweeps.add_rounds, sweep_id, protocol, overrides, starts_part)
+
+    def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None:
+        self._write(sweeps.finish_sweep, sweep_id, state, shard)
+
+    def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
+        return self._write(sweeps.add_environment, env, details)
+
+    def add_calibration(
+        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+    ) -> None:
+        self._write(sweeps.add_calibration, environment_id, gpu_uuid, **measured)
+
+    def join(self, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
+        return self._write(joining.join, list(sweep_ids), name)
+
+    # --- trials and results
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`). Also raises StoreError if the database file was
         moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
-        trial_id = self._record(sweep_id, environment_id, trial)
+        trial_id = self._write(trials.record, sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
+
+    def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
+        return self._read(trials.history, sweep_id, environment_id)
+
+    def durations(
+        self, sweep_ids: Sequence[str], environment_ids: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        return self._read(trials.durations, sweep_ids, environment_ids)
+
+    def host_speeds(self, environment_id: str) -> HostSpeeds:
+        return self._read(trials.host_speeds, environment_id)
+
+    def trials(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._read(trials.trials, sweep_id)
+
+    def trial_facts(
+        self, sweep_id: str, names: Sequence[str]
+    ) -> dict[tuple[str, str], dict[str, Any]]:
+        return self._read(trials.trial_facts, sweep_id, names)
+
+    def samples(self, trial_id: int) -> dict[str, np.ndarray]:
+        return self._read(trials.samples, trial_id)
 
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
         """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open
         between them."""
-        environment_ids = list(environment_ids)
+        ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
-            yield from self._trials_of_cells(sweep_id, environment_ids, keys[start : start + CELLS])
+            chosen = keys[start : start + CELLS]
+            yield from self._read(trials.trials_of_cells, sweep_id, ids, chosen)
+
+    def results(self, sweep_id: str | None = None) -> list[dict[str, Any]]:
+        return self._read(trials.results, sweep_id)
 
     def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
         """Yield rows of the view `results` in one transaction; see `trials.stream_results`."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             yield from trials.stream_results(connection, sweep_ids)
+
+    def rebuild_results(self, sweep_id: str) -> None:
+        self._write(trials.rebuild_results, sweep_id)
+
+    # --- comparisons
+
+    def sides(self, sweep_id: str) -> dict[tuple[str, str], CellResult]:
+        return self._read(sides.sides, sweep_id)
+
+    def levels(
+        self,
+        sweep_id: str,
+        environment_ids: Iterable[str],
+        before: dt.datetime,
+        metrics: Iterable[str],
+        host: str | None = None,
+    ) -> Levels:
+        environment_ids, metrics = list(environment_ids), list(metrics)
+        return self._read(sides.levels, sweep_id, environment_ids, before, metrics, host)
+
+    def previous(self, sweep_id: str, environment_ids: Collection[str]) -> str | None:
+        return self._read(sides.previous, sweep_id, environment_ids)
+
+    def host_ms(self, sweep_id: str) -> float | None:
+        return self._read(sides.host_ms, sweep_id)
+
+    def series(
+        self,
+        columns: Sequence[str] | None,
+        models: Sequence[str] = (),
+        modes: Sequence[str] = (),
+        environment_ids: Collection[str] = (),
+        most: int | None = None,
+    ) -> Series:
+        return self._read(sides.series, columns, models, modes, environment_ids, most)
+
+    # --- decisions
+
+    def set_baseline(self, name: str, sweep_id: str, note: str | None = None) -> list[str]:
+        return self._write(decisions.set_baseline, name, sweep_id, note)
+
+    def remove_baseline(self, name: str, hardware: str | None = None) -> list[BaselineInfo]:
+        return self._write(decisions.remove_baseline, name, hardware)
+
+    def baselines(self, name: str | None = None) -> list[BaselineInfo]:
+        return self._read(decisions.baselines, name)
+
+    def acknowledge(self, changes: Iterable[dict[str, str]], reason: str) -> None:
+        self._write(decisions.acknowledge, list(changes), reason)
+
+    def unacknowledge(self, ids: Iterable[int]) -> None:
+        self._write(decisions.unacknowledge, list(ids))
+
+    def acknowledgements(self) -> list[dict[str, Any]]:
+        return self._read(decisions.acknowledgements)
+
+    def add_verdicts(self, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
+        self._write(decisions.add_verdicts, environment_id, list(judged))
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        return self._read(decisions.verdicts)
+
+    # --- the file
+
+    check = staticmethod(maintenance.check)
+    upgrade = staticmethod(maintenance.upgrade)
 
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened for writing (SQLite
@@ -249,17 +331,41 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # --- transactions
+
     @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
+    def reading(self) -> Iterator[sa.Connection]:
         with self._translated(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def writing(self) -> Iterator[sa.Connection]:
         if not self._writable:
             raise StoreError(f"{self.name} is open for reading only")
         with self._lock, self._translated(), self._writer.begin() as connection:
             yield connection
+
+    def _read(
+        self, query: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Return what the query returns in a transaction of its own."""
+
+        def attempt() -> R:
+            with self.reading() as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt)
+
+    def _write(
+        self, query: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Return what the query returns in a transaction of its own that may write."""
+
+        def attempt() -> R:
+            with self.writing() as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -267,6 +373,20 @@ class Store:
             yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise connect.explain(error, self.name) from error
+
+
+def _make_unless_there(connection: sa.Connection) -> str:
+    """Create the schema in an empty database; return the revision."""
+    if connection.dialect.name == "postgresql":
+        encoding = connection.scalar(sa.text("SHOW server_encoding"))
+        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
+            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
+            raise StoreError(
+                f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8;"
+                f" {how}"
+            )
+    schema.lock(connection)
+    return connect.revision(connection) or schema.make(connection)
 
 
 def _remove_log(file: Path) -> None:
@@ -278,5 +398,6 @@ def _remove_log(file: Path) -> None:
         return
     real = os.path.realpath(file)  # SQLite keeps the log next to the file that links lead to
     for log in (Path(f"{real}-wal"), Path(f"{real}-shm")):
-        if (file_id := connect.identity(log)) and file_id in ours:
+        file_id = connect.identity(log)
+        if file_id is not None and file_id in ours:
             log.unlink(missing_ok=True)

@@ -1,15 +1,15 @@
 """Copy whole sweeps from one database into another.
 
 Rows are identified by keys that are the same in every database. Missing rows are added and others
-are compared; a difference refuses the sweep. Every sweep is one transaction. Trials of a new sweep
-are copied within SQLite if they are plainly valid. Results are derived from the trials.
+are compared; a difference refuses the sweep. Every sweep is one transaction. The target's
+constraints refuse values that are not allowed, and results are derived from the trials.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,16 +37,14 @@ from effbench.store.schema import (
     VERDICT,
 )
 from effbench.store.secrets import masked, masked_db
-from effbench.store.soundness import BLOB_LIMIT, batched, require_sound
-from effbench.store.source import ATTACHED, RefusedError, Source
+from effbench.store.source import RefusedError, Source
 from effbench.store.store import Store
-from effbench.store.trials import rebuild_results, summary_rows
-from effbench.store.values import now
+from effbench.store.trials import rebuild_results
+from effbench.store.values import batched, now
 
+Row = dict[str, Any]
 #: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
 CHUNK = 500
-#: trials in memory without their samples, 3 kB each, while they are checked
-CHECKED = 10_000
 #: table -> columns that identify a row
 _KEYS = {
     SWEEP: ("id",),
@@ -71,6 +69,8 @@ _MAY_DIFFER = {
 }
 #: further columns of `sweep` that differ between the shards of a sweep
 _SHARDS_DIFFER = {"started_at", "host"}
+#: tables in which a sweep that is not there yet has no row
+_OF_ONE_SWEEP = (PLANNED, TRIAL, SAMPLE)
 
 
 @dataclass
@@ -100,272 +100,224 @@ def copy(
     that is damaged or contradicts `target` is refused, and the next one follows. Raises StoreError
     if a database fails.
     """
-    copied: set[str] = set()
     for sweep_id in sweep_ids:
-        arrival = Arrival(one_line(sweep_id, 64))
+        attempt = partial(_copy_sweep, source, target, sweep_id, baselines, samples)
         try:
-            copied |= connect.repeated(
-                partial(_attempt, source, target, arrival, copied, sweep_id, baselines, samples)
-            )
+            yield connect.repeated(attempt)
         except RefusedError as error:
-            arrival = Arrival(arrival.sweep_id, arrival.name, "refused", reason=str(error))
-        yield arrival
+            yield Arrival(one_line(sweep_id, 64), outcome="refused", reason=str(error))
 
 
-def _attempt(
-    source: Source,
-    target: Store,
-    arrival: Arrival,
-    copied: set[str],
-    sweep_id: str,
-    baselines: bool,
-    samples: bool,
-) -> set[str]:
-    """Copy a sweep in one transaction; return the keys of its cells."""
-    arrival.added, arrival.notes = Counter(), []  # an attempt that broke off has left nothing else
+def _copy_sweep(
+    source: Source, target: Store, sweep_id: str, baselines: bool, samples: bool
+) -> Arrival:
+    """Copy a sweep in one transaction. Raises RefusedError if it is damaged or contradicts
+    `target`."""
     try:
-        with target._writing() as connection:
-            try:
-                return _Copy(source, connection, target.name, arrival, copied).run(
-                    sweep_id, baselines, samples
-                )
-            except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
-                fault = one_line(getattr(error, "orig", None) or error, 100)
-                raise RefusedError(
-                    f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}"
-                ) from error
-    # of either file, if the source is attached to the target's connection
-    except connect.DamagedError as error:
-        what = (
-            f"{source.name} is damaged or was changed during the import: import it again when"
-            " nothing writes to it"
-        )
-        raise StoreError(f"{what}. If that fails, too: {error}") from error
+        with target.writing() as connection:
+            return _Copy(source, connection, target.name, sweep_id).run(baselines, samples)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        fault: Exception = error
+    except StoreError as error:
+        cause = error.__cause__
+        if not _is_about_values(cause):
+            raise
+        fault = getattr(cause, "orig", None) or error
+    name = one_line(sweep_id, 64)
+    raise RefusedError(f"{source.name}: sweep {name} is damaged: {one_line(fault, 100)}") from fault
 
 
-@dataclass
+def _is_about_values(error: BaseException | None) -> bool:
+    """Return whether a database does not take the values that it was given."""
+    of_database = exc.IntegrityError | exc.DataError | exc.ProgrammingError
+    # of a value that is not even passed on to the database
+    return isinstance(error, of_database) or type(error) is exc.StatementError
+
+
 class _Copy:
-    """Copies one sweep into the database `name`. `copied`: keys of cells that earlier sweeps
-    brought."""
+    """Copies one sweep into the database `name`."""
 
-    source: Source
-    connection: sa.Connection
-    name: str
-    arrival: Arrival
-    copied: set[str]
-    is_new: bool = False  # whether the database does not know the sweep yet
+    def __init__(self, source: Source, connection: sa.Connection, name: str, sweep_id: str) -> None:
+        self.source = source
+        self.connection = connection
+        self.name = name
+        self.sweep_id = sweep_id
+        self.arrival = Arrival(one_line(sweep_id, 64))
+        self.is_new = False  # whether the database does not know the sweep yet
 
-    def run(self, sweep_id: str, baselines: bool, samples: bool) -> set[str]:
-        """Copy the sweep; return the keys of its cells."""
-        rows = list(self.source.rows(SWEEP, SWEEP.c.id == sweep_id))
-        if len(rows) != 1:
-            raise RefusedError(
-                f"{self.source.name}: {len(rows)} sweeps have the id {one_line(sweep_id, 64)}"
-            )
-        (row,) = rows
+    def run(self, baselines: bool, samples: bool) -> Arrival:
+        row = self.source.sweep(self.sweep_id)
         row["command"], row["overrides"] = masked(row["command"]), masked_db(row["overrides"])
         row["imported_at"] = now()
         self.arrival.name = row["name"]
         insert = connect.insert(self.connection, SWEEP).values(**row).on_conflict_do_nothing()
         self.is_new = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
         if not self.is_new:
-            sweeps.lock(self.connection, sweep_id)
+            sweeps.lock(self.connection, self.sweep_id)
             self.merge(SWEEP, [row])
-        environments = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
-        if self.source.has(VERDICT):
-            environments = environments.union(
-                sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id)
-            )
-        cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+        self.take_plan(baselines)
+        self.take_trials(samples)
+        self.take_decisions(baselines)
+        has_gone_on = not self.is_new and self.go_on(row)
+        if self.is_new or self.arrival.added["trial"]:
+            rebuild_results(self.connection, self.sweep_id)
+        if self.is_new:
+            self.arrival.outcome = "imported"
+        elif has_gone_on or self.arrival.added:
+            self.arrival.outcome = "completed"
+        return self.arrival
+
+    def take_plan(self, baselines: bool) -> None:
+        """Take the environments and cells to which anything of the sweep refers, and its plan."""
+        cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
         # an acknowledgement may name a cell that is not planned
         if baselines and self.source.has(ACKNOWLEDGEMENT):
-            cells = cells.union(
-                sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id)
-            )
-        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
-        keys = {row[0] for row in self.source.fetch(cells)}
-        for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
-            self.take(CELL, CELL.c.key.in_(chunk))
-        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
-        is_derived = self.is_new and self.copy_trials(sweep_id, samples)
-        if not is_derived:
-            self.take_trials(sweep_id, samples)
+            acknowledged = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
+            cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(acknowledged))
+        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(self.environments()))
+        self.take(CELL, CELL.c.key.in_(cells))
+        self.take(PLANNED, PLANNED.c.sweep_id == self.sweep_id)
+
+    def environments(self) -> sa.Select[tuple[str]] | sa.CompoundSelect[tuple[str]]:
+        """Return the query for the ids of the environments of the sweep's trials and verdicts."""
+        of_trials = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == self.sweep_id)
+        if not self.source.has(VERDICT):
+            return of_trials
+        of_verdicts = sa.select(VERDICT.c.environment_id)
+        return of_trials.union(of_verdicts.where(VERDICT.c.sweep_id == self.sweep_id))
+
+    def take_trials(self, with_samples: bool) -> None:
+        key_of = itemgetter(*_KEYS[TRIAL])
+        keys: dict[int, Any] = {}  # of the trials by their numbers in the source
+        of_sweep = TRIAL.c.sweep_id == self.sweep_id
+        for trials in batched(self.source.rows(TRIAL, of_sweep), CHUNK):
+            for trial in trials:
+                keys[trial.pop("id")] = key_of(trial)
+            self.merge(TRIAL, trials)
+        if not with_samples:
+            return
+        columns = [TRIAL.c[name] for name in _KEYS[TRIAL]]
+        query = sa.select(TRIAL.c.id, *columns).where(of_sweep)
+        numbers = {tuple(key): number for number, *key in self.connection.execute(query)}
+        in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
+        for samples in batched(self.source.rows(SAMPLE, in_sweep), CHUNK):
+            for sample in samples:
+                sample["trial_id"] = numbers[keys[sample["trial_id"]]]
+            self.merge(SAMPLE, samples)
+
+    def take_decisions(self, baselines: bool) -> None:
         # calibrations and verdicts have no unique key: another import of the same ones must wait
         self.connection.execute(
             sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True)
         )
+        environments = self.environments()
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         of_checks = sa.and_(
             VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments)
         )
-        self.take(VERDICT, sa.or_(VERDICT.c.sweep_id == sweep_id, of_checks))
-        for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
-            self.take(table, table.c.sweep_id == sweep_id)
-        has_gone_on = not self.is_new and self.go_on(row)
-        if not is_derived and (self.is_new or self.arrival.added["trial"]):
-            rebuild_results(self.connection, sweep_id)
-        if self.is_new or has_gone_on or self.arrival.added:
-            self.arrival.outcome = "imported" if self.is_new else "completed"
-        return keys
+        self.take(VERDICT, sa.or_(VERDICT.c.sweep_id == self.sweep_id, of_checks))
+        if baselines:
+            self.take(ACKNOWLEDGEMENT, ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id)
+            self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
 
-    def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    def take(self, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
+        """Merge rows; drop ids of decisions, which belong to one database."""
+        for rows in batched(self.source.rows(table, where), CHUNK):
+            for row in rows:
+                if "id" not in _KEYS[table]:
+                    row.pop("id", None)
+                if row.get("overrides"):
+                    row["overrides"] = masked_db(row["overrides"])
+            self.merge(table, rows)
+
+    def merge(self, table: sa.Table, rows: Sequence[Row]) -> None:
         """Insert missing rows and count them. Raises RefusedError for an existing row that
         differs."""
         names = _KEYS[table]
         key_of = itemgetter(*names)
-        key = sa.tuple_(*(table.c[name] for name in names)) if len(names) > 1 else table.c[names[0]]
-        # always in the same order, so that two simultaneous imports cannot deadlock
-        for chunk in batched(sorted(rows, key=key_of), CHUNK):
-            missing = {key_of(row): row for row in chunk}
-            if len(missing) < len(chunk):
-                raise ValueError(f"rows of {table.name} with the same key")
-            # also by the first column, because SQLite searches no index for a tuple with integers
-            first = table.c[names[0]].in_({row[names[0]] for row in chunk})
-            query = sa.select(table).where(first, key.in_(list(missing)))
-            for here in self.connection.execute(query).mappings():
-                self.compare(table, missing.pop(key_of(here)), here)
-            insert = connect.insert(self.connection, table)
-            # another import may have been faster
-            if names == tuple(table.primary_key.columns.keys()):
-                insert = insert.on_conflict_do_nothing(index_elements=names)
-            if missing:
-                self.connection.execute(insert, list(missing.values()))
-            self.arrival.added += Counter({table.name: len(missing)})
+        if table not in _OF_ONE_SWEEP:
+            # always in the same order, so that two simultaneous imports cannot deadlock
+            rows = sorted(rows, key=key_of)
+        missing = {key_of(row): row for row in rows}
+        if len(missing) < len(rows):
+            raise ValueError(f"rows of {table.name} with the same key")
+        if not (self.is_new and table in _OF_ONE_SWEEP):
+            for known in self.connection.execute(_known(table, missing)).mappings():
+                self.compare(table, missing.pop(key_of(known)), known)
+        if not missing:
+            return
+        insert = connect.insert(self.connection, table)
+        # another import may have been faster
+        if names == tuple(table.primary_key.columns.keys()):
+            insert = insert.on_conflict_do_nothing(index_elements=names)
+        self.connection.execute(insert, list(missing.values()))
+        self.arrival.added[table.name] += len(missing)
 
-    def compare(self, table: sa.Table, row: dict[str, Any], here: sa.RowMapping) -> None:
+    def compare(self, table: sa.Table, row: Row, known: sa.RowMapping) -> None:
+        """Raise RefusedError if a row differs from the one that is there."""
         may_differ = _MAY_DIFFER.get(table, set())
-        if table is SWEEP and "shards" in row["host"] and "shards" in here["host"]:
+        if table is SWEEP and "shards" in row["host"] and "shards" in known["host"]:
             may_differ = may_differ | _SHARDS_DIFFER
         for name, value in row.items():
-            if name not in may_differ and here[name] != value:
+            if name not in may_differ and known[name] != value:
                 keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
                 raise RefusedError(
                     f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}:"
-                    f" {table.name} {keys} has {name} {one_line(here[name], 60)} there, but"
+                    f" {table.name} {keys} has {name} {one_line(known[name], 60)} there, but"
                     f" {one_line(value, 60)} in the import"
                 )
 
-    def take(self, table: sa.Table, where: Any) -> None:
-        """Merge rows; drop ids of decisions, which belong to one database."""
-        rows = list(self.source.rows(table, where))
-        for row in rows:
-            if "id" not in _KEYS[table]:
-                row.pop("id", None)
-            if row.get("overrides"):
-                row["overrides"] = masked_db(row["overrides"])
-        self.merge(table, rows)
-
-    def copy_trials(self, sweep_id: str, with_samples: bool) -> bool:
-        """Copy the trials of a new sweep within SQLite, check the copies and derive the results.
-        Return False, with nothing copied, if that is impossible or a row may be invalid."""
-        if {
-            connection.dialect.name for connection in (self.connection, self.source.connection)
-        } != {"sqlite"}:
-            return False
-        names = ", ".join(
-            name
-            for name in self.source.columns.get("trial", ())
-            if name in TRIAL.c and name != "id"
-        )
-        ids = (
-            "SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM"
-            f" {ATTACHED}.trial"
-        )
-        ids = f"({ids} WHERE sweep_id = :sweep)"
-        blobs = (
-            f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE"
-            " data END"
-        )
-        added, known = Counter[str](), []
-
-        def copied(table: sa.Table, insert: str, select: str, size: int) -> Iterator[list[Any]]:
-            added[table.name] = cursor.execute(f"INSERT INTO {table.name} {insert}", given).rowcount
-            cursor.execute(
-                f"SELECT {select} FROM {table.name} WHERE {table.primary_key.columns[0]} > :last",
-                given,
-            )
-            return iter(partial(cursor.fetchmany, size), [])
-
-        try:
-            with self.connection.begin_nested():
-                self.source.attach(self.connection)
-                given = {
-                    "sweep": sweep_id,
-                    "last": self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0,
-                }
-                cursor = self.connection.connection.cursor()  # SQLAlchemy's rows take longer
-                insert = (
-                    f"(id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id"
-                    " = old"
-                )
-                for rows in copied(TRIAL, insert, ", ".join(TRIAL.c.keys()), CHECKED):
-                    require_sound(TRIAL, rows)
-                    known += summary_rows(rows)
-                facts = "timer, count, stored, codec"
-                insert = (
-                    f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
-                )
-                for rows in (
-                    copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK)
-                    if with_samples
-                    else ()
-                ):
-                    require_sound(SAMPLE, rows)
-                rebuild_results(self.connection, sweep_id, known=known)
-        except Exception:  # whatever is wrong with the rows, checking them one by one names it
-            # such as after a full disk
-            if not self.connection.connection.driver_connection.in_transaction:
-                raise
-            return False
-        self.arrival.added += added
-        return True
-
-    def take_trials(self, sweep_id: str, with_samples: bool) -> None:
-        key_of = itemgetter(*_KEYS[TRIAL])
-        keys: dict[int, tuple] = {}
-        query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
-        for chunk in batched((row.id for row in self.source.fetch(query)), CHUNK):
-            trials = list(self.source.rows(TRIAL, TRIAL.c.id.in_(chunk)))
-            keys |= {row.pop("id"): key_of(row) for row in trials}
-            self.merge(TRIAL, trials)
-        query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(
-            TRIAL.c.sweep_id == sweep_id
-        )
-        here = {tuple(key): trial_id for trial_id, *key in self.connection.execute(query)}
-        for chunk in batched(keys if with_samples else (), CHUNK):
-            samples = self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk))
-            self.merge(SAMPLE, [row | {"trial_id": here[keys[row["trial_id"]]]} for row in samples])
-
-    def go_on(self, row: dict[str, Any]) -> bool:
+    def go_on(self, row: Row) -> bool:
         """Take over the source's state if it brought trials or ended later; return whether this
         changed the state.
 
         Mark a sweep that ran here as imported if the source changes its plan or state.
         """
-        here = (
-            self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"]))
-            .mappings()
-            .one()
-        )
-        ended, ended_here = row["finished_at"], here["finished_at"]
-        is_newer = self.arrival.added["trial"] or (
-            ended and (ended_here is None or ended > ended_here)
-        )
-        host = sweeps.with_shards(here["host"], row["host"])
-        state = {"host": host} | ({"state": row["state"], "finished_at": ended} if is_newer else {})
-        if "shards" in row["host"]:
-            state["state"] = sweeps.state_of(host["shards"])
-            state["started_at"] = min(row["started_at"], here["started_at"])
-            state["finished_at"] = max(filter(None, (ended, ended_here)), default=None)
-        has_changed = any(here[name] != value for name, value in state.items())
-        if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
+        query = sa.select(SWEEP).where(SWEEP.c.id == self.sweep_id)
+        known = self.connection.execute(query).mappings().one()
+        state = _state_after(known, row, self.arrival.added["trial"] > 0)
+        has_changed = any(known[name] != value for name, value in state.items())
+        is_changed = has_changed or self.arrival.added["sweep_cell"] > 0
+        if known["imported_at"] is None and is_changed:
             state["imported_at"] = now()
             self.arrival.notes.append(
                 "it ran here, but now counts as imported: its plan or state has changed"
             )
-        self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
+        update = sa.update(SWEEP).where(SWEEP.c.id == self.sweep_id)
+        self.connection.execute(update.values(**state))
         return has_changed
+
+
+def _known(table: sa.Table, keys: Mapping[Any, Row]) -> sa.Select[Any]:
+    """Return the query for the rows of a table with these keys."""
+    names = _KEYS[table]
+    first = table.c[names[0]]
+    if len(names) == 1:
+        return sa.select(table).where(first.in_(list(keys)))
+    key = sa.tuple_(*(table.c[name] for name in names))
+    # also by the first column, because SQLite searches no index for a tuple with integers
+    values = {row[names[0]] for row in keys.values()}
+    return sa.select(table).where(first.in_(values), key.in_(list(keys)))
+
+
+def _state_after(known: sa.RowMapping, row: Row, has_trials: bool) -> Row:
+    """Return the columns of a sweep's state after an import of `row`, which may have brought
+    trials."""
+    ended, ended_here = row["finished_at"], known["finished_at"]
+    host = sweeps.with_shards(known["host"], row["host"])
+    if "shards" in row["host"]:
+        ends = [end for end in (ended, ended_here) if end is not None]
+        return {
+            "host": host,
+            "state": sweeps.state_of(host["shards"]),
+            "started_at": min(row["started_at"], known["started_at"]),
+            "finished_at": max(ends, default=None),
+        }
+    ended_later = ended is not None and (ended_here is None or ended > ended_here)
+    if has_trials or ended_later:
+        return {"host": host, "state": row["state"], "finished_at": ended}
+    return {"host": host}
 
 
 def write_file(

@@ -9,26 +9,26 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from effbench import labels
 from effbench.cell import Cell, Status, Trial, encodable
 from effbench.errors import StoreError
-from effbench.store.schema import TRIAL, utc
+from effbench.store.schema import SAMPLE_LIMIT, TRIAL, utc
 
 if TYPE_CHECKING:
     import numpy as np
 
+T = TypeVar("T")
 #: the columns of `trial` that are fields of `cell.Trial`
 TRIAL_FIELDS = tuple(
     field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns
 )
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
-#: maximum number of samples stored per timer of a trial
-SAMPLE_LIMIT = 5000
 #: surrogates and NUL in JSON
 _REFUSED = re.compile(r"\\u(?:d[89a-f]|0000)")
 
@@ -56,13 +56,11 @@ def plain(value: Any) -> Any:
     return text(str(value))
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether `plain` changes nothing; False if a quick look is not enough to tell."""
-    try:
-        dumped = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        return "\\u0000" not in dumped and bool(dumped.encode())  # which fails for lone surrogates
-    except (TypeError, ValueError):
-        return False
+def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` rows; the last one may be shorter."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 def dump_json(value: Any) -> str:

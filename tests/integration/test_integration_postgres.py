@@ -116,7 +116,7 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
 def test_a_baseline_that_two_set_at_once_is_the_last_ones(postgres, meanwhile):
     with Store.open(postgres, mode="write") as store, Store.open(postgres, mode="write") as other:
         first, second = whole.sweep(store), whole.sweep(store)
-        with store._writing() as connection:
+        with store.writing() as connection:
             set_baseline(connection, "main", first)
             setting = meanwhile(other.set_baseline, "main", second)
         assert len(setting.result()) == 1

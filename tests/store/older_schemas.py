@@ -1,8 +1,11 @@
 """Databases as earlier revisions of the schema left them, made of one with the newest."""
 
+import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
-from made_sweeps import sql
+from made_sweeps import loosen, sql
 
 #: Revision -> table -> columns that its migration added.
 ADDED = {
@@ -41,6 +44,35 @@ ADDED = {
 }
 
 
+#: Type of a column of SQLite -> type that it had before revision 0014.
+_TYPES = {r"(?<=_at )TEXT\b": "DATETIME", r"\bTEXT\b": "VARCHAR", r"\bREAL\b": "DOUBLE"}
+
+
+def without_checks(path: Any) -> None:
+    """Make it a database of revision 0013, whose tables take any value."""
+    if "://" in str(path):
+        sql(path, _DROP_CHECKS)
+        return
+    loosen(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        for name, text in rows.fetchall():
+            for new, old in _TYPES.items():
+                text = re.sub(new, old, text)
+            connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, name))
+        connection.commit()
+
+
+_DROP_CHECKS = """
+DO $$ DECLARE found record; BEGIN
+    FOR found IN SELECT conrelid::regclass AS place, conname FROM pg_constraint
+        WHERE contype = 'c' AND conname LIKE 'ck\\_%'
+    LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', found.place, found.conname); END LOOP;
+END $$
+"""
+
+
 def without_later_columns(path: Any, columns: dict[str, str]) -> None:
     """Remove these columns, separated by blanks, from each table, and make a view without them."""
     sql(path, "DROP VIEW results")
@@ -53,6 +85,7 @@ def without_later_columns(path: Any, columns: dict[str, str]) -> None:
 def lower_to_0010(path: Any) -> None:
     """Make it a database of revision 0010, in which trials and results of a disturbed host are
     `noisy`."""
+    without_checks(path)
     sql(
         path,
         "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",

@@ -80,7 +80,7 @@ class TestHostSpeeds:
             .where(SWEEP.c.id == imported)
             .values(imported_at=dt.datetime.now(dt.UTC))
         )
-        with store._writing() as connection:
+        with store.writing() as connection:
             connection.execute(is_imported)
         assert store.host_speeds(here) == HostSpeeds()
 

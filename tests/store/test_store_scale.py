@@ -62,36 +62,32 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
     assert counts[0] == counts[1]
 
 
-OLD = [
-    (
-        "UPDATE trial SET power_w = 'high' WHERE id = 1",
-        "trial.power_w is high, not a finite number",
-    ),
+SAMPLES = "UPDATE sample SET data = x'00' WHERE trial_id = "
+NEWEST = "(SELECT max(id) FROM trial)"
+#: A statement, the fault, and whether it is found by default in a large and in a huge database.
+FAULTS = [
+    (SAMPLES + NEWEST, "damaged samples", True, True),
+    (SAMPLES + "2", "damaged samples", False, False),
     (
         "DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)",
         "differs from its trials in all",
+        False,
+        False,
     ),
-    ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial"),
-]
-CONTENT = [
-    ("UPDATE sample SET data = x'00' WHERE trial_id = ", "damaged samples"),
-    ("UPDATE trial SET extra = '{\"facts\": []}' WHERE id = ", "artifact_notes or facts"),
+    ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial", True, False),
 ]
 
 
 @pytest.mark.parametrize("is_huge", [False, True])
-def test_old_trials_are_only_checked_on_request(tmp_path, monkeypatch, is_huge):
+@pytest.mark.parametrize(("statement", "fault", "in_large", "in_huge"), FAULTS)
+def test_old_trials_are_only_checked_on_request(
+    statement, fault, in_large, in_huge, is_huge, tmp_path, monkeypatch
+):
     """Of a huge database, the file neither."""
     monkeypatch.setattr(maintenance, "NEWEST", 5)
     monkeypatch.setattr(maintenance, "MOST", 5 if is_huge else 1000)
-    made = database(tmp_path / "made.db", 3, cells=4)
-    newest = [(f"{statement}(SELECT max(id) FROM trial)", said) for statement, said in CONTENT]
-    old = [(f"{statement}2", said) for statement, said in CONTENT]
-    for statement, said in [*OLD, *newest, *old]:
-        path = shutil.copy(made, tmp_path / "x.db")
-        sql(path, statement)
-        found = any(said in line for line in Store.check(path, deep=False))
-        assert found == ((statement, said) in newest or ("refer to" in said and not is_huge)), (
-            statement
-        )
-        assert found or any(said in line for line in Store.check(path)), statement
+    path = database(tmp_path / "made.db", 3, cells=4)
+    sql(path, statement)
+    is_found = any(fault in line for line in Store.check(path, deep=False))
+    assert is_found == (in_huge if is_huge else in_large)
+    assert any(fault in line for line in Store.check(path))

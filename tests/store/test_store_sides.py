@@ -106,13 +106,13 @@ def test_a_series_is_of_one_moment(made, opened, monkeypatch):
     assert (series.sweeps, series.cells, series.rows, series.measured) == ([], {}, [], [])
 
 
-def latencies(opened, sweep, metrics=("latency_ms",), **options):
+def latencies(opened, sweep, metrics=("latency_ms",)):
     """Of the one environment that there is."""
     info = opened.find_sweep(sweep)
-    return opened.levels(sweep, [environment().id], info.started_at, metrics, **options)
+    return opened.levels(sweep, [environment().id], info.started_at, metrics)
 
 
-def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
+def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened, monkeypatch):
     for level in (1.0, 2.0, 3.0):
         made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
     made.sweep({EAGER: {"latency_ms": 9.0}}, env=environment(torch_version="2.14.0"))
@@ -124,9 +124,8 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
         (EAGER.key, "latency_ms"): {env: pytest.approx([1.0, 2.0, 3.0])},
         (EAGER.key, "kernels"): {env: [12, 12, 12]},
     }
-    assert latencies(opened, last, most=2) == {
-        (EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}
-    }
+    monkeypatch.setattr(sides, "MOST_LEVELS", 2)
+    assert latencies(opened, last) == {(EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}}
 
 
 def test_marked_results_are_no_levels(made, opened):

@@ -142,7 +142,7 @@ def test_environments(store, environment):
 
 
 def change(store, table, which, **values):
-    with store._writing() as connection:
+    with store.writing() as connection:
         connection.execute(sa.update(table).where(which).values(**values))
 
 

@@ -187,6 +187,6 @@ def test_each_shard_has_a_process_of_its_own(tmp_path):
         assert (processes(host), processes(host, "3/3")) == ([liveness.identity()], [])
         for process, state in ((liveness.identity(), "running"), (ended, "interrupted")):
             changed = host | {"process": ended, "processes": {"1/3": process}}
-            with store._writing() as connection:
+            with store.writing() as connection:
                 connection.execute(sa.update(SWEEP).values(host=changed))
             assert store.find_sweep(sweep).state == state

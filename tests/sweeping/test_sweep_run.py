@@ -256,7 +256,7 @@ def test_a_sweep_that_runs_is_not_resumed(db):
             {**other, "hostname": "elsewhere"}
         )
         host = {**store.find_sweep(done.sweep_id).host, "process": other}
-        with store._writing() as connection:
+        with store.writing() as connection:
             connection.execute(sa.update(SWEEP).values(host=host))
         with pytest.raises(
             ResumeError,
