@@ -77,8 +77,9 @@ class BucketedGraph(Mode):
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
-        check = Fingerprint(module).refuse_stale if self.guard else None
-        runner = BucketRunner(module, static, self.padding, self.outputs, check)
+        runner = BucketRunner(module, static, self.padding, self.outputs)
+        if self.guard:
+            runner.check = Fingerprint(module).refuse_stale
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -276,11 +277,12 @@ class BucketRunner:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all
         graphs."""
         if raw not in self.plans:
-            size = bucket_of(self.sizes, raw)
-            self.plans[raw] = None if size is None else self.make_plan(raw, size)
+            self.plans[raw] = self.make_plan(raw, bucket_of(self.sizes, raw))
         return self.plans[raw]
 
-    def make_plan(self, raw: int, size: int) -> Plan:
+    def make_plan(self, raw: int, size: int | None) -> Plan | None:
+        if size is None:
+            return None
         copies = [Copy(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
         tails = []
         if raw < size and self.padding != "keep":
