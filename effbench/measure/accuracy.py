@@ -284,11 +284,11 @@ def compare(
             return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
         if not isinstance(ref, Tensor):
             continue
-        difference = compare_values(out.to(device), ref.to(device), tolerance, dtype)
-        if difference.error is not None:
-            worst = max(difference.error, worst or 0.0)
-        if difference.text is not None and reason is None:
-            reason = f"{name} differs from eager{difference.text}"
+        verdict = compare_values(out.to(device), ref.to(device), tolerance, dtype)
+        if verdict.error is not None:
+            worst = max(verdict.error, worst or 0.0)
+        if verdict.reason is not None and reason is None:
+            reason = f"{name} differs from eager{verdict.reason}"
     return Verdict(worst, reason, only_values=True)
 
 
@@ -302,24 +302,16 @@ def structural_difference(output: Parts, eager: Parts) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How the values of a tensor differ from eager's. `error`: the relative error, None of
-    integers; `text`: what exceeds the tolerance, to append to a sentence, or None."""
-
-    error: float | None
-    text: str | None
-
-
 def compare_values(
     out: Tensor, ref: Tensor, tolerance: float | None, dtype: torch.dtype | None
-) -> Difference:
-    """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`."""
+) -> Verdict:
+    """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`. The
+    reason is to be appended to a sentence."""
     if not is_inexact(ref):
         if torch.equal(out, ref):
-            return Difference(None, None)
+            return Verdict()
         differing = int((out != ref).sum())
-        return Difference(None, f" in {differing} of {ref.numel()} values")
+        return Verdict(reason=f" in {differing} of {ref.numel()} values")
     error = relative_error(out, ref)
     limit = limit_of(coarser(ref.dtype, dtype), tolerance)
     absolute = limit * rms(ref, out, limit)
@@ -328,11 +320,11 @@ def compare_values(
         near = torch.isclose(values, wanted, rtol=limit, atol=absolute, equal_nan=True)
         far += int((~near).sum())
     if not far:
-        return Difference(error, None)
+        return Verdict(error)
     text = f": relative error {error:.2g}, tolerance {limit:g}"
     if error <= limit:
         text += f", which {far:,} of {ref.numel():,} values exceed"
-    return Difference(error, text)
+    return Verdict(error, text)
 
 
 def as_number(part: Any, wanted: Any) -> Any:

@@ -11,6 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def split_heads(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values [B, H, T, K] of a projection [B, T, 3 * D]."""
+    batch, length, width = x.shape
+    parts = x.view(batch, length, 3, heads, width // (3 * heads))
+    q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """Return x [B, H, T, K] as [B, T, D]."""
+    batch, heads, length, width = x.shape
+    return x.transpose(1, 2).reshape(batch, length, heads * width)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention over whole sequences, through `scaled_dot_product_attention`."""
 
@@ -30,11 +44,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, T, D] -> [B, T, D]
-        batch, length, width = x.shape
-        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
+        q, k, v = split_heads(self.qkv(x), self.heads)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.project(y.transpose(1, 2).reshape(batch, length, width))
+        return self.project(join_heads(y))
 
 
 class AttentionBlock(nn.Module):

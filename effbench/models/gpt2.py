@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from effbench.models.attention import join_heads, split_heads
+
 
 class CachedAttention(nn.Module):
     """Attention of new tokens over a cache of fixed shape.
@@ -32,13 +34,12 @@ class CachedAttention(nn.Module):
 
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
-        batch, length, width = x.shape
-        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
+        batch = len(x)
+        q, k, v = split_heads(self.qkv(x), self.heads)
         keys = self.keys[:batch].index_copy_(2, position, k)  # [B, H, S, K]
         values = self.values[:batch].index_copy_(2, position, v)  # [B, H, S, K]
         y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, H, T, K]
-        return self.project(y.transpose(1, 2).reshape(batch, length, width))
+        return self.project(join_heads(y))
 
 
 def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
@@ -55,6 +56,14 @@ def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: i
     return cache
 
 
+def check_context(context: int, slots: int) -> None:
+    """Raise ValueError if a cache with this many filled slots has none for a new token."""
+    if not 0 <= context < slots:
+        raise ValueError(
+            f"context {context} leaves no slot for the new token; allowed: 0 to {slots - 1}"
+        )
+
+
 class Block(nn.Module):
     """Pre-norm transformer block with a cached attention."""
 
@@ -69,7 +78,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
         x = x + self.attention(self.attention_norm(x), position, mask)
-        return x + self.contract(F.gelu(self.expand(self.mlp_norm(x)), approximate="tanh"))
+        hidden = F.gelu(self.expand(self.mlp_norm(x)), approximate="tanh")
+        return x + self.contract(hidden)
 
 
 class GPT2Decoder(nn.Module):
@@ -94,10 +104,7 @@ class GPT2Decoder(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")
-        if not 0 <= context < max_seq:
-            raise ValueError(
-                f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}"
-            )
+        check_context(context, max_seq)
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
         self.blocks = nn.ModuleList(
@@ -116,9 +123,10 @@ class GPT2Decoder(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
+        residual = 0.02 / math.sqrt(2 * len(self.blocks))
         for block in self.blocks:
-            for layer in (block.attention.project, block.contract):
-                nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * len(self.blocks)))
+            nn.init.normal_(block.attention.project.weight, std=residual)
+            nn.init.normal_(block.contract.weight, std=residual)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.gpt2 import filled_cache
+from effbench.models.attention import join_heads
+from effbench.models.gpt2 import check_context, filled_cache
 from effbench.models.swiglu import SwiGLU
 from effbench.models.weights import NormalWeight, by_fan_in, embedding, fill_normal, linear
 
@@ -57,13 +58,13 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         # x [B, T, D], cos and sin [T, K] -> [B, T, D]
-        batch, length, width = x.shape
         q, k, v = self.heads_of(x, cos, sin)
         # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of
         # `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
         # products. [B, H, T, K]
-        y = F.scaled_dot_product_attention(q, self.shared(k), self.shared(v), is_causal=True)
-        return self.project(y.transpose(1, 2).reshape(batch, length, width))
+        k, v = self.shared(k), self.shared(v)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.project(join_heads(y))
 
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for
@@ -213,10 +214,7 @@ class LlamaDecoder(Transformer):
     """
 
     def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
-        if not 0 <= context < max_seq:
-            raise ValueError(
-                f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}"
-            )
+        check_context(context, max_seq)
         cache = {"max_batch": max_batch, "max_seq": max_seq, "context": context}
         super().__init__(partial(CachedGroupedAttention, **cache), max_seq, **settings)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -77,8 +77,9 @@ class BucketedGraph(Mode):
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
-        check = Fingerprint(module).refuse_stale if self.guard else None
-        runner = BucketRunner(module, static, self.padding, self.outputs, check)
+        runner = BucketRunner(module, static, self.padding, self.outputs)
+        if self.guard:
+            runner.check = Fingerprint(module).refuse_stale
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -93,24 +94,53 @@ class BucketedGraph(Mode):
                 before, held = held, graph_pool_bytes(device) or 0
                 pool_bytes[str(size)] = held - before
         a_pass = usage(runner.sizes, Counter(self.batch.sizes))
-        facts = {
-            "buckets": sizes,
-            "compiled_buckets": few,
-            "capture_s": sum(seconds.values()),
-            "capture_seconds": seconds,
-            "pool_bytes": pool_bytes,
-            "static_input_bytes": static.nbytes,
-            "padding_waste": a_pass.padding_waste,
-            "fallbacks_per_pass": a_pass.fallbacks,
-            "calls_per_pass": a_pass.calls,
-        }
+        facts = CaptureFacts(
+            buckets=sizes,
+            compiled_buckets=few,
+            capture_s=sum(seconds.values()),
+            capture_seconds=seconds,
+            pool_bytes=pool_bytes,
+            static_input_bytes=static.nbytes,
+            padding_waste=a_pass.padding_waste,
+            fallbacks_per_pass=a_pass.fallbacks,
+            calls_per_pass=a_pass.calls,
+        )
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
             degraded = (
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
-        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
+        return Prepared(
+            runner, runner.copy_inputs, degraded, facts=asdict(facts), late_facts=runner.facts
+        )
+
+
+@dataclass(frozen=True)
+class CaptureFacts:
+    """Facts of the preparation. `capture_seconds`, `pool_bytes`: by captured size;
+    `padding_waste`, `fallbacks_per_pass`, `calls_per_pass`: of the stream, or of a call."""
+
+    buckets: list[int]
+    compiled_buckets: list[int]
+    capture_s: float
+    capture_seconds: dict[str, float]
+    pool_bytes: dict[str, int]
+    static_input_bytes: int
+    padding_waste: float | None
+    fallbacks_per_pass: int
+    calls_per_pass: int
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """Counts of all calls since the preparation, including checks and warm-up."""
+
+    calls: int
+    fallbacks: int
+    rows: int
+    padded_rows: int
+    calls_by_bucket: dict[str, int]
 
 
 @contextmanager
@@ -276,11 +306,12 @@ class BucketRunner:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all
         graphs."""
         if raw not in self.plans:
-            size = bucket_of(self.sizes, raw)
-            self.plans[raw] = None if size is None else self.make_plan(raw, size)
+            self.plans[raw] = self.make_plan(raw, bucket_of(self.sizes, raw))
         return self.plans[raw]
 
-    def make_plan(self, raw: int, size: int) -> Plan:
+    def make_plan(self, raw: int, size: int | None) -> Plan | None:
+        if size is None:
+            return None
         copies = [Copy(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
         tails = []
         if raw < size and self.padding != "keep":
@@ -316,15 +347,11 @@ class BucketRunner:
             plan.fill(args, kwargs)
 
     def facts(self) -> Facts:
-        """Return counts of all calls since the preparation, including checks and warm-up."""
+        """Return the CallFacts until now."""
         used = usage(self.sizes, self.calls)
-        return {
-            "calls": used.calls,
-            "fallbacks": used.fallbacks,
-            "rows": used.rows,
-            "padded_rows": used.padded_rows,
-            "calls_by_bucket": {str(size): calls for size, calls in used.by_bucket.items()},
-        }
+        by_bucket = {str(size): calls for size, calls in used.by_bucket.items()}
+        facts = CallFacts(used.calls, used.fallbacks, used.rows, used.padded_rows, by_bucket)
+        return asdict(facts)
 
 
 @dataclass(frozen=True)

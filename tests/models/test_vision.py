@@ -1,5 +1,6 @@
 """What is done to untrained networks of torchvision, on a small one."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -41,22 +42,26 @@ def sizes(model):
 
 
 def test_settled_batch_norms_keep_the_signal_and_leave_no_other_trace():
-    plain, settled = Small(), Small()
+    settled = Small()
     settle_batch_norms(settled)
     assert not any(module.training for module in settled.modules())
-    assert [m.momentum for m in settled.modules() if isinstance(m, nn.BatchNorm2d)] == [
-        0.01
-    ] * 4 + [0.1]
-    for (name, ours), theirs in zip(settled.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
-    wake(settled)  # otherwise the output does not depend on the images
-    assert (
-        settled.head.weight.count_nonzero() == settled.head.weight.numel()
-        and settled.head.weight.std() > 0.1
-    )
+    norms = [module for module in settled.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert [norm.momentum for norm in norms] == [0.01] * 4 + [0.1]
+    assert all(map(torch.equal, settled.parameters(), Small().parameters()))
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(settled(images), settled(images))
-    plain, settled = sizes(plain), sizes(settled)
-    assert plain[-1] < 0.05 * plain[0]
-    assert all(abs(size - 1) < 0.1 for size in settled), settled
+    assert sizes(settled) == pytest.approx([1.0] * 5, abs=0.1)
+
+
+def test_without_them_the_signal_shrinks():
+    first, *_, last = sizes(Small())
+    assert last < 0.05 * first
+
+
+def test_a_head_of_zeros_is_drawn():
+    """Otherwise the output does not depend on the images."""
+    model = Small()
+    wake(model)
+    assert model.head.weight.count_nonzero() == model.head.weight.numel()
+    assert model.head.weight.std() > 0.1
