@@ -40,9 +40,6 @@ MOST_BYTES = 64 * 2**20
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.
 BEFORE_USER_CODE = (None, DEVICE_PHASE)
-#: The phase in which a trial waits until no other of its device is timed. The next phase means that
-#: it has its turn.
-TURN_PHASE = "turn"
 #: The phase in which a trial waits for the other member of its duet, which does not count towards
 #: its timeout.
 DUET_PHASE = "duet"
@@ -119,10 +116,6 @@ class TrialRequest(Payload):
     host_high_ms: float | None = None
     # mode whose calls alternate with the trial's, for the speedup
     baseline: dict[str, Any] | None = None
-    # file that the trial locks when others prepare meanwhile; None: it runs alone
-    turn: str | None = None
-    # lock it before timing, not before the build: times of the preparation do not count
-    is_ahead: bool = False
     # kinds, the folder to write them to, its name in the record
     artifacts: dict[str, Any] | None = None
     # the trial alternates with another one; None: it is timed alone

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
@@ -26,6 +26,7 @@ from effbench.models.catalog import LIBRARIES
 from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.devices import Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.record import TrialStore
 
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
@@ -136,10 +137,11 @@ class ServerPool:
         Short rounds do not wait for the next server: the first round that starts after it has
         loaded uses it.
         """
-        used = self.current
-        is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
-        if is_next_ready and (used.dead or round > self.round):
-            self.current, self.next = self.next, None
+        used, following = self.current, self.next
+        if following is None or following.dead or not self.next_is_ready.is_set():
+            return
+        if used.dead or round > self.round:
+            self.current, self.next = following, None
             self.retire(used)
 
     def replace_dead(self) -> None:
@@ -351,17 +353,9 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     server.call("preload", payload, PROBE_TIMEOUT_S)
 
 
-class CalibrationStore(Protocol):
-    """What is needed to store ceilings."""
-
-    def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
-    ) -> None: ...
-
-
 def measure_ceilings(
     server: ForkServer,
-    store: CalibrationStore,
+    store: TrialStore,
     environment_id: str,
     slot: Slot,
     lock_timeout_s: float = LOCK_TIMEOUT_S,

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from effbench.cell import Environment, Trial
 from effbench.errors import StoreError
 from effbench.store import connect
+from effbench.store.store import Store
 from effbench.store.trials import HostSpeeds
 from effbench.sweeping.compile_caches import sweep_cache
 from effbench.sweeping.interpreters import Interpreter
@@ -20,14 +20,10 @@ from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.resume import resume_command
 
 
-class SweepStore(Protocol):
-    """What a sweep needs of its database. A job of a cluster has another one than a `Store`."""
-
-    name: str
+class TrialStore(Protocol):
+    """What a local executor needs of a database: a job of a cluster has another one."""
 
     def add_environment(self, env: Environment, details: dict[str, Any]) -> str: ...
-
-    def begin_sweep(self, *args: Any, **facts: Any) -> str: ...
 
     def first_rounds(self, sweep_id: str) -> list[int]: ...
 
@@ -43,20 +39,12 @@ class SweepStore(Protocol):
         self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
     ) -> None: ...
 
-    def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None: ...
-
-    def is_moved(self) -> bool: ...
-
-    def rescue(self, suffix: str) -> Path: ...
-
-    def results(self, sweep_id: str) -> list[dict[str, Any]]: ...
-
 
 @dataclass(frozen=True)
 class SweepRecord:
     """A sweep that has begun, in its database."""
 
-    store: SweepStore
+    store: Store
     sweep_id: str
     settings: Settings
 
@@ -104,7 +92,7 @@ class SweepRecord:
 
 
 def recorded_trials(
-    store: SweepStore,
+    store: TrialStore,
     sweep_id: str,
     runs: Iterable[CellRun],
     environments: Mapping[Interpreter, str],

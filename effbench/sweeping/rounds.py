@@ -53,8 +53,9 @@ class RoundsNeeded:
         recorded = self.recorded_with(run)
         measured = list(filter(is_measured, recorded))
         if self.duet_rule is not None and len(recorded) == 2:
-            if len(measured) == 2 and all(map(are_duets, measured)):
-                return self.duet_rule.is_settled(*recorded, self.settings.compilations)
+            first, second = recorded
+            if len(measured) == 2 and are_duets([*first, *second]):
+                return self.duet_rule.is_settled(first, second, self.settings.compilations)
             if len(measured) < 2 and self.duet_rule.needs_both:
                 return True
         if not measured:

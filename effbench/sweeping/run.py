@@ -8,8 +8,8 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, Settings, cells_of, stored_settings
 from effbench.sweeping.pool import Pools, ServerPool
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.record import SweepRecord, SweepStore
+from effbench.sweeping.record import SweepRecord
 
 #: Interpreter and parameters of each cell of the command line.
 Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
@@ -89,7 +89,7 @@ class OpenSweep:
 
     settings: Settings
     command: Command
-    store: SweepStore
+    store: Store
     pools: Pools
     executor: Executor
 
@@ -104,11 +104,10 @@ class OpenSweep:
         runs = list(dict.fromkeys(run for run in planned if run is not None))
         executor.prepare(runs)
         sweep_id = begin(self.store, settings, self.command, cells_of(runs), executor.environments)
-        if isinstance(self.store, Store):  # not in a job of a cluster
-            logs.write_to(artifact_home(settings.db), sweep_id)
+        logs.write_to(artifact_home(settings.db), sweep_id)
         record = SweepRecord(self.store, sweep_id, settings)
         with record.ending(stop):
-            trials = executor.open(record)
+            trials = executor.open(sweep_id)
             showing = progress.showing(sweep_id, settings, runs, trials, executor.slot_names)
             with showing, stop_on_ctrl_c(stop):
                 executor.run(trials)
@@ -117,48 +116,50 @@ class OpenSweep:
     def outcome(self, sweep_id: str, planned: Sequence[CellRun | None]) -> Outcome:
         """Return how the sweep has ended."""
         environments = self.executor.environments
-        measured = {
-            (row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"]
-            for row in self.store.results(sweep_id)
-        }
+        measured: dict[Any, float | None] = {}
+        for row in self.store.results(sweep_id):
+            interpreter = environments.get(row["environment_id"])
+            measured[row["cell_key"], interpreter] = row["latency_ms"]
+        latencies: list[float | None] = []
+        for run in planned:
+            key = run and (run.cell.key, run.interpreter)
+            latencies.append(measured.get(key))
         return Outcome(
             sweep_id,
             self.settings.db,
             "interrupted" if self.command.stop.is_set() else "completed",
             self.settings.on_failure,
-            [run and measured.get((run.cell.key, run.interpreter)) for run in planned],
+            latencies,
             {interpreter: environment_id for environment_id, interpreter in environments.items()},
             self.settings.shard,
         )
 
 
 @contextmanager
-def open_sweep(
-    settings: Settings, asked: Asked, command: Command, store: SweepStore | None = None
-) -> Iterator[OpenSweep]:
+def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[OpenSweep]:
     """Probe the interpreters of these cells, open the database, and yield the sweep; close all at
-    the end. `store`: replaces the database of the settings.
+    the end.
 
     The modes of the cells are adapted in place. Raises EffbenchError for what cannot run.
     """
     if not asked:
         raise ConfigError("there is no cell to run")
-    is_on_cluster = settings.executor.name == "slurm"
-    kind: type[Executor] = SlurmExecutor if is_on_cluster else LocalExecutor
+    progress, stop = command.progress, command.stop
+    is_local = settings.executor.name == "local"
+    kind: type[Executor] = LocalExecutor if is_local else SlurmExecutor
     kind.check(settings)
-    # first, to report an unusable database immediately
-    database = Store.open(settings.db, mode="write") if store is None else nullcontext(store)
-    with logs.collected(), database as opened, open_pools(asked, settings, command) as pools:
+    with (
+        logs.collected(),
+        # first, to report an unusable database immediately
+        Store.open(settings.db, mode="write") as store,
+        open_pools(asked, settings, command) as pools,
+    ):
         executor: Executor
-        if is_on_cluster and isinstance(opened, Store):  # a job of a cluster has another one
-            executor = SlurmExecutor(settings, pools, command.progress, command.stop, opened)
+        if is_local:
+            executor = LocalExecutor(settings, pools, progress, stop, store, command.duet_rule)
         else:
-            executor = LocalExecutor(
-                settings, pools, command.progress, command.stop, opened, command.duet_rule
-            )
-            for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
-                command.progress.note(f"note: {note}")
-        yield OpenSweep(settings, command, opened, pools, executor)
+            executor = SlurmExecutor(settings, pools, progress, stop, store)
+        yield OpenSweep(settings, command, store, pools, executor)
 
 
 def run_cells(
@@ -166,14 +167,16 @@ def run_cells(
     runs: Sequence[CellRun],
     command: Command,
     check: Callable[[Pools], None] = lambda pools: None,
-    store: SweepStore | None = None,
 ) -> Outcome:
     """Run a sweep over given cell runs without Hydra, for example cells from a database; see
     `OpenSweep.run`. `check`: raises EffbenchError if the probed interpreters must not run."""
-    asked = [(run.interpreter, run.cell.params()) for run in runs]
-    with open_sweep(settings, asked, command, store) as sweep:
+    with open_sweep(settings, asked_of(runs), command) as sweep:
         check(sweep.pools)
         return sweep.run(runs)
+
+
+def asked_of(runs: Iterable[CellRun]) -> Asked:
+    return [(run.interpreter, run.cell.params()) for run in runs]
 
 
 @contextmanager
@@ -216,7 +219,7 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
 
 
 def begin(
-    store: SweepStore,
+    store: Store,
     settings: Settings,
     command: Command,
     cells: Sequence[Cell],
@@ -228,11 +231,11 @@ def begin(
     Raises ResumeError if the plan of the sweep to resume differs.
     """
     facts = {key: interpreter.facts() for key, interpreter in environments.items()}
-    if command.outcome is not None and isinstance(store, Store):
+    if command.outcome is not None:
         store.extend_sweep(command.outcome.sweep_id, cells, command.of_cells)
         store.note_environments(command.outcome.sweep_id, facts)
         return command.outcome.sweep_id
-    if settings.resume is not None and isinstance(store, Store):
+    if settings.resume is not None:
         return take_up(store, store.find_sweep(settings.resume), settings, command, cells, facts)
     command.progress.planning(len(cells), "storing the plan")
     here = Path.cwd()

@@ -13,7 +13,7 @@ from effbench.cell import Cell, Trial
 from effbench.sweeping.plan import CellRun, PlannedTrial
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
     of a duet. `slot`: the only slot that may run them; None: any."""
@@ -56,13 +56,12 @@ class TrialQueue:
             if any(is_cpu(other) != is_cpu(device) for other in self.running.values()):
                 return None
             latest = self.first_round_elsewhere(device, devices)
-            for group in self.groups:
+            for position, group in enumerate(self.groups):
                 fits = group.cell.device == device or group.cell.device not in devices
                 is_free = group.slot in (None, slot) and group.key not in self.running
                 if fits and is_free and group.round <= latest:
                     self.running[group.key] = device
-                    self.groups.remove(group)
-                    return group
+                    return self.groups.pop(position)
             return None
 
     def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
@@ -72,11 +71,10 @@ class TrialQueue:
         Trials of both never run at the same time. If one kind ran all its rounds first, a
         comparison of devices would compare different times.
         """
-        rounds = [
-            group.round
-            for group in self.groups
-            if group.cell.device in devices and is_cpu(group.cell.device) != is_cpu(device)
-        ]
+        others = {other for other in devices if is_cpu(other) != is_cpu(device)}
+        if not others:
+            return math.inf
+        rounds = [group.round for group in self.groups if group.cell.device in others]
         return min(rounds, default=math.inf)
 
     def finished(self, group: Group) -> None:

@@ -19,7 +19,6 @@ from effbench.sweeping.executors.queue import JobState
 from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import LOST, CellRun, Settings
-from effbench.sweeping.record import SweepRecord
 from effbench.sweeping.run import Command, run_cells
 
 RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
@@ -116,7 +115,7 @@ def cluster(tmp_path):
             made = SlurmExecutor(settings, {}, MagicMock(), threading.Event(), store)
             made.cancel = lambda: None
             made.prepare(runs)
-            made.left = made.open(SweepRecord(store, begun(store, list(cells)), settings))
+            made.left = made.open(begun(store, list(cells)))
             return made
 
         yield make

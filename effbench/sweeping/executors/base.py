@@ -11,7 +11,6 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.record import SweepRecord
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Executor(ABC):
         WorkerError."""
 
     @abstractmethod
-    def open(self, record: SweepRecord) -> list[PlannedTrial]:
+    def open(self, sweep_id: str) -> list[PlannedTrial]:
         """Take over the sweep that has begun, and return its remaining trials."""
 
     @abstractmethod

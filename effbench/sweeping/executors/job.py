@@ -8,10 +8,12 @@ trial. Both files are messages (see effbench.message), and the job never touches
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,20 @@ from typing import Any
 from effbench.cell import Cell, Environment, Trial
 from effbench.errors import EffbenchError, StoreError
 from effbench.store.trials import HostSpeeds
+from effbench.sweeping.compile_caches import cache_folder, sweep_cache
 from effbench.sweeping.executors.job_files import EVENTS, JobRequest
+from effbench.sweeping.executors.local import LocalExecutor
 from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, run_cells
+from effbench.sweeping.run import Command, asked_of, open_pools
 from effbench.warning_filters import print_instead_of_raising
 from effbench.worker.server import write_message
 
 
 class JobStore:
-    """What a sweep needs of `Store`: reads are answered from the request, and writes become events.
-    Thread-safe."""
-
-    name = "the folder of the job"
+    """A TrialStore: reads are answered from the request, and writes become events. Thread-safe."""
 
     def __init__(self, folder: Path, request: JobRequest) -> None:
         self.events = folder / EVENTS
@@ -57,11 +59,6 @@ class JobStore:
     def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
         self.send("environment", environment=asdict(env), details=details)
         return env.id
-
-    def begin_sweep(self, *_: Any, **facts: Any) -> str:
-        host = facts["host"]
-        self.send("began", node=host["hostname"], environments=host["environments"])
-        return self.request.sweep_id
 
     def first_rounds(self, sweep_id: str) -> list[int]:
         return self.request.first_rounds
@@ -88,18 +85,6 @@ class JobStore:
         self.request.ceilings[environment_id] = measured["ceilings"]
         self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, **measured)
 
-    def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None:
-        pass
-
-    def is_moved(self) -> bool:
-        return False
-
-    def rescue(self, suffix: str) -> Path:
-        raise StoreError(f"{self.name} holds no database")
-
-    def results(self, sweep_id: str) -> list[dict[str, Any]]:
-        return []
-
 
 class JobProgress(Progress):
     """Sends the progress as events."""
@@ -107,17 +92,6 @@ class JobProgress(Progress):
     def __init__(self, store: JobStore) -> None:
         super().__init__()
         self.send = store.send
-
-    @contextmanager
-    def showing(
-        self,
-        sweep_id: str,
-        settings: Settings,
-        runs: Sequence[CellRun],
-        trials: Sequence[PlannedTrial],
-        slots: Sequence[str],
-    ) -> Iterator[None]:
-        yield
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
         self.send("started", slot=slot, **facts_of(trial))
@@ -155,12 +129,8 @@ def main() -> None:
     runs = [
         CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request.runs
     ]
-    command = Command([], [], progress=JobProgress(store))
     try:
-        run_cells(settings, runs, command, store=store)
-        # by SIGTERM, when the job is cancelled or reaches its time limit
-        if not command.stop.is_set():
-            store.send("done")
+        run(settings, runs, store)
     except EffbenchError as error:
         with suppress(StoreError):
             store.send("failed", reason=str(error))
@@ -168,7 +138,28 @@ def main() -> None:
     finally:
         with suppress(OSError):
             # of this job alone, and empty unless it failed
-            Path(settings.executor.cache_dir or "").rmdir()
+            cache_folder(settings.executor.cache_dir).rmdir()
+
+
+def run(settings: Settings, runs: Sequence[CellRun], store: JobStore) -> None:
+    """Run the cells of the job."""
+    sweep_id = store.request.sweep_id
+    command = Command([], [], progress=JobProgress(store))
+    LocalExecutor.check(settings)
+    with open_pools(asked_of(runs), settings, command) as pools:
+        executor = LocalExecutor(settings, pools, command.progress, command.stop, store)
+        executor.prepare(runs)
+        facts = {key: interpreter.facts() for key, interpreter in executor.environments.items()}
+        store.send("began", node=platform.node(), environments=facts)
+        trials = executor.open(sweep_id)
+        with stop_on_ctrl_c(command.stop):
+            executor.run(trials)
+    # by SIGTERM, when the job is cancelled or reaches its time limit
+    if command.stop.is_set():
+        return
+    if not settings.executor.keep_cache:
+        shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
+    store.send("done")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from effbench.cell import Trial
@@ -18,7 +19,7 @@ from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import Executor
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import gpus_of, measure_ceilings
-from effbench.sweeping.record import SweepRecord, SweepStore, recorded_trials
+from effbench.sweeping.record import TrialStore, recorded_trials
 from effbench.sweeping.schedule import Schedule
 
 
@@ -26,7 +27,7 @@ from effbench.sweeping.schedule import Schedule
 class LocalExecutor(Executor):
     """Runs trials in child processes of the pools' fork servers."""
 
-    store: SweepStore
+    store: TrialStore
     duet_rule: StoppingRule | None = None
 
     @staticmethod
@@ -35,6 +36,8 @@ class LocalExecutor(Executor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
+        for note in dict.fromkeys(chain(*(pool.notes for pool in self.pools.values()))):
+            self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
         lock_folder()  # raises for an unsafe folder before anything is recorded
@@ -44,8 +47,8 @@ class LocalExecutor(Executor):
         }
         self.environments = {key: interpreter for interpreter, key in self.ids.items()}
 
-    def open(self, record: SweepRecord) -> list[PlannedTrial]:
-        self.sweep_id = record.sweep_id
+    def open(self, sweep_id: str) -> list[PlannedTrial]:
+        self.sweep_id = sweep_id
         self.prepare_pools()
         history = recorded_trials(self.store, self.sweep_id, self.runs, self.ids)
         self.schedule = Schedule(

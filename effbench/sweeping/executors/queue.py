@@ -159,7 +159,7 @@ def submit(name: str, folder: Path, executor: Executor) -> str:
     command = shlex.join([sys.executable, "-m", "effbench.sweeping.executors.job", str(folder)])
     try:
         with redirect_stderr(io.StringIO()):  # submitit prints the message that the error has
-            return submitter._submit_command(command).job_id
+            return str(submitter._submit_command(command).job_id)
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         text = str(error)
         why = re.search(r"sbatch: fatal: (.*)", text) or re.search(r"sbatch: error: (.*)", text)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from effbench.cell import Cell, Status, Trial
+from effbench.config import ExecutorName
 from effbench.errors import ConfigError, WorkerError
 from effbench.folders import cache_home, expand_user
 from effbench.message import MessageError
@@ -30,7 +31,6 @@ from effbench.sweeping.executors.base import Executor
 from effbench.sweeping.executors.job_events import ClusterRecord, Job
 from effbench.sweeping.executors.job_files import EVENTS, JobRequest
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
-from effbench.sweeping.record import SweepRecord
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
@@ -85,11 +85,11 @@ class SlurmExecutor(Executor):
         for pool in self.pools.values():  # nothing else runs on this machine
             pool.close()
 
-    def open(self, record: SweepRecord) -> list[PlannedTrial]:
-        self.sweep_id = record.sweep_id
-        self.record = ClusterRecord(self.store, record.sweep_id, self.progress)
+    def open(self, sweep_id: str) -> list[PlannedTrial]:
+        self.sweep_id = sweep_id
+        self.record = ClusterRecord(self.store, sweep_id, self.progress)
         self.environments = self.record.environments  # jobs add those of their nodes
-        part = part_name(record.sweep_id, self.settings.shard)
+        part = part_name(sweep_id, self.settings.shard)
         self.folder = jobs_folder(self.settings) / part
         self.name = f"effbench-{part}"
         if self.folder.exists():  # of an effbench that was killed
@@ -189,7 +189,9 @@ class SlurmExecutor(Executor):
         settings = replace(
             self.settings,
             db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
-            executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
+            executor=replace(
+                self.settings.executor, name=ExecutorName.local, cache_dir=str(caches)
+            ),
             resume=None,
         )
         keys = {run.cell.key for run in runs}
