@@ -18,8 +18,9 @@ from effbench.cell import Trial
 from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.message import TrialRequest
+from effbench.models.inputs import Step
 from effbench.printable import describe
-from effbench.workloads.base import Step, Workload, copies
+from effbench.workloads.base import Workload, copies
 
 CALLS = 3
 MOST_EVENTS = 100_000  # of the memory history

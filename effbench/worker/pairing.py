@@ -22,6 +22,7 @@ from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
 from effbench.measure.timing import Timer
 from effbench.models.build import resolve_target
+from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import shared_weight_copy
@@ -29,7 +30,7 @@ from effbench.printable import describe
 from effbench.stats.intervals import Interval
 from effbench.worker.context import CompilationWatch
 from effbench.worker.timings import Timings, describe_range
-from effbench.workloads.base import Step, Workload, copies
+from effbench.workloads.base import Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"

@@ -7,7 +7,7 @@ figures of its own. A trial treats all workloads alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,16 +18,13 @@ from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Trial
 from effbench.measure import accuracy, gradients, work
-from effbench.measure.timing import Inputs, Timer, Timing
-from effbench.models.inputs import Batch, make_inputs
+from effbench.measure.timing import Timer, Timing
+from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import state
 
 Specs = Mapping[str, InputSpec]
-Step = Callable[..., Any]
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def copies(inputs: Inputs) -> Inputs:

@@ -11,8 +11,8 @@ from torch import nn
 
 from effbench.cell import Status
 from effbench.measure import accuracy, gradients
-from effbench.measure.timing import Inputs
 from effbench.models.build import set_seed
+from effbench.models.inputs import Inputs
 from effbench.printable import describe
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies

@@ -27,10 +27,10 @@ from torch import Tensor
 from effbench.cell import Cell, Status
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, timing
-from effbench.measure.timing import Inputs
+from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Mode, Prepared
 from effbench.workloads import state
-from effbench.workloads.base import Args, InputSets, Kwargs, Step, copies, make_sets
+from effbench.workloads.base import InputSets, copies, make_sets
 from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
 

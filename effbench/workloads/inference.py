@@ -14,9 +14,9 @@ from torch import nn
 
 from effbench.cell import Status
 from effbench.measure import accuracy, timing
-from effbench.measure.timing import Inputs
+from effbench.models.inputs import Inputs, Step
 from effbench.workloads import state
-from effbench.workloads.base import Step, copies
+from effbench.workloads.base import copies
 from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from effbench.cell import Status
 from effbench.measure import accuracy
-from effbench.measure.timing import Inputs
+from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
 from effbench.workloads.endings import Ended
 from effbench.workloads.first_call import first_success

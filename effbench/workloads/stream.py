@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from effbench.cell import Cell
-from effbench.measure.timing import Inputs
-from effbench.models.inputs import Batch, cut
+from effbench.models.inputs import Batch, Inputs, cut
 from effbench.models.spec import length_dims
 from effbench.modes.base import Mode
 from effbench.workloads.base import InputSets, Specs, make_sets

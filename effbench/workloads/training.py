@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_map_only
 from effbench.cell import Cell, Status
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
-from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Comparison, Exact, Gradients, Named, Trajectory
 from effbench.models.build import set_seed
+from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import dropout, quantization
-from effbench.workloads.base import Args, Kwargs, Step, Workload
+from effbench.workloads.base import Workload
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import Loss, make_loss
 from effbench.workloads.state import is_dense, on_host, places, restore, same, save

@@ -153,8 +153,9 @@ def test_the_process_of_a_task(server, tmp_path):
     assert result(server, code + " or 'none'") == "none", "variables of one task stay with it"
 
 
-def test_how_a_task_ends(server):
-    for python, exit, number in (
+@pytest.mark.parametrize(
+    ("python", "exit", "number"),
+    [
         ("import os; os._exit(5)", 5, None),
         ("import sys; sys.exit(6)", 6, None),
         ("import sys; sys.exit()", 0, None),
@@ -163,10 +164,12 @@ def test_how_a_task_ends(server):
         ("import os; os.abort()", None, signal.SIGABRT),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
         ("import ctypes; ctypes.string_at(0)", None, signal.SIGSEGV),
-    ):
-        ended = outcome(submit(server, python))
-        assert (ended["result"], ended["exit"], ended["signal"]) == (None, exit, number), python
-        assert ended["oom_killed"] is False
+    ],
+)
+def test_how_a_task_ends(server, python, exit, number):
+    ended = outcome(submit(server, python))
+    assert (ended["result"], ended["exit"], ended["signal"]) == (None, exit, number)
+    assert ended["oom_killed"] is False
     assert lives(server)
 
 
@@ -199,29 +202,35 @@ mine = [fd for fd in mine if os.path.exists(f"/proc/self/fd/{fd}")]
 """
 
 
-def test_what_is_no_message_ends_its_own_task_alone(server):
-    other = submit(server, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")
-    for rubbish, size in (
+@pytest.mark.parametrize(
+    ("rubbish", "size"),
+    [
         ("b'hello\\n'", 5),
         ("b'\\xff\\n'", 1),
         ("b'[' * 100_000 + b'\\n'", 100_000),
         ("b'{\"v\":1}\\n'", 7),
         ('b\'{"v":1,"phase":[]}\\n\'', 18),
         ('b\'{"phase":"timing"}\\n\'', 18),
-    ):
-        ended = outcome(
-            submit(
-                server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"
-            )
-        )
-        assert f"wrote {size} bytes to the result pipe" in ended["reason"]
-        assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
-    ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
-    assert "wrote 5 bytes" in ended["reason"]
-    ended = outcome(submit(server, f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"))
-    assert "bytes to the result pipe" in ended["reason"], "a line without end is bounded"
+    ],
+)
+def test_what_is_no_message_ends_its_own_task_alone(server, rubbish, size):
+    other = submit(server, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")
+    code = f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"
+    ended = outcome(submit(server, code))
+    assert f"wrote {size} bytes to the result pipe" in ended["reason"]
+    assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
     Path("go").touch()
     assert outcome(other)["result"] == {}
+
+
+def test_what_is_no_message_is_the_reason_of_a_task_that_has_ended(server):
+    ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
+    assert "wrote 5 bytes" in ended["reason"]
+
+
+def test_a_line_without_end_is_bounded(server):
+    ended = outcome(submit(server, f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"))
+    assert "bytes to the result pipe" in ended["reason"]
 
 
 def test_a_server_that_cannot_fork_says_so_and_lives(server):

@@ -317,52 +317,67 @@ class TestWatched:
         assert (found.host_ms, found.host_high_ms, found.disturbed_fraction) == (None, None, None)
 
 
-def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
+@pytest.fixture
+def on_missing_gpu(monkeypatch):
+    """Runs a trial whose mode and module do not exist, on a GPU that torch sees or not; returns the
+    record and the phases."""
+
+    def run(is_available, uuid=None):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+        module = {"_target_": "not.there"}
+        mode = {"name": "e", "_target_": "not.there.Mode"}
+        cell = Cell({"name": "m", "module": module}, 1, mode, "float32", "inference", "cuda")
+        request = TrialRequest(cell.params(), {**vars(RULES)}, gpu_uuid=uuid)
+        phases = []
+        return trial.run(request.to_json(), phases.append), phases
+
+    return run
+
+
+def test_the_gpu_is_touched_before_any_user_code(monkeypatch, on_missing_gpu):
     """So that what fails there is known to be the harness's failure."""
 
     def refuse(*_, **options):
         raise RuntimeError("CUDA driver initialization failed")
 
-    phases = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", refuse)
-    cell = Cell(
-        {"name": "m", "module": {"_target_": "not.there"}},
-        1,
-        {"name": "e", "_target_": "not.there.Mode"},
-        "float32",
-        "inference",
-        "cuda",
-    )
-    ended = trial.run(TrialRequest(cell.params(), {**vars(RULES)}).to_json(), phases.append)
+    ended, phases = on_missing_gpu(is_available=True)
     assert phases == [ended["phase"]] == [DEVICE_PHASE]
     assert ended["status"] == "error" and "CUDA driver initialization failed" in ended["reason"]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for uuid, status in (("GPU-1", "error"), (None, "unsupported")):  # the sweep retries the error
-        ended = trial.run(
-            TrialRequest(cell.params(), {**vars(RULES)}, gpu_uuid=uuid).to_json(), phases.append
-        )
-        assert (ended["phase"], ended["status"]) == (DEVICE_PHASE, status)
+
+
+# the sweep retries the error
+@pytest.mark.parametrize(("uuid", "status"), [("GPU-1", "error"), (None, "unsupported")])
+def test_a_gpu_that_torch_does_not_see(on_missing_gpu, uuid, status):
+    ended, _ = on_missing_gpu(is_available=False, uuid=uuid)
+    assert (ended["phase"], ended["status"]) == (DEVICE_PHASE, status)
+
+
+SGD = {
+    "optimizer": "sgd",
+    "implementation": "foreach",
+    "lr": 0.1,
+    "loss": "mean",
+    "set_to_none": True,
+}
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
-    for name, shape in (("LazyConv3d", [2, 4, 4, 4]), ("Conv2d", [2, 4, 4])):
-        module = {"_target_": f"torch.nn.{name}", "out_channels": 2, "kernel_size": 3}
-        module |= {} if name.startswith("Lazy") else {"in_channels": 2}
-        settings = {
-            "optimizer": "sgd",
-            "implementation": "foreach",
-            "lr": 0.1,
-            "loss": "mean",
-            "set_to_none": True,
-        }
-        inputs, numerics = [{"name": "x", "shape": shape}], {"channels_last": True}
-        running = trial_of("cpu", module, inputs, phase, numerics, training=settings)
-        running.build()
-        weight = running.workload.module.weight
-        assert weight.shape[:2] == (2, 2)
-        assert weight.dim() != 4 or weight.is_contiguous(memory_format=torch.channels_last)
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        ({"_target_": "torch.nn.LazyConv3d"}, [2, 4, 4, 4]),
+        ({"_target_": "torch.nn.Conv2d", "in_channels": 2}, [2, 4, 4]),
+    ],
+)
+def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase, module, shape):
+    module = {**module, "out_channels": 2, "kernel_size": 3}
+    inputs = [{"name": "x", "shape": shape}]
+    running = trial_of("cpu", module, inputs, phase, {"channels_last": True}, training=SGD)
+    running.build()
+    weight = running.workload.module.weight
+    assert weight.shape[:2] == (2, 2)
+    assert weight.dim() != 4 or weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
@@ -380,14 +395,7 @@ def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
         {"name": name, "shape": [1], "dtype": "int64", "value": 1} for name in ("token", "position")
     ]
     inputs[1]["batch_dim"] = None
-    settings = {
-        "optimizer": "sgd",
-        "implementation": "foreach",
-        "lr": 0.1,
-        "loss": "mean",
-        "set_to_none": True,
-    }
-    running = trial_of("cpu", module, inputs, "training", training=settings)
+    running = trial_of("cpu", module, inputs, "training", training=SGD)
     running.build()
     with pytest.raises(
         ValueError,
@@ -554,18 +562,21 @@ class TestCompilingWhileTimed:
         assert (ended.status, len(phases)) == ("ok", 4), "it compiles once"
 
 
-def test_what_a_mode_cannot_run():
-    mode = Eager()
-    mode.static_shape, mode.phases = True, ("inference",)
-    for phase, sizes, expected in (
+@pytest.mark.parametrize(
+    ("phase", "sizes", "expected"),
+    [
         ("inference", None, None),
         ("inference", [1, 2], "this mode has one static shape"),
         ("training", None, "the mode one does not support phase=training; it supports inference"),
-    ):
-        stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
-        cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
-        reason = trial.unsupported(cell, mode, CPU)
-        assert reason == expected or reason.startswith(expected)
+    ],
+)
+def test_what_a_mode_cannot_run(phase, sizes, expected):
+    mode = Eager()
+    mode.static_shape, mode.phases = True, ("inference",)
+    stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
+    cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
+    reason = trial.unsupported(cell, mode, CPU)
+    assert reason == expected or reason.startswith(expected)
 
 
 @pytest.mark.parametrize(
