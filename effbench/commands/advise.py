@@ -141,7 +141,7 @@ def byte_size(text: str) -> int:
             f"expected a size in bytes, got {text!r}. Examples: 512MiB, 2GiB, 1.5GB, 4096"
         )
     base = 1000 if match[3] == "B" else 1024
-    return round(float(match[1]) * base ** " KMGT".index(match[2] or " "))
+    return round(float(match[1]) * float(base ** " KMGT".index(match[2] or " ")))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -491,8 +491,8 @@ def table_of_modes(advice: Recommendation) -> Table:
     rows = []
     for candidate in advice.ranked:
         column, source = question.column, candidate.source
-        bounds = (source.get(bound) for bound in INTERVALS[column])
-        text, interval = figure_texts(column, candidate.call_ms, *bounds, candidate.is_marked)
+        low, high = (source.get(bound) for bound in INTERVALS[column])
+        text, interval = figure_texts(column, source[column], low, high, candidate.is_marked)
         preparation = seconds(candidate.prepare_s) + (" (warm)" if candidate.is_warm else "")
         rounds = str(candidate.trials)
         if candidate.eliminated is not None:
@@ -519,8 +519,8 @@ def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tu
     if source.get(name) is None:
         return "", ""
     is_marked = candidate.is_marked or (base is not None and base.is_marked)
-    bounds = (source.get(bound) for bound in INTERVALS[name])
-    return figure_texts(name, source[name], *bounds, is_marked and candidate is not base)
+    low, high = (source.get(bound) for bound in INTERVALS[name])
+    return figure_texts(name, source[name], low, high, is_marked and candidate is not base)
 
 
 def seconds(value: float) -> str:
@@ -534,7 +534,7 @@ def gains(advice: Recommendation) -> list[str]:
     costs = [f"preparation takes {seconds(chosen.prepare_s)}"]
     if base is None or base is chosen:
         return costs
-    ratios = []
+    ratios: list[str] = []
     for name, column in SPEEDUPS.items():
         text, interval = speedup_texts(advice, chosen, name)
         if not text or text.endswith(UNCLEAR):

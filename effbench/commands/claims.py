@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.commands import options
+from effbench.config import DEFAULT_DB
 from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
@@ -38,57 +39,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", default="table", choices=["table", "markdown", "json"], help="(default: table)"
     )
-    own = "list only the claims of your own experiment; may be repeated"
-    parser.add_argument("--experiment", action="append", default=[], metavar="FILE", help=own)
+    parser.add_argument(
+        "--experiment",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="list only the claims of your own experiment; may be repeated",
+    )
     options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    own = {it.name: it for it in (outline(Path(path)) for path in args.experiment)}
-    if len(own) < len({Path(path).resolve() for path in args.experiment}):
-        raise UsageError(
-            f"{', '.join(args.experiment)}: files of different experiments need different names"
-        )
-    if own and not claims_of(own.values()):
-        raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
-    verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
-    hardware = {reference_hardware(record) for record in reference}
-    # the claims can be listed before any measurement
-    if args.db != options.DEFAULT_DB or Path(args.db).exists():
-        with Store.open(args.db, mode="read") as store:
-            verdicts = store.verdicts()
-            hardware |= {hardware_of(row) for row in store.environments()}
-    if args.gpu:
-        named = {name for name in hardware if args.gpu.casefold() in name.casefold()}
-        if not named:
-            raise UsageError(
-                f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}"
-            )
-        verdicts = [row for row in verdicts if hardware_of(row) in named]
-        reference = [record for record in reference if reference_hardware(record) in named]
-    files = {name: it.path for name, it in own.items()}
-    records = entries(claims_of(own.values() or load_all()), verdicts, reference, files)
+    records = records_of(args)
     table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)
         return 0
+    columns = [column for column in table.columns if column.key in COLUMNS]
+    counts = Counter(record["verdict"] for record in records)
+    texts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
     with options.console(args) as console:
-        short = replace(
-            table, columns=[column for column in table.columns if column.key in COLUMNS]
-        )
-        console.print_table(short, lines=True)
-        counts = Counter(record["verdict"] for record in records)
-        console.print_line(
-            ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        )
+        console.print_table(replace(table, columns=columns), lines=True)
+        console.print_line(", ".join(texts))
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")
     return 0
 
 
+def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the records of the claims that the command line asks for."""
+    files = {Path(path).resolve(): Path(path) for path in args.experiment}
+    experiments = [outline(path) for path in files.values()]
+    paths = {experiment.name: experiment.path for experiment in experiments}
+    if len(paths) < len(files):
+        raise UsageError(
+            f"{', '.join(args.experiment)}: files of different experiments need different names"
+        )
+    claims = claims_of(experiments or load_all())
+    if not claims:
+        raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
+    verdicts: list[dict[str, Any]] = []
+    reference = [record for record in shipped_verdicts() if record["machine"]]
+    known = {reference_hardware(record) for record in reference}
+    # the claims can be listed before any measurement
+    if args.db != DEFAULT_DB or Path(args.db).exists():
+        with Store.open(args.db, mode="read") as store:
+            verdicts = store.verdicts()
+            known |= {hardware_of(row) for row in store.environments()}
+    if args.gpu:
+        named = {name for name in known if args.gpu.casefold() in name.casefold()}
+        if not named:
+            raise UsageError(
+                f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(known))}"
+            )
+        verdicts = [row for row in verdicts if hardware_of(row) in named]
+        reference = [record for record in reference if reference_hardware(record) in named]
+    return entries(claims, verdicts, reference, paths)
+
+
 def reference_hardware(record: Mapping[str, Any]) -> str:
     """Return the name of the GPU of a shipped verdict."""
-    return record["machine"].partition(",")[0]
+    return str(record["machine"]).partition(",")[0]
 
 
 def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:

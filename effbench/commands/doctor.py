@@ -53,24 +53,20 @@ def run(args: argparse.Namespace) -> int:
         findings, machine = examine(server, Machine(args.db))
         if not args.calibrate:
             return show(findings, machine, is_json)
-        findings = [
-            finding
-            for finding in findings
-            if finding.area != "calibration" and finding.needs_attention
-        ]
+        # those about an earlier calibration are obsolete
+        findings = [finding for finding in findings if finding.area != "calibration"]
+        findings = [finding for finding in findings if finding.needs_attention]
         if any(finding.level == "problem" for finding in findings):
             code = show(findings, machine, is_json)
             print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
             return code
-        measured = [*calibration.measure_ceilings(server, args.db, machine.answer)]
+        answer = machine.probed
+        measured = [*calibration.measure_ceilings(server, args.db, answer)]
         host = server.call("check", calibration.HOST.to_json(), PROBE_TIMEOUT_S)["facts"]
-    measured += calibration.measure_noise(args.db, machine.answer, args.quick, is_json, host)
+    measured += calibration.measure_noise(args.db, answer, args.quick, is_json, host)
     measured += calibration.stored(machine)
-    return show(
-        [*findings, *(replace(finding, area="calibration") for finding in measured)],
-        machine,
-        is_json,
-    )
+    findings += [replace(finding, area="calibration") for finding in measured]
+    return show(findings, machine, is_json)
 
 
 def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
@@ -78,8 +74,8 @@ def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
     levels = [finding.level for finding in findings]
     code = 1 if "problem" in levels else 0
     if is_json:
-        known = calibration.load(machine) if machine.answer else None
-        answer = {"findings": [*map(asdict, findings)], "calibration": known}
+        known = calibration.load(machine) if machine.answer else {}
+        answer = {"findings": [*map(asdict, findings)], "calibration": known or None}
         print(json.dumps(answer, indent=2, default=datetime.isoformat))
         return code
     console = terminal()

@@ -135,12 +135,12 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
             item.name,
             item.question,
             ", ".join(claim.id for claim in item.claims),
-            f"{item.gpu_seconds or 0:.0f}",
+            f"{item.gpu_seconds:.0f}",
         )
         for item in experiments
     ]
     console.print_table(Table.of(columns, rows))
-    minutes = sum(item.gpu_seconds or 0 for item in experiments) / 60
+    minutes = sum(item.gpu_seconds for item in experiments) / 60
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from effbench.errors import StoreError
 from effbench.labels import cell_names
 from effbench.message import CheckRequest
 from effbench.metrics import significant
-from effbench.stats.intervals import geometric_mean
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 from effbench.sweeping import pool
@@ -27,7 +26,6 @@ from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import gpu_slot
 
 ROUNDS = 10
-MARKED = "marked"  # what a cell's trial counts as if its host was disturbed
 STANDARD_TRIALS = 5  # per cell of a standard sweep
 LEAST_TRIALS = 4  # per cell
 #: Settings of a run of seconds, whose figures are rough.
@@ -66,7 +64,7 @@ def measure_noise(
     db: str, answer: dict[str, Any], quick: bool, quiet: bool, host: Mapping[str, Any]
 ) -> list[Finding]:
     """Run the calibration sweeps, store the noise with the facts of HOST; return findings about
-    trials not `ok`.
+    cells with trials that do not count.
 
     The noise of a kind of cell is None if none of its cells has enough trials; if all are None,
     nothing is stored. Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like
@@ -88,20 +86,13 @@ def measure_noise(
         sweep = effbench.sweep([*overrides, *settings], quiet=quiet)
         if sweep.state != "completed":
             raise KeyboardInterrupt
-        metric, _ = KINDS[kind]
-        with Store.open(db, mode="read") as store:
-            planned, trials = store.planned(sweep.id), store.trials(sweep.id)
-        names = cell_names(planned)
-        cells[kind] += [
-            cell_noise(cell, names[cell.key], trials, metric, sweep.id) for cell in planned
-        ]
+        cells[kind] += noise_of(sweep, KINDS[kind][0])
     every = [cell for members in cells.values() for cell in members]
     noise = {
         "protocol": "quick" if quick else "standard",
         "trials": STANDARD_TRIALS,
         "rounds": rounds,
         "device": "cuda" if gpus else "cpu",
-        "sweep_id": every[0].sweep_id,
         "sweep_ids": list(dict.fromkeys(cell.sweep_id for cell in every)),
         **host,
         **{kind: kind_noise(members) for kind, members in cells.items()},
@@ -111,27 +102,32 @@ def measure_noise(
         uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
         with Store.open(db, mode="write") as store:
             store.add_calibration(Environment(**answer["environment"]).id, uuid, noise=noise)
-    findings = map(finding_about, every)
-    return [finding for finding in findings if finding is not None]
+    return [finding_about(cell) for cell in every if cell.reason or cell.sd is None]
 
 
 @dataclass(frozen=True)
 class CellNoise:
     """The noise of one cell, as it is stored.
 
-    `trials`: number of `ok` trials that are not marked. `sd`: standard deviation of the logarithms
-    of their medians of `metric`; None with fewer than LEAST_TRIALS. `reason`: of the last other
-    trial.
+    `trials`: number of trials that count. `sd`: standard deviation of the logarithms of their
+    medians of `metric`; None with fewer than LEAST_TRIALS. `reason`: why the last other one does
+    not count.
     """
 
     cell: str
     metric: str
     sweep_id: str
-    statuses: Mapping[str, int]
     trials: int
-    median_ms: float | None
     sd: float | None
     reason: str | None
+
+
+def noise_of(sweep: effbench.Sweep, metric: str) -> list[CellNoise]:
+    """Return the noise of each cell of a sweep."""
+    with Store.open(sweep.db, mode="read") as store:
+        planned, trials = store.planned(sweep.id), store.trials(sweep.id)
+    names = cell_names(planned)
+    return [cell_noise(cell, names[cell.key], trials, metric, sweep.id) for cell in planned]
 
 
 def cell_noise(
@@ -139,25 +135,14 @@ def cell_noise(
 ) -> CellNoise:
     """Return the noise of one cell. `trials`: rows of the sweep in the order they were recorded."""
     last_attempts = {row["round"]: row for row in trials if row["cell_key"] == cell.key}
-    statuses: Counter[str] = Counter()
-    values, reason = [], None
+    logs, reason = [], None
     for row in last_attempts.values():
-        status = MARKED if row["disturbance"] else str(row["status"])
-        statuses[status] += 1
-        reason = row["disturbance"] or row["reason"] or reason
-        if status == Status.OK and row[metric] is not None:
-            values.append(row[metric])
-    is_known = len(values) >= LEAST_TRIALS
-    return CellNoise(
-        cell=name,
-        metric=metric,
-        sweep_id=sweep_id,
-        statuses=dict(statuses),
-        trials=len(values),
-        median_ms=geometric_mean(values).value if is_known else None,
-        sd=statistics.stdev(map(math.log, values)) if is_known else None,
-        reason=reason,
-    )
+        if row["status"] == Status.OK and row[metric] is not None and not row["disturbance"]:
+            logs.append(math.log(row[metric]))
+        else:
+            reason = row["disturbance"] or row["reason"] or str(row["status"])
+    sd = statistics.stdev(logs) if len(logs) >= LEAST_TRIALS else None
+    return CellNoise(name, metric, sweep_id, len(logs), sd, reason)
 
 
 def kind_noise(cells: Sequence[CellNoise]) -> dict[str, Any] | None:
@@ -165,21 +150,13 @@ def kind_noise(cells: Sequence[CellNoise]) -> dict[str, Any] | None:
     known = [cell.sd for cell in cells if cell.sd is not None]
     if not known:
         return None
-    return {
-        "sd": max(known),
-        "smallest_slowdown": smallest_slowdown(max(known), STANDARD_TRIALS),
-        "cells": [asdict(cell) for cell in cells],
-    }
+    least = smallest_slowdown(max(known), STANDARD_TRIALS)
+    return {"sd": max(known), "smallest_slowdown": least, "cells": [asdict(cell) for cell in cells]}
 
 
-def finding_about(cell: CellNoise) -> Finding | None:
-    """Return a finding about trials that are not `ok`; None without any."""
-    others = [f"{number} {status}" for status, number in cell.statuses.items()]
-    others = [text for text in others if not text.endswith(f" {Status.OK}")]
-    if not others and cell.sd is not None:
-        return None
-    trials = ", ".join(others) or "too few trials"
-    what = f"calibration cell {cell.cell}: {trials} ({cell.reason})"
+def finding_about(cell: CellNoise) -> Finding:
+    """Return a finding about trials that do not count."""
+    what = f"calibration cell {cell.cell}: only {cell.trials} trials count ({cell.reason})"
     fix = f"effbench ls --failures --sweep {cell.sweep_id}"
     if cell.sd is None:
         return problem(what, "its noise is unknown", fix)
@@ -189,35 +166,34 @@ def finding_about(cell: CellNoise) -> Finding | None:
 # --- what is known ---
 
 
-def load(machine: Machine) -> dict[str, Any] | None:
-    """Return the newest calibration of this environment; None without calibration or readable
+def load(machine: Machine) -> dict[str, Any]:
+    """Return the newest calibration of this environment; empty without calibration or readable
     database."""
-    try:
-        with Store.open(machine.db, mode="read") as store:
-            return store.calibration(Environment(**machine.probed["environment"]).id)
-    except StoreError:  # `checks.database` reports it
-        return None
+    environment_id = Environment(**machine.probed["environment"]).id
+    with suppress(StoreError), Store.open(machine.db, mode="read") as store:
+        return dict(store.calibration(environment_id) or {})
+    return {}  # `checks.database` reports the error
 
 
 def stored(machine: Machine) -> Iterator[Finding]:
     """Yield findings about the calibration of this environment."""
-    known = load(machine) or {}
+    known = load(machine)
     noise, rates = known.get("noise"), known.get("ceilings")
-    if noise:
+    if not noise:
+        effect = "the smallest slowdown that a sweep can show here is unknown"
+        yield note("not calibrated", effect, HOW)
+    else:
         slowdowns = []
         for kind, (_, name) in KINDS.items():
             if noise[kind]:
-                least = significant(100 * noise[kind]["smallest_slowdown"], 2)
-                slowdowns.append(f"{least} % in {name} cells")
+                percent = significant(100 * noise[kind]["smallest_slowdown"], 2)
+                slowdowns.append(f"{percent} % in {name} cells")
         what = (
             f"a standard sweep ({STANDARD_TRIALS} trials per cell) can show slowdowns from"
             f" {', '.join(slowdowns)}"
         )
-        is_quick = noise["protocol"] != "standard"
-        yield note(f"{what} (quick run)", "rough figures", HOW) if is_quick else good(what)
-    else:
-        effect = "the smallest slowdown that a sweep can show here is unknown"
-        yield note("not calibrated", effect, HOW)
+        is_standard = noise["protocol"] == "standard"
+        yield good(what) if is_standard else note(f"{what} (quick run)", "rough figures", HOW)
     if rates:
         yield good(f"ceilings: {ceilings_text(rates)}")
 
@@ -225,12 +201,13 @@ def stored(machine: Machine) -> Iterator[Finding]:
 def ceilings_text(rates: Mapping[str, Any]) -> str:
     """Return the ceilings as text: `copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs, a
     graph replay 6.2 µs`."""
-    speeds = {"copies": rates.get("copy_bytes_per_s"), **(rates.get("flops_per_s") or {})}
-    times = {"a launch": rates.get("launch_ms"), "a graph replay": rates.get("graph_replay_ms")}
-    parts = []
-    for name, speed in speeds.items():
-        if speed is not None:
-            unit = "TB/s" if name == "copies" else "TFLOP/s"
-            parts.append(f"{name} {significant(speed / 1e12, 3)} {unit}")
-    parts += [f"{name} {significant(1000 * ms, 2)} µs" for name, ms in times.items() if ms]
-    return ", ".join(parts)
+    scales = [("copies", rates.get("copy_bytes_per_s"), 1e-12, 3, "TB/s")]
+    for dtype, speed in (rates.get("flops_per_s") or {}).items():
+        scales.append((dtype, speed, 1e-12, 3, "TFLOP/s"))
+    scales.append(("a launch", rates.get("launch_ms"), 1000, 2, "µs"))
+    scales.append(("a graph replay", rates.get("graph_replay_ms"), 1000, 2, "µs"))
+    return ", ".join(
+        f"{name} {significant(scale * value, digits)} {unit}"
+        for name, value, scale, digits, unit in scales
+        if value is not None
+    )

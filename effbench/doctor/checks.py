@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from effbench.doctor import calibration, gpu
 from effbench.doctor.finding import Finding, Machine, good, problem, warning
-from effbench.errors import ConfigError, SchemaError, StoreError, WorkerError
+from effbench.errors import ConfigError, StoreError, WorkerError
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.metrics import format_bytes
 from effbench.store.connect import sqlite_file
@@ -45,6 +46,7 @@ SPOILS = {
 OFF = ("", "0", "false", "no", "off")
 MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
 LEAST_FREE = 2 * 2**30
+USE_ANOTHER = "choose another database with --db"
 
 Check = Callable[[Machine], Iterator[Finding]]
 
@@ -122,31 +124,31 @@ def variables(machine: Machine) -> Iterator[Finding]:
 # --- the host ---
 
 
-def quota(machine: Machine) -> float | None:
-    """Return the number of cores that the control groups (version 2) allow; None without a
+def quota(machine: Machine) -> float:
+    """Return the number of cores that the control groups (version 2) allow; infinite without a
     limit."""
-    mount = machine.root / "sys/fs/cgroup"
-    lines = machine.text("proc/self/cgroup").splitlines()
-    group = mount / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
-    limits = []
-    for folder in (group, *group.parents):  # a container may see only its own group, as the root
-        allowed, _, period = machine.text(folder / "cpu.max").partition(" ")
-        if folder.is_relative_to(mount) and allowed.isdigit():
-            limits.append(int(allowed) / int(period))
-    return min(limits, default=None)
+    mount, cores = machine.root / "sys/fs/cgroup", math.inf
+    # a container may see only its own group, as the root
+    group = mount / machine.text("proc/self/cgroup").rpartition("::")[2].strip("/")
+    while group.is_relative_to(mount):
+        allowed, _, period = machine.text(group / "cpu.max").partition(" ")
+        if allowed.isdigit():
+            cores = min(cores, int(allowed) / int(period))
+        group = group.parent
+    return cores
 
 
 def load(machine: Machine) -> Iterator[Finding]:
     """Yield the load of the cores that this process may use, and a limit of their time."""
     cores = len(os.sched_getaffinity(0))
-    allowed = min(cores, quota(machine) or cores)
+    allowed = min(cores, quota(machine))
     busy = float((machine.text("proc/loadavg") or "0").split()[0])
     what = f"CPU load {busy:.1f} (mean of one minute) on {allowed:g} usable cores"
-    if busy > MOST_LOAD * allowed:
+    if busy <= MOST_LOAD * allowed:
+        yield good(what)
+    else:
         effect = "launch-bound cells are slower and noisier"
         yield warning(what, effect, "wait until other work has ended")
-    else:
-        yield good(what)
     if allowed < cores:
         yield warning(
             f"CPU quota of {allowed:g} out of {cores} cores (cgroup)",
@@ -174,24 +176,21 @@ def governor(machine: Machine) -> Iterator[Finding]:
 
 def disk_space(machine: Machine) -> Iterator[Finding]:
     # XDG_CACHE_HOME also moves the caches that executor.cache_dir leaves in the user's cache folder
-    folders = [("compile caches", cache_folder(None), "XDG_CACHE_HOME")]
+    yield room_in(cache_folder(None), "compile caches", "XDG_CACHE_HOME")
     with suppress(StoreError):  # `database` reports a wrong URL
         if file := sqlite_file(machine.db):
-            folders.append(("the database", file.parent, "db="))
-    for what, folder, setting in folders:
-        yield room_in(what, folder, setting)
+            yield room_in(file.parent, "the database", "db=")
 
 
-def room_in(what: str, folder: Path, setting: str) -> Finding:
+def room_in(folder: Path, what: str, setting: str) -> Finding:
     """Return a finding about the free space of a folder, which the first sweep may create."""
-    parents = (folder.absolute(), *folder.absolute().parents)
-    existing = next(path for path in parents if os.access(path, os.F_OK))
+    existing = folder.absolute()
+    while not os.access(existing, os.F_OK):
+        existing = existing.parent
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        return problem(
-            f"{existing} is not a writable folder for {what}",
-            "no sweep can run",
-            f"make it writable, or choose another folder with {setting}",
-        )
+        fix = f"make it writable, or choose another folder with {setting}"
+        text = f"{existing} is not a writable folder for {what}"
+        return problem(text, "no sweep can run", fix)
     free = shutil.disk_usage(existing).free
     room = f"{format_bytes(free)} free for {what} ({folder})"
     if free >= LEAST_FREE:
@@ -209,13 +208,10 @@ def database(machine: Machine) -> Iterator[Finding]:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
         what, _, fix = str(error).partition("\n")
-        if not isinstance(error, SchemaError):
-            fix = fix or "choose another database with --db"
-        yield problem(what, "sweeps cannot be read or recorded there", fix)
+        yield problem(what, "sweeps cannot be read or recorded there", fix or USE_ANOTHER)
         return
     if file is not None and not os.access(file, os.W_OK):
-        fix = "make it writable, or use another --db"
-        yield problem(f"{file} is read-only", "no sweep can be recorded in it", fix)
+        yield problem(f"{file} is read-only", "no sweep can be recorded in it", USE_ANOTHER)
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {

@@ -27,21 +27,23 @@ def visible(machine: Machine) -> Iterator[Finding]:
     if gpus:
         return
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
-    what = f"torch sees no CUDA device; the driver has {installed}"
-    effect = (
-        "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"
-        " or energy"
+    level, fix = (
+        problem,
+        "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why",
     )
     if not installed:
+        level = note
         fix = "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
-        yield note(what, effect, fix)
     elif not machine.probed["environment"]["cuda_version"]:
-        yield problem(what, effect, "install a CUDA build of torch: this one is built without CUDA")
+        fix = "install a CUDA build of torch: this one is built without CUDA"
     elif "CUDA_VISIBLE_DEVICES" in machine.environ:  # probably hidden on purpose
-        yield note(what, effect, "unset CUDA_VISIBLE_DEVICES")
-    else:
-        fix = "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why"
-        yield problem(what, effect, fix)
+        level, fix = note, "unset CUDA_VISIBLE_DEVICES"
+    yield level(
+        f"torch sees no CUDA device; the driver has {installed}",
+        "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"
+        " or energy",
+        fix,
+    )
 
 
 def nvml(machine: Machine) -> Iterator[Finding]:

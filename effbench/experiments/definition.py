@@ -23,6 +23,8 @@ AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
 #: Start of the settings that cells hold only as arguments of their module, such as model.arch.
 OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
+#: Constants that are read without running the file.
+CONSTANTS = ("GPU_SECONDS", "NEEDS", "SWEEPS")
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Experiment:
     name: str
     question: str
     path: Path
-    gpu_seconds: float | None
+    gpu_seconds: float
     sweeps: Mapping[str, Sequence[str]]
     claims: Sequence[Claim]
     checks: Sequence[str] = ()
@@ -143,33 +145,42 @@ def find(words: Sequence[str]) -> list[Experiment]:
 def outline(path: Path) -> Experiment:
     """Return an experiment's question, constants and claims (without their functions), without
     running its file and so without importing torch. Raises ConfigError."""
-    values: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
-    claims = []
-    node: ast.AST | None = None
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                if node.targets[0].id in values:
-                    values[node.targets[0].id] = ast.literal_eval(node.value)
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
-                settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
-                claims.append(Claim(*map(ast.literal_eval, node.args), **settings))
+        return outline_of(ast.parse(path.read_text(encoding="utf-8")), path)
     # unreadable, no Python, no literal, no argument of Claim, or nested too deep
     except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        line = f", line {node.lineno}" if isinstance(node, ast.stmt | ast.expr) else ""
         raise ConfigError(
-            f"cannot read the experiment {path}{line}: {one_line(error)} (constants and arguments"
-            " of Claim must be literals)"
+            f"cannot read the experiment {path}: {one_line(error)} (constants and arguments of"
+            " Claim must be literals)"
         ) from error
+
+
+def outline_of(tree: ast.Module, path: Path) -> Experiment:
+    constants: dict[str, Any] = {}
+    claims = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            name = getattr(node.targets[0], "id", None)
+            if name in CONSTANTS:
+                constants[name] = ast.literal_eval(node.value)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
+            claims.append(claim_of(node))
+    needs = constants.get("NEEDS")
+    question, _, _ = (ast.get_docstring(tree) or "").partition("\n\n")
     return Experiment(
         name=path.stem.replace("_", "-"),
-        question=" ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()),
+        question=" ".join(question.split()),
         path=path,
-        gpu_seconds=values["GPU_SECONDS"],
-        sweeps=values["SWEEPS"],
-        claims=[replace(claim, needs=claim.needs or values["NEEDS"]) for claim in claims],
+        gpu_seconds=constants.get("GPU_SECONDS", 0),
+        sweeps=constants.get("SWEEPS", {}),
+        claims=[replace(claim, needs=claim.needs or needs) for claim in claims],
     )
+
+
+def claim_of(call: ast.Call) -> Claim:
+    values = [ast.literal_eval(node) for node in call.args]
+    settings = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    return Claim(*values, **settings)
 
 
 def load(path: Path) -> Experiment:
@@ -220,18 +231,26 @@ def faults(experiment: Experiment) -> Iterator[str]:
     ):
         yield f"SWEEPS: expected name -> list of overrides, got {sweeps!r}"
         return
-    columns, known = (*AXES, *experiment.swept), ["rows", *sweeps, *experiment.checks]
     counts = Counter(claim.id for claim in experiment.claims)
     for claim in experiment.claims:
-        label, inputs = f"claim {claim.id}", set(claim.inputs)
+        label = f"claim {claim.id}"
         if counts[claim.id] > 1:
             yield f"{label} is defined twice; change one id"
         if (claim.function is None) == (claim.not_measurable is None):
             yield f"{label} needs either a function at the top level of the file or not_measurable"
-        if claim.function and not (inputs and inputs <= set(known)):
-            text = ", ".join(claim.inputs)
-            yield f"{label}: its function takes {text}; expected some of {', '.join(known)}"
-        if not set(claim.axes) <= set(columns):
-            yield f"{label}: each: expected columns among {', '.join(columns)}, got {claim.each!r}"
-        if claim.axes and len(inputs - set(experiment.checks)) != 1:
-            yield f"{label}: each splits the rows of one sweep; take exactly one"
+        elif claim.function:
+            yield from (f"{label}: {fault}" for fault in input_faults(claim, experiment))
+
+
+def input_faults(claim: Claim, experiment: Experiment) -> Iterator[str]:
+    """Yield what is wrong in the parameters of a claim's function, and in `each`."""
+    inputs = set(claim.inputs)
+    known = ["rows", *experiment.sweeps, *experiment.checks]
+    if not inputs or not inputs <= set(known):
+        text = ", ".join(claim.inputs)
+        yield f"its function takes {text}; expected some of {', '.join(known)}"
+    columns = [*AXES, *experiment.swept]
+    if not set(claim.axes) <= set(columns):
+        yield f"each: expected columns among {', '.join(columns)}, got {claim.each!r}"
+    if claim.axes and len(inputs - set(experiment.checks)) != 1:
+        yield "each splits the rows of one sweep; take exactly one"

@@ -11,7 +11,6 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from effbench.errors import UsageError
@@ -23,6 +22,8 @@ UNDEFINED = (
     "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
 )
 NO_VALUE = "it has no value"
+#: Titles of statements in the reason of a verdict.
+TITLES = ("holds for", "not for", "open for", "not measured for")
 
 
 class ClaimError(UsageError):
@@ -46,13 +47,17 @@ class Outcome:
     figure: Figure | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether the figure was measured, but its interval decides nothing."""
-        return self.holds is None and self.figure is not None and not self.figure.is_missing
+    def is_measured(self) -> bool:
+        if self.holds is not None:
+            return True
+        return self.figure is not None and not self.figure.is_missing
 
     @property
-    def is_measured(self) -> bool:
-        return self.holds is not None or self.is_open
+    def title(self) -> str:
+        holds, fails, is_open, is_unmeasured = TITLES
+        if not self.is_measured:
+            return is_unmeasured
+        return {True: holds, False: fails, None: is_open}[self.holds]
 
     def __bool__(self) -> bool:
         raise ClaimError(
@@ -113,7 +118,8 @@ class Figure:
     def within(self, low: float, high: float) -> Outcome:
         """Return whether low <= figure <= high."""
         is_within = low <= self.low and self.high <= high
-        return self.outcome(self, is_within, self.high < low or self.low > high)
+        is_outside = self.high < low or self.low > high
+        return self.outcome(self, is_within, is_outside)
 
     def outcome(self, difference: Figure, is_true: bool, is_false: bool) -> Outcome:
         """Return the outcome of a comparison; `difference`: between the figure and the limit."""
@@ -173,8 +179,9 @@ def as_figure(value: Any) -> Figure:
 
 def combine(function: Callable[[float, float], float], left: Number, right: Number) -> Figure:
     """Return the sum, difference, product or ratio of two figures, with its extremes as bounds."""
-    a, b = as_figure(left), as_figure(right)
-    gaps = gaps_of((a, b))
+    a = as_figure(left)
+    b = as_figure(right)
+    gaps = gaps_of([a, b])
     if a.is_missing or b.is_missing:
         return missing(a.why or b.why, gaps)
     if function is operator.truediv and b.low <= 0 <= b.high:
@@ -182,18 +189,26 @@ def combine(function: Callable[[float, float], float], left: Number, right: Numb
             return missing(UNDEFINED, gaps)
         return Figure(a.value / b.value, -math.inf, math.inf, gaps=gaps)
     value = function(a.value, b.value)
-    corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
-    # NaN: an unknown bound times 0, or minus another unknown one
-    known = [value, *(corner for corner in corners if not math.isnan(corner))]
-    return Figure(value, min(known), max(known), gaps=gaps)
+    low = high = value
+    for x in (a.low, a.high):
+        for y in (b.low, b.high):
+            corner = function(x, y)
+            # a comparison with NaN is false: an unknown bound times 0, or minus another
+            if corner < low:
+                low = corner
+            if corner > high:
+                high = corner
+    return Figure(value, low, high, gaps=gaps)
 
 
 def log(number: Number) -> Figure:
     figure = as_figure(number)
     if figure.is_missing or figure.value <= 0:
         return missing(figure.why or UNDEFINED, figure.gaps)
+    value = math.log(figure.value)
     low = math.log(figure.low) if figure.low > 0 else -math.inf
-    return Figure(math.log(figure.value), low, math.log(figure.high), gaps=figure.gaps)
+    high = math.log(figure.high)
+    return Figure(value, low, high, gaps=figure.gaps)
 
 
 # --- helpers of claims ---
@@ -231,11 +246,10 @@ def mean(values: Column) -> Figure:
     """Return the mean; the intervals are taken as independent."""
 
     def of_figures(figures: list[Figure]) -> Figure:
-        count = len(figures)
-        center = sum(figure.value for figure in figures) / count
-        below = math.hypot(*(figure.low - figure.value for figure in figures)) / count
-        above = math.hypot(*(figure.high - figure.value for figure in figures)) / count
-        return Figure(center, center - below, center + above)
+        center = sum(figure.value for figure in figures)
+        below = math.hypot(*(figure.low - figure.value for figure in figures))
+        above = math.hypot(*(figure.high - figure.value for figure in figures))
+        return Figure(center, center - below, center + above) / len(figures)
 
     return reduce(values, of_figures)
 
@@ -247,7 +261,9 @@ def geomean(values: Column) -> Figure:
         if any(figure.value <= 0 for figure in figures):
             return missing(UNDEFINED)
         center = mean([log(figure) for figure in figures])
-        return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
+        low = math.exp(center.low)
+        high = math.exp(center.high)
+        return Figure(math.exp(center.value), low, high)
 
     return reduce(values, of_figures)
 
@@ -264,9 +280,10 @@ def highest(values: Column) -> Figure:
 
 def extreme(values: Column, choose: Callable[[Iterable[float]], float]) -> Figure:
     def of_figures(figures: list[Figure]) -> Figure:
+        value = choose(figure.value for figure in figures)
         low = choose(figure.low for figure in figures)
         high = choose(figure.high for figure in figures)
-        return Figure(choose(figure.value for figure in figures), low, high)
+        return Figure(value, low, high)
 
     return reduce(values, of_figures)
 

@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Columns of a result that say how its figures came about.
-TEXTS = frozenset({"marked", "disturbance", "speedup_from", "speedup_disturbance"})
+TEXTS = ("marked", "disturbance", "speedup_from", "speedup_disturbance")
 #: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
 MARKED = "marked"
 #: Columns of the view -> start of the parameters that belong to them.
 OF_VIEW = {"mode": "mode.name", "model": "model.name"}
 
+#: A row of the view, or of a frame.
+Row = Mapping[str, Any]
+
 
 def frame_of(
-    rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str], with_marks: bool = False
+    rows: Sequence[Row], paths: Mapping[str, str], with_marks: bool = False
 ) -> pd.DataFrame:
     """Return one line per row: figures with intervals as Figure, and missing figures for a row that
     is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed, so
@@ -54,7 +57,7 @@ def frame_of(
     return frame
 
 
-def gap_of(row: Mapping[str, Any], name: str, title: str) -> Gap | None:
+def gap_of(row: Row, name: str, title: str) -> Gap | None:
     """Return why a row has no figure of this name that decides something. Speedups have marks of
     their own."""
     if row["status"] != Status.OK:
@@ -66,7 +69,7 @@ def gap_of(row: Mapping[str, Any], name: str, title: str) -> Gap | None:
     return Gap(title, MARKED, disturbance) if disturbance else None
 
 
-def figure_of(row: Mapping[str, Any], name: str) -> Figure | float | None:
+def figure_of(row: Row, name: str) -> Figure | float | None:
     """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons
     stay open: the interval of a single trial's pairs does not contain the variation between
     processes."""
@@ -105,29 +108,33 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
     """
     import pandas as pd
 
-    if len(setting) != 1 or any(len(values) != 2 for values in setting.values()):
-        raise ClaimError("ratio() takes one setting and two values: mode=['eager', 'default']")
-    ((name, (upper, lower)),) = setting.items()
-    column_of(rows, column)
+    try:
+        ((name, (upper, lower)),) = setting.items()
+    except ValueError as error:
+        how = "ratio() takes one setting and two values: mode=['eager', 'default']"
+        raise ClaimError(how) from error
+    path = rows.attrs["paths"].get(name, name)
+    figures = column_of(rows, column)
     tops: dict[Hashable, Figure] = {}
-    for _, row in where(rows, **{name: upper}).iterrows():
-        cell, figure = identity(row, rows.attrs["paths"].get(name, name)), as_figure(row[column])
-        if (cell, row["sweep_id"]) in tops:
+    for index, row in where(rows, **{name: upper}).iterrows():
+        cell = identity(row, path)
+        key = (cell, row["sweep_id"])
+        if key in tops:
             raise ClaimError(
                 f"ratio(): several rows have {name} = {upper} and are otherwise the same cell"
             )
-        tops[cell, row["sweep_id"]] = figure
-        if not figure.is_missing:
-            tops[cell] = figure
+        tops[key] = as_figure(figures[index])
+        if not tops[key].is_missing:
+            tops[cell] = tops[key]
     ratios = {}
     for index, row in where(rows, **{name: lower}).iterrows():
-        cell = identity(row, rows.attrs["paths"].get(name, name))
+        cell = identity(row, path)
         top = tops.get((cell, row["sweep_id"]), tops.get(cell))
-        ratios[index] = as_figure(top) / row[column]
+        ratios[index] = as_figure(top) / figures[index]
     return pd.Series(ratios, name=f"{column}, {upper} ÷ {lower}", dtype=object)
 
 
-def identity(row: Mapping[str, Any], path: str) -> Hashable:
+def identity(row: Row, path: str) -> Hashable:
     """Return a key of a cell and its environment without one parameter (or the whole mode or
     model). A model's inputs depend on its settings, so they are omitted with any of these."""
     omitted = path.partition(".")[0] if path in OF_VIEW.values() else path

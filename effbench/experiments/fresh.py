@@ -48,7 +48,8 @@ def in_fresh_process(
             "error": f"not done after {timeout_s:g} s",
         }
     if done.stdout:
-        return json.loads(done.stdout)
+        facts: dict[str, Any] = json.loads(done.stdout)
+        return facts
     code = done.returncode
     died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     return {
@@ -63,7 +64,8 @@ def main() -> None:
     os.dup2(2, 1)  # printed text must not mix with the answer
     file, name, device, hide, settings = json.load(sys.stdin)
     for package in hide:
-        sys.modules[package] = None  # type: ignore[assignment] - None makes the import fail
+        # None makes the import fail
+        sys.modules[package] = None  # type: ignore[assignment]
     import torch
 
     from effbench.experiments.checks import attempt

@@ -14,14 +14,17 @@ from effbench.experiments.facts import Facts
 from effbench.experiments.figures import (
     NO_VALUE,
     OPEN,
+    TITLES,
     ClaimError,
     Figure,
+    Gap,
     NotMeasuredError,
     Outcome,
     as_figure,
     gaps_of,
 )
 from effbench.experiments.frames import split
+from effbench.labels import grouped
 from effbench.printable import describe, listed, one_line
 from effbench.store.decisions import ClaimVerdict
 
@@ -62,9 +65,10 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     if not claim.axes:
         answer = call(claim, inputs)
         return judge_parts(claim, answer, parts_of(answer, ""))
-    answer, parts = Answer(None), []
+    answer = Answer(None)
     with suppress(ClaimError):  # interval() finds one row in each part, but several in all
         answer = call(claim, inputs)
+    parts = []
     ((name, frame),) = frames.items()
     for label, rows in split(frame, claim.axes):
         parts += parts_of(call(claim, {**inputs, name: rows}), label)
@@ -76,26 +80,24 @@ def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgemen
     without measurements stays open."""
     figures = [part.outcome.figure for part in parts]
     gaps = gaps_of(figure for figure in figures if figure is not None)
-    left_out = ""
-    if gaps:
-        names = listed([f"{gap.name} {gap.status}" for gap in gaps], 3)
-        left_out = f"; left out: {names} ({one_line(gaps[0].reason)})"
     measured = [part for part in parts if part.outcome.is_measured]
-    if not measured:
-        if gaps and all(gap.status == Status.UNSUPPORTED for gap in gaps):
-            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, one_line(gaps[0].reason))
-        why = parts[0].outcome.why if parts else "no part of the matrix was measured"
-        return unmeasured(claim, why + left_out)
-    if claim.axes:
-        parts = measured
-    verdict = verdict_of([part.outcome.holds for part in parts])
-    reason = reason_of(verdict, parts) + left_out
-    return Judgement(claim, verdict, reason, value_of(answer), parts, answer.also)
+    if measured:
+        if claim.axes:
+            parts = measured
+        verdict = verdict_of([part.outcome.holds for part in parts])
+        reason = reason_of(verdict, parts) + text_of_gaps(gaps)
+        return Judgement(claim, verdict, reason, value_of(answer), parts, answer.also)
+    statuses = {gap.status for gap in gaps}
+    if statuses == {Status.UNSUPPORTED}:
+        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, one_line(gaps[0].reason))
+    why = parts[0].outcome.why if parts else "no part of the matrix was measured"
+    return unmeasured(claim, why + text_of_gaps(gaps))
 
 
 def unmeasured(claim: Claim, reason: str) -> Judgement:
-    is_unsupported = reason.startswith(Status.UNSUPPORTED)
-    verdict = ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
+    verdict = ClaimVerdict.NOT_MEASURED
+    if reason.startswith(Status.UNSUPPORTED):
+        verdict = ClaimVerdict.NOT_MEASURABLE
     return Judgement(claim, verdict, reason)
 
 
@@ -110,23 +112,27 @@ def verdict_of(outcomes: Sequence[bool | None]) -> ClaimVerdict:
 def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     """Return where the claim holds and where it does not."""
     if len(parts) == 1 and not parts[0].label:
-        texts = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
-        return texts.get(verdict, parts[0].outcome.why)
-    groups = {
-        "holds for": [part for part in parts if part.outcome.holds is True],
-        "not for": [part for part in parts if part.outcome.holds is False],
-        "open for": [part for part in parts if part.outcome.is_open],
-        "not measured for": [part for part in parts if not part.outcome.is_measured],
-    }
-    separator = " · " if any(", " in part.label for part in parts) else ", "
+        words = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
+        return words.get(verdict, parts[0].outcome.why)
+    has_commas = any(", " in part.label for part in parts)
+    groups = grouped(parts, lambda part: part.outcome.title)
     texts = []
-    for title, group in groups.items():
+    for title in TITLES:
+        group = groups.get(title)
         if group:
+            labels = listed([part.label for part in group], 6, " · " if has_commas else ", ")
             why = group[0].outcome.why
             because = "" if why in ("", OPEN) else f" ({why})"
-            labels = listed([part.label for part in group], 6, separator)
             texts.append(f"{title} {labels}{because}")
     return "; ".join(texts)
+
+
+def text_of_gaps(gaps: Sequence[Gap]) -> str:
+    """Return the names of rows that are left out, and the reason of the first one."""
+    if not gaps:
+        return ""
+    names = listed([f"{gap.name} {gap.status}" for gap in gaps], 3)
+    return f"; left out: {names} ({one_line(gaps[0].reason)})"
 
 
 # --- what the claim's function answers ---
@@ -152,9 +158,10 @@ def call(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
 
 def parts_of(answer: Answer, label: str) -> list[Part]:
     if isinstance(answer.holds, Mapping):
-        texts = {text: f"{text}: {label}" if label else text for text in answer.holds}
-        return [Part(texts[text], outcome_of(holds)) for text, holds in answer.holds.items()]
-    outcome, value = outcome_of(answer.holds), value_of(answer)
+        where = f": {label}" if label else ""
+        return [Part(text + where, outcome_of(holds)) for text, holds in answer.holds.items()]
+    outcome = outcome_of(answer.holds)
+    value = value_of(answer)
     if value is None and answer.value is not None and outcome.holds is not None:
         # a comparison with NaN is false, but decides nothing
         outcome = Outcome(None, "its figure was not measured")
@@ -186,17 +193,22 @@ def value_of(answer: Answer) -> Figure | None:
 
 
 def bounds(value: Figure | None) -> dict[str, float]:
-    return {} if value is None else {"value": value.value, "low": value.low, "high": value.high}
+    if value is None:
+        return {}
+    return {"value": value.value, "low": value.low, "high": value.high}
 
 
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        return as_json(value.value if value.is_exact or value.is_missing else bounds(value))
+        has_bounds = not (value.is_exact or value.is_missing)
+        return as_json(bounds(value) if has_bounds else value.value)
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int) else str(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    return str(value)

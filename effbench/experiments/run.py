@@ -9,9 +9,9 @@ measured again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell, Environment, Status
@@ -22,13 +22,14 @@ from effbench.experiments.facts import facts_of, no_facts
 from effbench.experiments.figures import ClaimError
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
+from effbench.labels import grouped
 from effbench.launcher import cells as plan
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.sweeps import recorded_here_first
+from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
@@ -77,7 +78,7 @@ class Run:
     -> rows in order of its cells; `reused`: how many rows were measured before; `checks`: name ->
     status, reason, facts.
 
-    If `interrupted` or `missing` (sweeps that are not stored) is set, nothing was judged.
+    If `interrupted` or `missing` (what is not stored) is set, nothing was judged.
     `mistakes`: errors of claims that use something that does not exist.
     """
 
@@ -142,35 +143,39 @@ class Run:
         like `conduct`."""
         parts, settings = plan.split(jobs)
         machine = self.machine
-        environment_id, has_cuda = machine.environment_id, machine.has_cuda
         is_stored = machine.probed is None
+        environment_id = machine.environment_id
+        has_cuda = machine.has_cuda
         answer = probe(machine.server, parts, settings.baseline_mode, modes_only=is_stored)
         if not is_stored:
             environment_id = Environment(**answer["environment"]).id
             has_cuda = bool(answer["gpus"])
         cells = plan.resolve(parts, has_cuda)
         unwanted, _ = excluded(cells, settings.exclude)
-        wanted = {cell.key: cell for cell in cells if cell not in unwanted}
+        wanted = [cell for cell in cells if cell not in unwanted]
         with Store.open(settings.db, mode="read" if is_stored else "write") as store:
-            cached = partial(cached_rows, store, wanted.values(), environment_id, settings)
+            cached = partial(cached_rows, store, wanted, environment_id, settings)
             rows = []
             if is_stored:
                 rows = cached()
             elif not self.fresh:
                 rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = wanted.keys() - {row["cell_key"] for row in rows}
+            lacking = {cell.key for cell in wanted} - {row["cell_key"] for row in rows}
             if lacking and is_stored:
-                self.missing = (
-                    f"{len(lacking)} of {len(wanted)} cells of the sweep {name} were not measured"
-                    " with these settings"
-                )
+                which = f"{len(lacking)} of {len(wanted)} cells of the sweep {name}"
+                self.missing = f"{which} were not measured with these settings"
             elif lacking:
-                left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
-                self.interrupted = plan.conduct(left, command).state == "interrupted"
+                self.measure(lacking, dict(zip(cells, jobs, strict=True)), command)
                 rows = cached()
-        by_cell = {row["cell_key"]: row for row in rows}
-        self.rows[name] = [by_cell[key] for key in wanted if key in by_cell]
+        order = [cell.key for cell in wanted]
+        self.rows[name] = sorted(rows, key=lambda row: order.index(row["cell_key"]))
+
+    def measure(
+        self, keys: Collection[str], jobs: Mapping[Cell, plan.Job], command: Command
+    ) -> None:
+        left = [job for cell, job in jobs.items() if cell.key in keys]
+        self.interrupted = plan.conduct(left, command).state == "interrupted"
 
     def collect_facts(self) -> None:
         """Collect the facts of the checks, measured or stored."""
@@ -226,10 +231,12 @@ class Run:
     def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
-        checks = {name: self.checks[name] for name in claim.inputs if name in self.checks}
-        rows = [row for name in claim.inputs if name not in checks for row in self.rows_of(name)]
-        sweeps = sorted({row["sweep_id"] for row in rows})
-        overrides = [word for word in self.overrides if key_of(word) != "device"]
+        evidence, sweeps = {}, set()
+        for name in claim.inputs:
+            if name in self.checks:
+                check = self.checks[name]
+                evidence[name] = {key: check[key] for key in ("status", "reason", "facts")}
+            sweeps |= {row["sweep_id"] for row in self.rows_of(name)}
         measured = {
             **bounds(judgement.value),
             "unit": claim.unit,
@@ -239,17 +246,17 @@ class Run:
                 if part.label
             ],
             "also": judgement.also,
-            "sweeps": sweeps,
-            "overrides": overrides if sweeps else [],
-            "evidence": {
-                name: {key: check[key] for key in ("status", "reason", "facts")}
-                for name, check in checks.items()
-            },
+            "sweeps": sorted(sweeps),
+            "overrides": [],
+            "evidence": evidence,
         }
+        if sweeps:
+            overrides = [word for word in self.overrides if key_of(word) != "device"]
+            measured["overrides"] = overrides
         return {
             "claim": claim.id,
             "experiment": self.experiment.name,
-            "sweep_id": sweeps[-1] if sweeps else None,
+            "sweep_id": max(sweeps, default=None),
             "verdict": str(judgement.verdict),
             "reason": judgement.reason,
             "measured": as_json(measured),
@@ -295,26 +302,37 @@ def cached_rows(
     same protocol in this environment. A failed cell is complete after any number of rounds, unless
     it timed out after less than this time. `accepts_marked`: so is a marked one; otherwise it can
     be measured again, perhaps on a quieter host."""
-    cases: dict[str, set[str]] = {}
-    for cell in cells:
-        cases.setdefault(cell.comparison_key, set()).add(cell.key)
+    cases = grouped(cells, lambda cell: cell.comparison_key)
     complete: list[dict[str, Any]] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
             continue
-        rows = {}
-        history = cache(partial(store.history, sweep.id, environment_id))
-        for row in store.results(sweep.id):
-            # a cell may end before the last round if its interval is narrow enough
-            ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
-            is_final = ended or not Status(row["status"]).is_measured
-            if row["status"] == Status.TIMEOUT and row["environment_id"] == environment_id:
-                walls = [trial.wall_s or 0 for trial in history()[row["cell_key"]]]
-                is_final = is_final and max(walls) >= timeout_s
-            is_usable = accepts_marked or not row["marked"]
-            if row["environment_id"] == environment_id and is_final and is_usable:
-                rows[row["cell_key"]] = row
-        for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
-            complete += [rows[key] for key in cases.pop(case)]
+        rows = final_rows(store, sweep, environment_id, timeout_s)
+        if not accepts_marked:
+            rows = {key: row for key, row in rows.items() if not row["marked"]}
+        for case, members in list(cases.items()):
+            keys = [cell.key for cell in members]
+            if rows.keys() >= set(keys):
+                complete += [rows[key] for key in keys]
+                del cases[case]
     return complete
+
+
+def final_rows(
+    store: Store, sweep: SweepInfo, environment_id: str, timeout_s: float
+) -> dict[str, dict[str, Any]]:
+    """Return cell key -> row of the cells that need no further round."""
+    rows = {}
+    for row in store.results(sweep.id):
+        # a cell may end before the last round if its interval is narrow enough
+        has_ended = sweep.state == "completed" or row["trials"] >= sweep.rounds
+        is_final = has_ended or not Status(row["status"]).is_measured
+        if row["environment_id"] == environment_id and is_final:
+            rows[row["cell_key"]] = row
+    timeouts = [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]
+    history = store.history(sweep.id, environment_id) if timeouts else {}
+    for key in timeouts:
+        if max(trial.wall_s or 0 for trial in history[key]) < timeout_s:
+            del rows[key]
+    return rows

@@ -350,8 +350,10 @@ def why_excluded(source: Mapping[str, Any], question: Question) -> str | None:
         return f"{source['status']}: {source['reason'] or 'no reason recorded'}"
     if source.get(question.column) is None:
         return f"no {question.metric} was measured"
-    if limit is not None and memory is None:
+    if limit is None:
+        return None
+    if memory is None:
         return "its memory was not measured (CUDA only); omit --memory"
-    if limit is not None and memory > limit:
+    if memory > limit:
         return f"needs {format_bytes(memory)} of memory, more than allowed"
     return None

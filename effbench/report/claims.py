@@ -90,7 +90,7 @@ def entries(
     records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
         name = str((files or {}).get(experiment, experiment))
-        record = {
+        record: dict[str, Any] = {
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
@@ -114,7 +114,9 @@ def entries(
 
 def shipped_verdicts() -> list[dict[str, Any]]:
     """Return the shipped records of the reference machine, in the form of `entries`."""
-    return json.loads((FOLDER / "verdicts-h200.json").read_text(encoding="utf-8"))
+    text = (FOLDER / "verdicts-h200.json").read_text(encoding="utf-8")
+    records: list[dict[str, Any]] = json.loads(text)
+    return records
 
 
 def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def claims_table(
 def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
     """Return the experiment, linked to a sweep behind the verdict if the site shows one."""
     sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
-    linked = next((sweep_id for sweep_id in sweeps if sweep_id in pages), None)
+    linked = next((sweep_id for sweep_id in sweeps if sweep_id in pages), "")
     sub = f"sweep {linked or sweeps[-1]}" if sweeps else ""
     return Shown(None, record["experiment"], sub=sub, link=pages.get(linked, ""))
 

@@ -37,15 +37,14 @@ def test_the_last_attempt_counts_and_only_ok():
     trials[2]["disturbance"] = "throttled"
     again = {**trials[3], "attempt": 1, "latency_ms": 1.5}
     found = judged(None, cell, trials=[*trials, again, *rows(a_cell(bs=2), [9.0] * 6)])
-    assert (found.trials, found.statuses, found.reason) == (
-        5,
-        {"ok": 5, "marked": 1},
-        "throttled",
-    )
-    assert found.median_ms == pytest.approx(1.5 ** (1 / 5))
+    assert (found.trials, found.reason) == (5, "throttled")
+    assert found.sd == pytest.approx(math.log(1.5) / 5**0.5)
     finding = calibration.finding_about(found)
-    assert (finding.level, "1 marked (throttled)" in finding.what) == ("warning", True)
-    assert calibration.finding_about(judged([1.0, 1.1] * 3)) is None
+    assert (finding.level, finding.what) == (
+        "warning",
+        "calibration cell the cell: only 5 trials count (throttled)",
+    )
+    assert judged([1.0, 1.1] * 3).reason is None
 
 
 def test_a_kind_is_as_noisy_as_its_noisiest_cell():
@@ -126,7 +125,9 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
         calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True, host={})
     sweeps.end, sweeps.status = "completed", "error"
     failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True, host={})
-    assert {finding.level for finding in failures} == {"problem"} and "10 error" in failures[0].what
+    assert {finding.level for finding in failures} == {
+        "problem"
+    } and "only 0 trials count" in failures[0].what
     assert stored_noise(sweeps, answer) is None
 
 

@@ -94,7 +94,7 @@ MISTAKES = [
         "[1]",
         "SWEEPS: expected name -> list of overrides",
     ),
-    (', unit="×"', ', unti="×"', "line 22: Claim.__init__() got an unexpected keyword"),
+    (', unit="×"', ', unti="×"', "got an unexpected keyword argument 'unti'"),
     ('"about"', '"wider"', "claim wider is defined twice"),
     ('each="bs"', 'each="batch"', "claim wider: each: expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),

@@ -185,7 +185,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     # judged again from what is stored: nothing runs, and the verdicts are the same
     with Store.open(db) as store:
         elsewhere = Machine.stored(machine.server, *store.environments())
-    assert Run(mine, elsewhere, db, QUICK).execute().missing is None and len(stored(db)[1]) == 1
+    assert Run(mine, elsewhere, db, QUICK).execute().missing == "" and len(stored(db)[1]) == 1
     assert stored(db)[0]["slower"]["measured"] == rows["slower"]["measured"]
     other = Run(mine, elsewhere, db, [*QUICK, "bs=1,2,3"]).execute()
     assert (
