@@ -36,17 +36,21 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     rows = list(rows)
     if not rows:
         raise NothingFoundError("this sweep has no results yet")
-    fixed = [row for row in rows if "stream.name" not in flatten(row.get("params") or {})]
-    labelled = label_rows(fixed)
+    labelled = label_rows(row for row in rows if not is_of_stream(row))
     named = [row for row in labelled if model in (None, row.case, row.labels["model"])]
-    if not named:
+    cases = list(dict.fromkeys(row.case for row in named))
+    if not cases:
         known = ", ".join(dict.fromkeys(row.case for row in labelled))
         known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )
-    case = the_only(list(dict.fromkeys(row.case for row in named)), "--model")
-    return [row for row in labelled if row.case == case]
+    case = the_only(cases, "--model")
+    return [row for row in named if row.case == case]
+
+
+def is_of_stream(row: Mapping[str, Any]) -> bool:
+    return "stream.name" in flatten(row.get("params") or {})
 
 
 def rows_at(
@@ -77,12 +81,14 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
     the newest. Raises NothingFoundError without any result of the model."""
     weights: dict[str, tuple[int, ...]] = {}
     for sweep in recorded_here_first(store.sweeps()):
+        if sweep.state != "completed":
+            continue
         rows = [row for row in store.results(sweep.id) if row["model"] == model]
         ok = [row for row in rows if row["status"] == Status.OK]
-        if sweep.state == "completed" and ok:
-            at_size = [row for row in ok if bs in (None, row["bs"])]
-            unmarked = [row for row in at_size if not row["marked"]]
-            trials = sum(row["trials"] for row in at_size)
+        at_size = [row for row in ok if bs in (None, row["bs"])]
+        unmarked = [row for row in at_size if not row["marked"]]
+        trials = sum(row["trials"] for row in at_size)
+        if ok:
             weights[sweep.id] = (len(unmarked), len(at_size), trials, len(ok))
     if not weights:
         raise NothingFoundError(
@@ -239,33 +245,35 @@ class Recommendation:
 
     def why(self) -> str:
         """Return the baseline's bottleneck, and what the mode changes."""
-        row = self.table.get(self.question.metric, next(iter(self.table.values())))
-        return reason(replace(row, leader=self.mode.mode, tied=[tie.mode for tie in self.ties]))
+        first, *_ = self.table.values()
+        row = self.table.get(self.question.metric, first)
+        tied = [tie.mode for tie in self.ties]
+        return reason(replace(row, leader=self.mode.mode, tied=tied))
 
     def other_winners(self) -> list[str]:
         """Return which modes are best in another quantity: `default wins period`."""
         if self.race:
             return []
-        others = {name: row for name, row in self.table.items() if name != self.question.metric}
-        return [f"{outcome_of(row)} {name}" for name, row in others.items() if row.best]
+        others = [name for name in self.table if name != self.question.metric]
+        return [
+            f"{outcome_of(self.table[name])} {name}" for name in others if self.table[name].best
+        ]
 
 
 def recommend(
     rows: Sequence[LabelledRow], question: Question, race: Race | None = None
 ) -> Recommendation:
     """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
-    reasons = {row.mode: why_excluded(row.source, question) for row in rows}
-    excluded = {mode: text for mode, text in reasons.items() if text}
-    if len(excluded) == len(rows):
-        modes = grouped(excluded, lambda mode: excluded[mode])
-        lost = "; ".join(f"{', '.join(names)} ({text})" for text, names in modes.items())
-        raise NothingFoundError(f"no mode is left: {lost}")
-    ok = [row for row in rows if row.source["status"] == Status.OK]
-    bases = [row.source for row in ok if is_baseline(row, question.baseline_mode)]
+    excluded = exclude(rows, question)
     kept = [row for row in rows if row.mode not in excluded]
     if race and not is_valid(race, kept):
         race = None
-    candidates = [candidate_of(row, [*bases, {}][0], question, race) for row in kept]
+    base: Mapping[str, Any] = {}
+    for row in rows:
+        if is_baseline(row, question.baseline_mode) and row.source["status"] == Status.OK:
+            base = row.source
+            break
+    candidates = [candidate_of(row, base, question, race) for row in kept]
 
     def rank(candidate: Candidate) -> tuple[bool, bool, float]:
         is_out = candidate.eliminated is not None and not question.calls
@@ -276,33 +284,59 @@ def recommend(
     return Recommendation(question, rows, ranked, ties, excluded, race)
 
 
+def exclude(rows: Sequence[LabelledRow], question: Question) -> dict[str, str]:
+    """Return the modes that cannot be chosen, and why. Raises NothingFoundError if no mode is
+    left."""
+    excluded = {}
+    for row in rows:
+        reason = why_excluded(row.source, question)
+        if reason:
+            excluded[row.mode] = reason
+    if len(excluded) < len(rows):
+        return excluded
+    texts = []
+    for reason, modes in grouped(excluded, lambda mode: excluded[mode]).items():
+        texts.append(f"{', '.join(modes)} ({reason})")
+    raise NothingFoundError(f"no mode is left: {'; '.join(texts)}")
+
+
 def is_valid(race: Race, rows: Sequence[LabelledRow]) -> bool:
     """Return whether a race is one of these results. If a round was measured again, the race would
     have gone otherwise with its new figure."""
-    trials = {row.source["cell_key"]: row.source["trials"] for row in rows}
-    is_known = trials.keys() <= race.estimates.keys()
-    return is_known and all(trials.get(key, 0) <= n for key, n in race.eliminated.items())
+    for row in rows:
+        key = row.source["cell_key"]
+        if key not in race.estimates:
+            return False
+        if key in race.eliminated and row.source["trials"] > race.eliminated[key]:
+            return False
+    return True
 
 
 def candidate_of(
     row: LabelledRow, base: Mapping[str, Any], question: Question, race: Race | None
 ) -> Candidate:
     """Return a row as a candidate. `base`: the baseline's result, empty if it failed."""
-    source, column = row.source, question.column
-    cold, warm = source.get("compile_cold_s"), source.get("compile_warm_s")
+    source = row.source
+    call_ms = source[question.column]
+    cold = source.get("compile_cold_s")
+    warm = source.get("compile_warm_s")
     # modes that do not compile still capture or trace: use the time to the first output
-    known = [value for value in (cold, warm, source.get("first_call_s")) if value is not None]
-    prepare_s, call_ms = [*known, 0.0][0], source[column]
-    gain_low = source.get(INTERVALS[TIMES[column]][0])
-    is_slower = gain_low is not None and gain_low <= 1
+    times = [cold, warm, source.get("first_call_s"), 0.0]
+    prepare_s = next(time for time in times if time is not None)
+    score_ms = call_ms
+    if question.calls:
+        score_ms += 1000 * prepare_s / question.calls
+    is_comparable = not (source is base or source.get("marked") or base.get("marked"))
+    gain_low = source.get(INTERVALS[TIMES[question.column]][0])
     break_even = None
-    if source is not base and not (is_slower or source.get("marked") or base.get("marked")):
-        break_even = break_even_calls(prepare_s, base.get(column) or 0.0, call_ms)
+    if is_comparable and (gain_low is None or gain_low > 1):
+        base_ms = base.get(question.column) or 0.0
+        break_even = break_even_calls(prepare_s, base_ms, call_ms)
     return Candidate(
         mode=row.mode,
         source=source,
         call_ms=call_ms,
-        score_ms=call_ms + (1000 * prepare_s / question.calls if question.calls else 0.0),
+        score_ms=score_ms,
         prepare_s=prepare_s,
         is_warm=cold is None and warm is not None,
         is_marked=bool(source.get("marked")),
@@ -314,22 +348,29 @@ def candidate_of(
 def ties_of(ranked: Sequence[Candidate], question: Question, race: Race | None) -> list[Candidate]:
     """Return the candidates whose difference from the first one is not significant."""
     best, *others = ranked
-    rivals = [candidate for candidate in others if not (candidate.is_marked or best.is_marked)]
+    if best.is_marked:
+        return []
+    rivals = [candidate for candidate in others if not candidate.is_marked]
     if race and question.calls:
-        best_score = race_score(race, best)
-        return [rival for rival in rivals if not is_less(best_score, race_score(race, rival))]
+        score = race_score(race, best)
+        return [rival for rival in rivals if not is_less(score, race_score(race, rival))]
     if race:
         return [rival for rival in rivals if rival.eliminated is None]
-    scored = [with_preparation(candidate, question.column) for candidate in (best, *rivals)]
-    _, tied = least(scored, question.column)
-    ties = [rivals[place - 1] for place in tied]
-    # without intervals all tie, but a preparation alone may cost more than all of the best mode
-    return [rival for rival in ties if rival.score_ms - rival.call_ms <= best.score_ms]
+    column = question.column
+    scored = [with_preparation(candidate, column) for candidate in (best, *rivals)]
+    ties = []
+    for place in least(scored, column)[1]:
+        rival = rivals[place - 1]
+        # without intervals all tie, but a preparation alone may cost more than all of the best mode
+        if rival.score_ms - rival.call_ms <= best.score_ms:
+            ties.append(rival)
+    return ties
 
 
 def with_preparation(candidate: Candidate, column: str) -> dict[str, Any]:
     """Return the result with its part of the preparation in its time per call."""
-    source, more_ms = dict(candidate.source), candidate.score_ms - candidate.call_ms
+    source = dict(candidate.source)
+    more_ms = candidate.score_ms - candidate.call_ms
     for name in (column, *INTERVALS[column]):
         if source.get(name) is not None:
             source[name] += more_ms
@@ -338,9 +379,11 @@ def with_preparation(candidate: Candidate, column: str) -> dict[str, Any]:
 
 def race_score(race: Race, candidate: Candidate) -> LogEstimate:
     """Return the logarithm of a score; only the time per call makes it uncertain."""
-    call, score_ms = race.estimates[candidate.source["cell_key"]], candidate.score_ms
-    error = None if call.error is None else call.error * candidate.call_ms / score_ms
-    return LogEstimate(math.log(score_ms), error, call.df)
+    call = race.estimates[candidate.source["cell_key"]]
+    error = call.error
+    if error is not None:
+        error *= candidate.call_ms / candidate.score_ms
+    return LogEstimate(math.log(candidate.score_ms), error, call.df)
 
 
 def why_excluded(source: Mapping[str, Any], question: Question) -> str | None:

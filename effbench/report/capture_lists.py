@@ -69,7 +69,8 @@ def value_at(curve: Curve, size: int) -> float:
     if not curve:
         return math.inf
     sizes = sorted(curve)
-    return float(np.interp(size, sizes, [curve[known] for known in sizes], right=math.inf))
+    values = [curve[known] for known in sizes]
+    return float(np.interp(size, sizes, values, right=math.inf))
 
 
 def costs_of(
@@ -80,25 +81,27 @@ def costs_of(
     settings match."""
     column = CALL[metric]
     of_case = rows_of_case(rows, model)
-    named = list(dict.fromkeys(row.mode for row in of_case if mode in (row.mode, row.base_mode)))
-    graphs = [row for row in of_case if row.mode == the_only(named or [mode], "--mode")]
+    case = of_case[0].case
+    named = [row for row in of_case if mode in (row.mode, row.base_mode)]
+    modes = list(dict.fromkeys(row.mode for row in named))
+    graphs = [row for row in named if row.mode == the_only(modes, "--mode")]
     timed = curve_of(graphs, column)
     if not timed:
-        others = {row.mode: None for row in of_case if curve_of([row], column)}
+        others = dict.fromkeys(row.mode for row in of_case if curve_of([row], column))
         raise NothingFoundError(
-            f"no ok result of mode {mode} with a {metric} for {of_case[0].case}; others:"
+            f"no ok result of mode {mode} with a {metric} for {case}; others:"
             f" {', '.join(others) or 'none'}"
         )
-    graph_ms = curve_of(unmarked(graphs), column) or timed
     eagers = [row for row in of_case if row.base_mode == eager]
+    counted = curve_of(unmarked(graphs), column)
     return Costs(
-        graph_ms=graph_ms,
+        graph_ms=counted or timed,
         eager_ms=curve_of(unmarked(eagers), column) or curve_of(eagers, column),
         pool_bytes=curve_of(graphs, "graph_pool_bytes"),
         failed=frozenset(row.labels["bs"] for row in graphs if row.source["status"] != "ok"),
-        case=of_case[0].case,
-        mode=named[0],
-        marked=frozenset(timed.keys() - curve_of(unmarked(graphs), column).keys()),
+        case=case,
+        mode=modes[0],
+        marked=frozenset(timed.keys() - counted.keys()),
     )
 
 
@@ -161,7 +164,8 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
     graph failed. Costs are linear between candidates, so no other size can be better. Raises
     UsageError for more than MOST_SIZES of them.
     """
-    first, last = min(costs.graph_ms), max(costs.graph_ms)
+    first = min(costs.graph_ms)
+    last = max(costs.graph_ms)
     within = {size for size in trace if first <= size <= last}
     sizes = sorted((costs.graph_ms.keys() | within) - costs.failed)
     if len(sizes) > MOST_SIZES:
@@ -170,37 +174,64 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
             " trace up"
         )
     plain_ms = {size: count * costs.call_ms(None, size) for size, count in trace.items()}
-    without_graphs = sum(plain_ms.values())
+    lists = all_lists(sizes, trace, plain_ms, costs)
+    total_ms = lists.total_ms
+    if budget_bytes is not None:
+        total_ms = np.where(lists.memory_bytes <= budget_bytes, total_ms, np.inf)
+    without_graphs_ms = sum(plain_ms.values())
+    most_ms = min(without_graphs_ms, np.min(total_ms)) * (1 + ROUNDING)
+    if not math.isfinite(most_ms):
+        return None
+    chosen: list[int] = []
+    if without_graphs_ms > most_ms:
+        # unknown memory is infinite, like lists that are too slow
+        known = np.minimum(lists.memory_bytes, np.finfo(float).max)
+        lightest = np.where(total_ms <= most_ms, known, np.inf).argmin()
+        chosen = [sizes[place] for place in lists.places(int(lightest))]
+    return evaluate("advised", chosen, trace, costs)
+
+
+@dataclass(frozen=True)
+class BestLists:
+    """For each number of graphs (rows) and largest size (columns) the list with the least time for
+    a trace: its total time, its memory, and the place of its second largest size."""
+
+    total_ms: np.ndarray
+    memory_bytes: np.ndarray
+    before: np.ndarray
+
+    def places(self, index: int) -> list[int]:
+        """Return the places of the sizes of the list at this index of the flattened arrays."""
+        row, place = divmod(index, self.total_ms.shape[1])
+        places = [place]
+        for befores in self.before[:row][::-1]:
+            place = int(befores[place])
+            places.insert(0, place)
+        return places
+
+
+def all_lists(
+    sizes: Sequence[int], trace: Trace, plain_ms: Mapping[int, float], costs: Costs
+) -> BestLists:
+    """Return the best lists of these sizes, which ascend, by dynamic programming. `plain_ms`: time
+    of all calls of a size without a graph."""
+    places = range(len(sizes))
     calls = np.array([sum(trace[size] for size in trace if size <= end) for end in sizes])
     rest_ms = np.array([sum(plain_ms[size] for size in trace if size > end) for end in sizes])
     call_ms = np.array([costs.call_ms(size, size) for size in sizes])
-    pool = np.zeros(len(sizes))
+    pool_bytes = np.zeros(len(sizes))
     if costs.pool_bytes:
-        pool = np.array([value_at(costs.pool_bytes, size) for size in sizes])
+        pool_bytes = np.array([value_at(costs.pool_bytes, size) for size in sizes])
     # steps[i, j]: cost of the calls between sizes i and j, which run graph j
-    later = np.triu(np.ones((len(sizes), len(sizes))), 1)
-    steps = np.where(later, (calls - calls[:, None]) * call_ms, np.inf)
-    cost = calls * call_ms
-    totals, memory, before = [], [], []
-    for count in range(1, len(sizes) + 1):  # lists of `count` graphs, by their largest size
-        needed = pool + count * PER_GRAPH_BYTES
-        fits = budget_bytes is None or needed <= budget_bytes
-        totals.append(np.where(fits, cost + rest_ms, np.inf))
-        memory.append(needed)
-        longer = cost[:, None] + steps
-        before.append(longer.argmin(axis=0))
-        cost = longer.min(axis=0)
-    most = min(without_graphs, np.min(totals)) * (1 + ROUNDING)
-    if not math.isfinite(most):
-        return None
-    chosen: list[int] = []
-    if without_graphs > most:
-        # unknown memory is infinite, like lists that are too slow
-        known = np.minimum(memory, np.finfo(float).max)
-        lightest = np.where(np.array(totals) <= most, known, np.inf).argmin()
-        count, end = divmod(int(lightest), len(sizes))
-        chosen = [sizes[end]]
-        for ends in reversed(before[:count]):
-            end = ends[end]
-            chosen.insert(0, sizes[end])
-    return evaluate("advised", chosen, trace, costs)
+    is_later = np.triu(np.ones((len(sizes), len(sizes))), 1)
+    steps = np.where(is_later, (calls - calls[:, None]) * call_ms, np.inf)
+    cost_ms = calls * call_ms
+    totals = []
+    before = []
+    for _ in places:  # lists with one more graph
+        totals.append(cost_ms + rest_ms)
+        longer_ms = cost_ms[:, None] + steps
+        before.append(longer_ms.argmin(axis=0))
+        cost_ms = longer_ms.min(axis=0)
+    memory = [pool_bytes + PER_GRAPH_BYTES * (place + 1) for place in places]
+    return BestLists(np.array(totals), np.array(memory), np.array(before))
