@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -345,21 +345,7 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
     models += [args.model] if args.model else []
     overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
     given = {str(key_of(word)) for word in overrides}
-    wrong = {
-        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
-        (f"expected one model, got {len(models)}. Example: effbench advise mode mlp bs=8"): len(
-            models
-        )
-        != 1,
-        "a stream has no single batch size; omit it, or compare modes in a sweep": any(
-            key.partition(".")[0] == "stream" for key in given
-        ),
-        "give the model once, as MODEL, without model=": "model" in given,
-        "give the batch size once, as bs=N or as --bs N": args.bs is not None and "bs" in given,
-    }
-    for text, is_wrong in wrong.items():
-        if is_wrong:
-            raise UsageError(f"advise mode: {text}")
+    check_words(args, models, given)
 
     def missing(*words: str) -> list[str]:
         return [word for word in words if str(key_of(word)) not in given]
@@ -376,6 +362,24 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
         ),
         is_quiet=args.format == "json" or args.out is not None,
     )
+
+
+def check_words(args: argparse.Namespace, models: Sequence[str], given: Collection[str]) -> None:
+    """Raise UsageError for words that do not fit. `given`: keys of the overrides."""
+    count = len(models)
+    groups = {key.partition(".")[0] for key in given}
+    wrong = {
+        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
+        f"expected one model, got {count}. Example: effbench advise mode mlp bs=8": count != 1,
+        "a stream has no single batch size; omit it, or compare modes in a sweep": (
+            "stream" in groups
+        ),
+        "give the model once, as MODEL, without model=": "model" in given,
+        "give the batch size once, as bs=N or as --bs N": args.bs is not None and "bs" in given,
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            raise UsageError(f"advise mode: {text}")
 
 
 def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:

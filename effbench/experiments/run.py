@@ -71,6 +71,11 @@ class Machine:
         name = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
         return cls(server, row["id"], name, row["gpu_name"] is not None)
 
+    @classmethod
+    def all_stored(cls, server: ForkServer, db: str) -> list[Machine]:
+        with Store.open(db, mode="read") as store:
+            return [cls.stored(server, row) for row in store.environments()]
+
 
 @dataclass
 class Run:
@@ -106,9 +111,9 @@ class Run:
         is_sweep = name in self.experiment.sweeps
         names = {name, "rows"} if is_sweep else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
-        return any(not (self.on_cpu and claim.needs) for claim in claims) or (
-            is_sweep and not claims
-        )
+        if not claims:
+            return is_sweep
+        return any(not (self.on_cpu and claim.needs) for claim in claims)
 
     def execute(self) -> Run:
         """Measure what is missing (nothing for a machine with stored results), judge the claims,
@@ -153,6 +158,7 @@ class Run:
         cells = plan.resolve(parts, has_cuda)
         unwanted, _ = excluded(cells, settings.exclude)
         wanted = [cell for cell in cells if cell not in unwanted]
+        keys = [cell.key for cell in wanted]
         with Store.open(settings.db, mode="read" if is_stored else "write") as store:
             cached = partial(cached_rows, store, wanted, environment_id, settings)
             rows = []
@@ -161,15 +167,14 @@ class Run:
             elif not self.fresh:
                 rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = {cell.key for cell in wanted} - {row["cell_key"] for row in rows}
+            lacking = set(keys) - {row["cell_key"] for row in rows}
             if lacking and is_stored:
                 which = f"{len(lacking)} of {len(wanted)} cells of the sweep {name}"
                 self.missing = f"{which} were not measured with these settings"
             elif lacking:
                 self.measure(lacking, dict(zip(cells, jobs, strict=True)), command)
                 rows = cached()
-        order = [cell.key for cell in wanted]
-        self.rows[name] = sorted(rows, key=lambda row: order.index(row["cell_key"]))
+        self.rows[name] = sorted(rows, key=lambda row: keys.index(row["cell_key"]))
 
     def measure(
         self, keys: Collection[str], jobs: Mapping[Cell, plan.Job], command: Command
@@ -182,7 +187,8 @@ class Run:
         checks = list(filter(self.is_asked, self.experiment.checks))
         machine = self.machine
         if machine.probed:
-            path, device = self.experiment.path.resolve(), "cpu" if self.on_cpu else "auto"
+            path = self.experiment.path.resolve()
+            device = "cpu" if self.on_cpu else "auto"
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
             outcomes = run_checks(requests, machine.server, machine.probed["gpus"])
             self.checks = dict(zip(checks, outcomes, strict=True))
@@ -202,8 +208,11 @@ class Run:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
         names = list(self.rows) if name == "rows" else [name]
-        rows = [row for sweep in names for row in self.rows.get(sweep, ())]
-        return list({(row["sweep_id"], row["cell_key"]): row for row in rows}.values())
+        unique = {}
+        for sweep in names:
+            for row in self.rows.get(sweep, ()):
+                unique[row["sweep_id"], row["cell_key"]] = row
+        return list(unique.values())
 
     def frame(self, name: str, with_marks: bool = False) -> pd.DataFrame:
         return frame_of(self.rows_of(name), self.experiment.swept, with_marks)
@@ -279,7 +288,9 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     """Return the words of a sweep: the experiment's, without those that the user overrides. A group
     that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
     `protocol.rounds=3`, which is meant for another protocol."""
-    title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
+    title = experiment.name
+    if len(experiment.sweeps) > 1:
+        title += f"/{name}"
     own = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
     given = {str(key_of(word)) for word in overrides}
     words = ["-m"]
@@ -308,7 +319,8 @@ def cached_rows(
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
             continue
-        rows = final_rows(store, sweep, environment_id, timeout_s)
+        rows = final_rows(store, sweep, environment_id)
+        remove_early_timeouts(rows, store, sweep.id, timeout_s)
         if not accepts_marked:
             rows = {key: row for key, row in rows.items() if not row["marked"]}
         for case, members in list(cases.items()):
@@ -319,9 +331,7 @@ def cached_rows(
     return complete
 
 
-def final_rows(
-    store: Store, sweep: SweepInfo, environment_id: str, timeout_s: float
-) -> dict[str, dict[str, Any]]:
+def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, dict[str, Any]]:
     """Return cell key -> row of the cells that need no further round."""
     rows = {}
     for row in store.results(sweep.id):
@@ -330,9 +340,18 @@ def final_rows(
         is_final = has_ended or not Status(row["status"]).is_measured
         if row["environment_id"] == environment_id and is_final:
             rows[row["cell_key"]] = row
-    timeouts = [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]
-    history = store.history(sweep.id, environment_id) if timeouts else {}
-    for key in timeouts:
+    return rows
+
+
+def remove_early_timeouts(
+    rows: dict[str, dict[str, Any]], store: Store, sweep_id: str, timeout_s: float
+) -> None:
+    """Remove the rows of cells that timed out after less than this time."""
+    late = [row for row in rows.values() if row["status"] == Status.TIMEOUT]
+    if not late:
+        return
+    history = store.history(sweep_id, late[0]["environment_id"])
+    for row in late:
+        key = row["cell_key"]
         if max(trial.wall_s or 0 for trial in history[key]) < timeout_s:
             del rows[key]
-    return rows

@@ -37,16 +37,15 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     if not rows:
         raise NothingFoundError("this sweep has no results yet")
     labelled = label_rows(row for row in rows if not is_of_stream(row))
-    named = [row for row in labelled if model in (None, row.case, row.labels["model"])]
-    cases = list(dict.fromkeys(row.case for row in named))
-    if not cases:
-        known = ", ".join(dict.fromkeys(row.case for row in labelled))
+    by_case = grouped(labelled, lambda row: row.case)
+    named = [row.case for row in labelled if model in (None, row.case, row.labels["model"])]
+    if not named:
+        known = ", ".join(by_case)
         known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )
-    case = the_only(cases, "--model")
-    return [row for row in named if row.case == case]
+    return by_case[the_only(list(dict.fromkeys(named)), "--model")]
 
 
 def is_of_stream(row: Mapping[str, Any]) -> bool:
@@ -85,16 +84,20 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
             continue
         rows = [row for row in store.results(sweep.id) if row["model"] == model]
         ok = [row for row in rows if row["status"] == Status.OK]
-        at_size = [row for row in ok if bs in (None, row["bs"])]
-        unmarked = [row for row in at_size if not row["marked"]]
-        trials = sum(row["trials"] for row in at_size)
         if ok:
-            weights[sweep.id] = (len(unmarked), len(at_size), trials, len(ok))
+            weights[sweep.id] = weight_of(ok, bs)
     if not weights:
         raise NothingFoundError(
             f"{store.name} has no ok result of {model} in a completed sweep; omit --stored"
         )
     return max(weights, key=lambda sweep_id: weights[sweep_id])
+
+
+def weight_of(rows: Sequence[Mapping[str, Any]], bs: int | None) -> tuple[int, ...]:
+    at_size = [row for row in rows if bs in (None, row["bs"])]
+    unmarked = [row for row in at_size if not row["marked"]]
+    trials = sum(row["trials"] for row in at_size)
+    return len(unmarked), len(at_size), trials, len(rows)
 
 
 # --- the mode ---
@@ -134,6 +137,11 @@ class Candidate:
     is_marked: bool
     break_even: int | None
     eliminated: int | None
+
+    @property
+    def part_ms(self) -> float:
+        """The preparation's part of the score."""
+        return self.score_ms - self.call_ms
 
     @property
     def trials(self) -> int:
@@ -356,24 +364,23 @@ def ties_of(ranked: Sequence[Candidate], question: Question, race: Race | None) 
         return [rival for rival in rivals if not is_less(score, race_score(race, rival))]
     if race:
         return [rival for rival in rivals if rival.eliminated is None]
-    column = question.column
+    return ties_by_intervals(best, rivals, question.column)
+
+
+def ties_by_intervals(best: Candidate, rivals: Sequence[Candidate], column: str) -> list[Candidate]:
     scored = [with_preparation(candidate, column) for candidate in (best, *rivals)]
-    ties = []
-    for place in least(scored, column)[1]:
-        rival = rivals[place - 1]
-        # without intervals all tie, but a preparation alone may cost more than all of the best mode
-        if rival.score_ms - rival.call_ms <= best.score_ms:
-            ties.append(rival)
-    return ties
+    _, places = least(scored, column)
+    ties = [rivals[place - 1] for place in places]
+    # without intervals all tie, but a preparation alone may cost more than all of the best mode
+    return [rival for rival in ties if rival.part_ms <= best.score_ms]
 
 
 def with_preparation(candidate: Candidate, column: str) -> dict[str, Any]:
     """Return the result with its part of the preparation in its time per call."""
     source = dict(candidate.source)
-    more_ms = candidate.score_ms - candidate.call_ms
     for name in (column, *INTERVALS[column]):
         if source.get(name) is not None:
-            source[name] += more_ms
+            source[name] += candidate.part_ms
     return source
 
 
