@@ -39,6 +39,8 @@ from effbench.sweeping.run import Command
 if TYPE_CHECKING:
     import pandas as pd
 
+#: A row of the view, a row of the table `claim_verdict`, or a check's outcome.
+Row = dict[str, Any]
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
 #: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
 #: models and modes.
@@ -93,9 +95,9 @@ class Run:
     overrides: Sequence[str] = ()
     fresh: bool = False
     quiet: bool = False
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    rows: dict[str, list[Row]] = field(default_factory=dict)
     reused: int = 0
-    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: dict[str, Row] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
     missing: str = ""
@@ -204,7 +206,7 @@ class Run:
 
     # --- judge ---
 
-    def rows_of(self, name: str) -> list[dict[str, Any]]:
+    def rows_of(self, name: str) -> list[Row]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
         names = list(self.rows) if name == "rows" else [name]
@@ -237,7 +239,7 @@ class Run:
             self.mistakes.append(f"{self.experiment.path}: claim {claim.id}: {error}")
             return Judgement(claim, ClaimVerdict.NOT_MEASURED, f"it cannot be judged: {error}")
 
-    def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
+    def verdict_row(self, judgement: Judgement) -> Row:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
         evidence, sweeps = {}, set()
@@ -308,13 +310,13 @@ def cached_rows(
     settings: Settings,
     timeout_s: float = 0,
     accepts_marked: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return the rows of the complete cases, each from the newest sweep that measured it with the
     same protocol in this environment. A failed cell is complete after any number of rounds, unless
     it timed out after less than this time. `accepts_marked`: so is a marked one; otherwise it can
     be measured again, perhaps on a quieter host."""
     cases = grouped(cells, lambda cell: cell.comparison_key)
-    complete: list[dict[str, Any]] = []
+    complete: list[Row] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
@@ -331,7 +333,7 @@ def cached_rows(
     return complete
 
 
-def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, dict[str, Any]]:
+def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, Row]:
     """Return cell key -> row of the cells that need no further round."""
     rows = {}
     for row in store.results(sweep.id):
@@ -344,7 +346,7 @@ def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str,
 
 
 def remove_early_timeouts(
-    rows: dict[str, dict[str, Any]], store: Store, sweep_id: str, timeout_s: float
+    rows: dict[str, Row], store: Store, sweep_id: str, timeout_s: float
 ) -> None:
     """Remove the rows of cells that timed out after less than this time."""
     late = [row for row in rows.values() if row["status"] == Status.TIMEOUT]

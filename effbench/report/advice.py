@@ -22,6 +22,8 @@ from effbench.store.sweeps import recorded_here_first
 if TYPE_CHECKING:
     from effbench.store.store import Store
 
+#: A row of the view `results`.
+Result = Mapping[str, Any]
 #: Metric, as users type it -> column with the time per call.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
 
@@ -29,7 +31,7 @@ CALL = {"latency": "latency_ms", "period": "period_ms"}
 # --- the results that answer ---
 
 
-def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
+def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]:
     """Return the rows of one model, except streams. `model`: its name, or with other swept
     parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
     several models do."""
@@ -48,12 +50,12 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     return by_case[the_only(list(dict.fromkeys(named)), "--model")]
 
 
-def is_of_stream(row: Mapping[str, Any]) -> bool:
+def is_of_stream(row: Result) -> bool:
     return "stream.name" in flatten(row.get("params") or {})
 
 
 def rows_at(
-    rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int | None = None
+    rows: Iterable[Result], model: str | None = None, bs: int | None = None
 ) -> list[LabelledRow]:
     """Return the rows of a model at a batch size, each by default the only one. Raises like
     `rows_of_case`."""
@@ -93,7 +95,7 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
     return max(weights, key=lambda sweep_id: weights[sweep_id])
 
 
-def weight_of(rows: Sequence[Mapping[str, Any]], bs: int | None) -> tuple[int, ...]:
+def weight_of(rows: Sequence[Result], bs: int | None) -> tuple[int, ...]:
     at_size = [row for row in rows if bs in (None, row["bs"])]
     unmarked = [row for row in at_size if not row["marked"]]
     trials = sum(row["trials"] for row in at_size)
@@ -129,7 +131,7 @@ class Candidate:
     """
 
     mode: str
-    source: Mapping[str, Any]
+    source: Result
     call_ms: float
     score_ms: float
     prepare_s: float
@@ -176,19 +178,24 @@ class Recommendation:
     @property
     def is_open(self) -> bool:
         """Whether a race ended before all rivals were ruled out."""
-        return bool(self.ties) and self.race is not None and not self.race.is_tie
+        if not self.ties or not self.race:
+            return False
+        return not self.race.is_tie
 
     @property
     def is_once(self) -> bool:
         """Whether no rival is ruled out, because one round gives no intervals."""
-        low = INTERVALS[self.question.column][0]
-        return bool(self.ties) and self.race is None and self.ranked[0].source.get(low) is None
+        if not self.ties or self.race:
+            return False
+        low, _ = INTERVALS[self.question.column]
+        return self.ranked[0].source.get(low) is None
 
     @property
     def is_of_single_trials(self) -> bool:
         """Whether a race was decided after one trial per mode."""
-        is_single = self.race is not None and self.ranked[0].trials == 1
-        return is_single and bool(self.rivals) and not (self.ties or self.question.calls)
+        if not self.race or not self.rivals or self.ties or self.question.calls:
+            return False
+        return self.ranked[0].trials == 1
 
     @property
     def mode(self) -> Candidate:
@@ -205,8 +212,8 @@ class Recommendation:
         lowest = f"lowest {question.metric}"
         if question.calls:
             lowest += f" over {question.calls:,} calls including preparation"
-        tied = [candidate.mode for candidate in (best, *self.ties) if candidate is not self.mode]
-        names = ", ".join(tied)
+        tied = [candidate.mode for candidate in (best, *self.ties)]
+        names = ", ".join(mode for mode in tied if mode != self.mode.mode)
         if self.is_once:
             return f"{lowest} in one round, which gives no intervals: {names} may be as fast"
         if self.is_open:
@@ -262,10 +269,11 @@ class Recommendation:
         """Return which modes are best in another quantity: `default wins period`."""
         if self.race:
             return []
-        others = [name for name in self.table if name != self.question.metric]
-        return [
-            f"{outcome_of(self.table[name])} {name}" for name in others if self.table[name].best
-        ]
+        texts = []
+        for name, row in self.table.items():
+            if row.best and name != self.question.metric:
+                texts.append(f"{outcome_of(row)} {name}")
+        return texts
 
 
 def recommend(
@@ -276,7 +284,7 @@ def recommend(
     kept = [row for row in rows if row.mode not in excluded]
     if race and not is_valid(race, kept):
         race = None
-    base: Mapping[str, Any] = {}
+    base: Result = {}
     for row in rows:
         if is_baseline(row, question.baseline_mode) and row.source["status"] == Status.OK:
             base = row.source
@@ -321,7 +329,7 @@ def is_valid(race: Race, rows: Sequence[LabelledRow]) -> bool:
 
 
 def candidate_of(
-    row: LabelledRow, base: Mapping[str, Any], question: Question, race: Race | None
+    row: LabelledRow, base: Result, question: Question, race: Race | None
 ) -> Candidate:
     """Return a row as a candidate. `base`: the baseline's result, empty if it failed."""
     source = row.source
@@ -393,7 +401,7 @@ def race_score(race: Race, candidate: Candidate) -> LogEstimate:
     return LogEstimate(math.log(candidate.score_ms), error, call.df)
 
 
-def why_excluded(source: Mapping[str, Any], question: Question) -> str | None:
+def why_excluded(source: Result, question: Question) -> str | None:
     """Return why a result cannot be chosen, None if it can."""
     limit, memory = question.memory_bytes, source.get("peak_reserved_bytes")
     if source["status"] != Status.OK:

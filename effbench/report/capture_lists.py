@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow
-from effbench.report.advice import CALL, rows_of_case, the_only
+from effbench.report.advice import CALL, Result, rows_of_case, the_only
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator
 #: grows a pool.
@@ -74,7 +73,7 @@ def value_at(curve: Curve, size: int) -> float:
 
 
 def costs_of(
-    rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str
+    rows: Iterable[Result], model: str | None, mode: str, metric: str, eager: str
 ) -> Costs:
     """Return the costs of `mode` with graphs and of the mode `eager` without. `metric`: latency or
     period. Raises NothingFoundError if the mode has no ok result, UsageError if several of its
