@@ -51,12 +51,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = [word for word in args.words if "=" in word]
     console = terminal()
     if names:
-        counts = reproduce(args, find(names), overrides, console)
-        if args.stored and not counts:
-            raise NothingFoundError(
-                "no complete results of these experiments in the database; repeat the overrides of"
-                " the measurement, such as protocol=quick, or omit --stored to measure"
-            )
+        reproduce(args, find(names), overrides, console)
         return 0
     if overrides or args.fresh or args.stored:
         raise UsageError(
@@ -71,10 +66,9 @@ def reproduce(
     experiments: Sequence[Experiment],
     overrides: Sequence[str],
     console: Console,
-) -> Counter[str]:
+) -> None:
     """Run the experiments on this machine, or with --stored judge the results of every machine.
-    Return the number of claims by verdict. Raises UsageError if a claim or an experiment has a
-    mistake, after the others have run."""
+    Raises UsageError if a claim or an experiment has a mistake, after the others have run."""
     from effbench.experiments.run import Machine, Run
     from effbench.launcher.overrides import key_of, value_of
     from effbench.sweeping.client import ForkServer
@@ -104,7 +98,16 @@ def reproduce(
         print_counts(console, counts)
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
-    return counts
+    if args.stored:
+        check_not_empty(counts, db)
+
+
+def check_not_empty(counts: Counter[str], db: str) -> None:
+    if not counts:
+        raise NothingFoundError(
+            f"no complete results of these experiments in {db}; repeat the overrides of the"
+            " measurement, such as protocol=quick, or omit --stored to measure"
+        )
 
 
 def print_counts(console: Console, counts: Counter[str]) -> None:
