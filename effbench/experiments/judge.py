@@ -208,6 +208,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Figure):
         has_bounds = not (value.is_exact or value.is_missing)
         return as_json(bounds(value) if has_bounds else value.value)
+    if hasattr(value, "tolist"):  # NumPy and pandas
+        return as_json(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -70,7 +70,7 @@ def counted(device, start=3):
 @Claim("slower", "Repeating is slower", each="bs")
 def slower(rows):
     gain = geomean(where(rows, mode="repeated").speedup)
-    return Answer(gain.below(0.9), gain, {"all of them": list(rows.speedup)})
+    return Answer(gain.below(0.9), gain, {"all of them": rows.speedup, "largest": rows.bs.max()})
 
 
 @Claim("counts", "It counts")
@@ -168,7 +168,7 @@ def test_what_is_stored_of_a_claim_about_rows(measured):
     assert 0 < facts["low"] <= facts["value"] < 0.9 and facts["evidence"] == {}
     parts = [(part["label"], part["holds"]) for part in facts["parts"]]
     assert parts == [("bs=1", True), ("bs=2", True)]
-    assert len(facts["also"]["all of them"]) == 4
+    assert len(facts["also"]["all of them"]) == 4 and facts["also"]["largest"] == 2
 
 
 def test_what_is_stored_of_a_claim_about_a_check(measured):
