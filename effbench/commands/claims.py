@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the records of the claims that the command line asks for."""
-    own = own_experiments(args.experiment)
+    experiments = own_experiments(args.experiment)
     verdicts: list[dict[str, Any]] = []
     reference = shipped_verdicts()
     known = {reference_hardware(record) for record in reference} - {""}
@@ -81,8 +81,8 @@ def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
         named = hardware_with(args.gpu, known)
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
-    files = {experiment.name: experiment.path for experiment in own}
-    return entries(claims_of(own or load_all()), verdicts, reference, files)
+    files = {experiment.name: experiment.path for experiment in experiments}
+    return entries(claims_of(experiments or load_all()), verdicts, reference, files)
 
 
 def hardware_with(text: str, known: Collection[str]) -> list[str]:

@@ -195,10 +195,10 @@ class Run:
             outcomes = run_checks(requests, machine.server, machine.probed["gpus"])
             self.checks = dict(zip(checks, outcomes, strict=True))
             return
-        own = (self.experiment.name, machine.environment_id)
+        subject = (self.experiment.name, machine.environment_id)
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == own and row["measured"]:
+                if (row["experiment"], row["environment_id"]) == subject and row["measured"]:
                     self.checks |= row["measured"].get("evidence", {})
         lacking = sorted(set(checks) - self.checks.keys())
         if lacking:
@@ -293,12 +293,13 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     title = experiment.name
     if len(experiment.sweeps) > 1:
         title += f"/{name}"
-    own = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
-    given = {str(key_of(word)) for word in overrides}
+    further = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
+    overridden = {str(key_of(word)) for word in overrides}
     words = ["-m"]
-    for word in (*experiment.sweeps[name], *own):
+    for word in (*experiment.sweeps[name], *further):
         key = str(key_of(word))
-        if key not in given and key.partition(".")[0] not in given & GROUPS:
+        group, _, _ = key.partition(".")
+        if key not in overridden and group not in overridden & GROUPS:
             words.append(word)
     return [*words, *overrides]
 
