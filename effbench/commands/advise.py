@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -170,10 +170,10 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     kind, *words = args.stream
     pairs = (word.partition("=")[::2] for word in words)
     try:
-        given = {key: yaml.safe_load(value) for key, value in pairs}
+        settings = {key: yaml.safe_load(value) for key, value in pairs}
     except yaml.YAMLError as error:
         raise UsageError(f"--stream {' '.join(args.stream)}: a value is not valid YAML") from error
-    sizes = streams.batch_sizes({"name": kind, **streams.KINDS.get(kind, {}), **given})
+    sizes = streams.batch_sizes({"name": kind, **streams.KINDS.get(kind, {}), **settings})
     if sizes is None or kind == streams.ARRIVALS:
         raise UsageError(
             f"--stream {kind} has no batch sizes; choose another kind, or give --trace FILE"
@@ -305,21 +305,23 @@ def advise_model(args: argparse.Namespace) -> Advice:
         from effbench.launcher.adaptive import find
 
         matrix = matrix_of(args)
-        found = find(["-m", *matrix.own, *matrix.words], server, args.fresh, matrix.is_quiet)
-    rows = rows_at(found.rows)
-    advice = render(recommend(rows, question_of(args, found.sweep), found.race))
+        results = find(
+            ["-m", *matrix.shortening, *matrix.words], server, args.fresh, matrix.is_quiet
+        )
+    rows = rows_at(results.rows)
+    advice = render(recommend(rows, question_of(args, results.sweep), results.race))
     commands = [
         shlex.join(masked(["effbench", "-m", *matrix.words])),
-        f"effbench report --sweep {found.sweep.id}{db_option(found.database)}",
+        f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
     ]
     advice.data |= {
-        "sweep": found.sweep.id,
-        "measured_at": found.sweep.started_at,
-        "is_new": found.is_new,
+        "sweep": results.sweep.id,
+        "measured_at": results.sweep.started_at,
+        "is_new": results.is_new,
         "commands": commands,
     }
     advice.lines += [
-        source_text(found.sweep, found.rows[0], found.is_new),
+        source_text(results.sweep, results.rows[0], results.is_new),
         f"full matrix: {commands[0]}",
         f"report: {commands[1]}",
     ]
@@ -328,10 +330,10 @@ def advise_model(args: argparse.Namespace) -> Advice:
 
 @dataclass(frozen=True)
 class Matrix:
-    """`words`: overrides of the full matrix; `own`: further ones of the short sweep."""
+    """`words`: overrides of the full matrix; `shortening`: further ones of the short sweep."""
 
     words: list[str]
-    own: list[str]
+    shortening: list[str]
     is_quiet: bool
 
 
@@ -344,31 +346,17 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
     models = [word for word in args.words if word not in overrides]
     models += [args.model] if args.model else []
     overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
-    given = {str(key_of(word)) for word in overrides}
-    wrong = {
-        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
-        (f"expected one model, got {len(models)}. Example: effbench advise mode mlp bs=8"): len(
-            models
-        )
-        != 1,
-        "a stream has no single batch size; omit it, or compare modes in a sweep": any(
-            key.partition(".")[0] == "stream" for key in given
-        ),
-        "give the model once, as MODEL, without model=": "model" in given,
-        "give the batch size once, as bs=N or as --bs N": args.bs is not None and "bs" in given,
-    }
-    for text, is_wrong in wrong.items():
-        if is_wrong:
-            raise UsageError(f"advise mode: {text}")
+    overridden = {str(key_of(word)) for word in overrides}
+    check_words(args, models, overridden)
 
     def missing(*words: str) -> list[str]:
-        return [word for word in words if str(key_of(word)) not in given]
+        return [word for word in words if str(key_of(word)) not in overridden]
 
     bs = [] if args.bs is None else [f"bs={args.bs}"]
     db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
     return Matrix(
         words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
-        own=missing(
+        shortening=missing(
             "protocol=advise",
             f"protocol.eliminate={CALL[args.metric]}",
             "sweep.name=advise",
@@ -376,6 +364,27 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
         ),
         is_quiet=args.format == "json" or args.out is not None,
     )
+
+
+def check_words(
+    args: argparse.Namespace, models: Sequence[str], overridden: Collection[str]
+) -> None:
+    """Raise UsageError for words that do not fit. `overridden`: keys of the overrides."""
+    count = len(models)
+    groups = {key.partition(".")[0] for key in overridden}
+    wrong = {
+        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
+        f"expected one model, got {count}. Example: effbench advise mode mlp bs=8": count != 1,
+        "a stream has no single batch size; omit it, or compare modes in a sweep": (
+            "stream" in groups
+        ),
+        "give the model once, as MODEL, without model=": "model" in overridden,
+        "give the batch size once, as bs=N or as --bs N": args.bs is not None
+        and "bs" in overridden,
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            raise UsageError(f"advise mode: {text}")
 
 
 def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,38 +68,46 @@ def run(args: argparse.Namespace) -> int:
 
 def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the records of the claims that the command line asks for."""
-    files = {Path(path).resolve(): Path(path) for path in args.experiment}
-    experiments = [outline(path) for path in files.values()]
-    paths = {experiment.name: experiment.path for experiment in experiments}
-    if len(paths) < len(files):
-        raise UsageError(
-            f"{', '.join(args.experiment)}: files of different experiments need different names"
-        )
-    claims = claims_of(experiments or load_all())
-    if not claims:
-        raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
+    experiments = own_experiments(args.experiment)
     verdicts: list[dict[str, Any]] = []
-    reference = [record for record in shipped_verdicts() if record["machine"]]
-    known = {reference_hardware(record) for record in reference}
+    reference = shipped_verdicts()
+    known = {reference_hardware(record) for record in reference} - {""}
     # the claims can be listed before any measurement
     if args.db != DEFAULT_DB or Path(args.db).exists():
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
             known |= {hardware_of(row) for row in store.environments()}
     if args.gpu:
-        named = {name for name in known if args.gpu.casefold() in name.casefold()}
-        if not named:
-            raise UsageError(
-                f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(known))}"
-            )
+        named = hardware_with(args.gpu, known)
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
-    return entries(claims, verdicts, reference, paths)
+    files = {experiment.name: experiment.path for experiment in experiments}
+    return entries(claims_of(experiments or load_all()), verdicts, reference, files)
 
 
-def reference_hardware(record: Mapping[str, Any]) -> str:
-    """Return the name of the GPU of a shipped verdict."""
-    return str(record["machine"]).partition(",")[0]
+def hardware_with(text: str, known: Collection[str]) -> list[str]:
+    """Return the names of hardware that contain a text. Raises UsageError without any."""
+    named = [name for name in known if text.casefold() in name.casefold()]
+    if named:
+        return named
+    raise UsageError(f"no GPU or CPU has {text!r} in its name; known: {', '.join(sorted(known))}")
+
+
+def own_experiments(files: Sequence[str]) -> list[Experiment]:
+    """Return the outlines of the user's experiments. Raises UsageError for two of one name,
+    NothingFoundError for files without a claim."""
+    paths = {Path(file).resolve(): Path(file) for file in files}
+    experiments = [outline(path) for path in paths.values()]
+    if len({experiment.name for experiment in experiments}) < len(experiments):
+        raise UsageError(f"{', '.join(files)}: files of different experiments need different names")
+    if experiments and not claims_of(experiments):
+        raise NothingFoundError(f"no claim in {', '.join(files)}")
+    return experiments
+
+
+def reference_hardware(record: Mapping[str, str | None]) -> str:
+    """Return the name of the GPU of a shipped verdict; empty without one."""
+    return (record["machine"] or "").partition(",")[0]
 
 
 def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:

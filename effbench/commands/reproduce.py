@@ -15,7 +15,6 @@ from effbench.experiments.definition import Experiment, Pivot, find, load_all
 from effbench.experiments.judge import Judgement
 from effbench.printable import describe
 from effbench.report.claims import TONES, pivot_table, value_text
-from effbench.store.store import Store
 from effbench.table import TONES as STYLES
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
@@ -75,21 +74,15 @@ def reproduce(
     from effbench.sweeping.client import ForkServer
 
     settings = {key_of(word): str(value_of(word)) for word in overrides}
-    db = settings.get("db", args.db)
-    overrides = [word for word in overrides if key_of(word) != "db"]
+    db = settings.pop("db", args.db)
+    overrides = [word for word in overrides if key_of(word) in settings]
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
-        if args.stored:
-            with Store.open(db, mode="read") as store:
-                machines = [Machine.stored(server, row) for row in store.environments()]
-        else:
-            machines = [Machine.here(server, settings.get("device", "auto"))]
+        device = settings.get("device", "auto")
+        machines = Machine.all_stored(server, db) if args.stored else [Machine.here(server, device)]
         for experiment, machine in product(experiments, machines):
-            title = experiment.question
-            if args.stored:
-                title += f" (on {name_of(machine, machines)})"
-            console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(title)}")
+            print_title(console, experiment, machine, machines)
             try:
                 done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()
             except UsageError as error:  # the other experiments can still run
@@ -98,29 +91,42 @@ def reproduce(
                 console.print_line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
-            if done.interrupted:
-                raise KeyboardInterrupt
             show(console, done)
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(experiments) > 1:
-        texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
-        console.print_line(escape(", ".join(texts)))
+        print_counts(console, counts)
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
-    if args.stored and not counts:
+    if args.stored:
+        check_not_empty(counts, db)
+
+
+def check_not_empty(counts: Counter[str], db: str) -> None:
+    if not counts:
         raise NothingFoundError(
             f"no complete results of these experiments in {db}; repeat the overrides of the"
             " measurement, such as protocol=quick, or omit --stored to measure"
         )
 
 
-def name_of(machine: Machine, machines: Sequence[Machine]) -> str:
-    """Return the name of a machine, with its environment if another one has the same name."""
-    names = [other.name for other in machines]
-    if names.count(machine.name) == 1:
-        return machine.name
-    return f"{machine.name}, environment {machine.environment_id}"
+def print_counts(console: Console, counts: Counter[str]) -> None:
+    texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
+    console.print_line(escape(", ".join(texts)))
+
+
+def print_title(
+    console: Console, experiment: Experiment, machine: Machine, machines: Sequence[Machine]
+) -> None:
+    """Print the question; for stored results also the machine, with its environment if another one
+    has the same name."""
+    title = experiment.question
+    if machine.probed is None:
+        names = [other.name for other in machines]
+        is_unique = names.count(machine.name) == 1
+        environment = "" if is_unique else f", environment {machine.environment_id}"
+        title += f" (on {machine.name}{environment})"
+    console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(title)}")
 
 
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
@@ -147,7 +153,10 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
 
 
 def show(console: Console, done: Run) -> None:
-    """Print the tables, the verdicts, and the sweeps that the rows come from."""
+    """Print the tables, the verdicts, and the sweeps that the rows come from. Raises
+    KeyboardInterrupt if a sweep was interrupted."""
+    if done.interrupted:
+        raise KeyboardInterrupt
     if done.missing:
         console.print_line(escape(f"not judged: {done.missing}"), "dim")
         return

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import effbench
@@ -72,37 +73,45 @@ def measure_noise(
     """
     gpus = answer["gpus"]
     rounds = LEAST_TRIALS if quick else ROUNDS
-    # one compilation: noise is what remains between processes; a URL may hold `=` and `,`
-    settings = [
-        "protocol=standard",
-        f"protocol.rounds={rounds}",
-        "protocol.compilations=1",
-        "sweep.name=calibration",
-        f"db={quoted(db)}",
-        *(QUICK if quick else ()),
-    ]
-    cells: dict[str, list[CellNoise]] = {kind: [] for kind in KINDS}
-    for kind, overrides in ON_GPU if gpus else ON_CPU:
-        sweep = effbench.sweep([*overrides, *settings], quiet=quiet)
-        if sweep.state != "completed":
-            raise KeyboardInterrupt
-        cells[kind] += noise_of(sweep, KINDS[kind][0])
-    every = [cell for members in cells.values() for cell in members]
-    noise = {
-        "protocol": "quick" if quick else "standard",
-        "trials": STANDARD_TRIALS,
-        "rounds": rounds,
-        "device": "cuda" if gpus else "cpu",
-        "sweep_ids": list(dict.fromkeys(cell.sweep_id for cell in every)),
-        **host,
-        **{kind: kind_noise(members) for kind, members in cells.items()},
-    }
-    if any(noise[kind] for kind in KINDS):
+    cells = run_sweeps(db, rounds, bool(gpus), QUICK if quick else (), quiet)
+    every = list(chain.from_iterable(cells.values()))
+    kinds = {kind: kind_noise(members) for kind, members in cells.items()}
+    if any(kinds.values()):
+        noise = {
+            "protocol": "quick" if quick else "standard",
+            "trials": STANDARD_TRIALS,
+            "rounds": rounds,
+            "device": "cuda" if gpus else "cpu",
+            "sweep_ids": list(dict.fromkeys(cell.sweep_id for cell in every)),
+            **host,
+            **kinds,
+        }
         # with several GPUs a sweep runs on all of them, so the noise belongs to no single GPU
         uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
         with Store.open(db, mode="write") as store:
             store.add_calibration(Environment(**answer["environment"]).id, uuid, noise=noise)
     return [finding_about(cell) for cell in every if cell.reason or cell.sd is None]
+
+
+def run_sweeps(
+    db: str, rounds: int, has_gpu: bool, overrides: Sequence[str], quiet: bool
+) -> dict[str, list[CellNoise]]:
+    """Run the calibration sweeps; return the cells by kind."""
+    settings = [
+        "protocol=standard",
+        f"protocol.rounds={rounds}",
+        "protocol.compilations=1",  # noise is what remains between processes
+        "sweep.name=calibration",
+        f"db={quoted(db)}",  # a URL may hold `=` and `,`
+    ]
+    cells: dict[str, list[CellNoise]] = {kind: [] for kind in KINDS}
+    for kind, matrix in ON_GPU if has_gpu else ON_CPU:
+        sweep = effbench.sweep([*matrix, *overrides, *settings], quiet=quiet)
+        if sweep.state != "completed":
+            raise KeyboardInterrupt
+        metric, _ = KINDS[kind]
+        cells[kind] += noise_of(sweep, metric)
+    return cells
 
 
 @dataclass(frozen=True)

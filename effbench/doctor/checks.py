@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,8 +64,8 @@ def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machin
         findings = [problem(str(error), "nothing can be measured", fix, "software")]
     for area, checks in CHECKS.items():
         if machine.answer or area not in NEED_WORKER:
-            found = (finding for check in checks for finding in check(machine))
-            findings += [replace(finding, area=area) for finding in found]
+            of_area = chain.from_iterable(check(machine) for check in checks)
+            findings += [replace(finding, area=area) for finding in of_area]
     return findings, machine
 
 

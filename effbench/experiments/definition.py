@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,11 +106,17 @@ class Experiment:
         """Column -> path of each parameter that the sweeps set: `width` for
         `model.module.width=16,32`. A name that several have, or that is a column of the view,
         remains whole: `mode.mode`."""
-        words = [word for words in self.sweeps.values() for word in words if word.startswith(SWEPT)]
-        settings = [OF_NETWORK.sub("model.module.", word.partition("=")[0]) for word in words]
-        names = {path: path.rpartition(".")[2] for path in settings}
+        names = {}
+        for word in chain.from_iterable(self.sweeps.values()):
+            if word.startswith(SWEPT):
+                setting, _, _ = word.partition("=")
+                path = OF_NETWORK.sub("model.module.", setting)
+                names[path] = path.rpartition(".")[2]
         counts = Counter([*AXES, *names.values()])
-        return {name if counts[name] == 1 else path: path for path, name in names.items()}
+        columns = {}
+        for path, name in names.items():
+            columns[name if counts[name] == 1 else path] = path
+        return columns
 
 
 # --- find ---
@@ -119,7 +126,8 @@ def load_all() -> list[Experiment]:
     """Return the outlines of the shipped experiments, by name."""
     from effbench.experiments import FOLDER
 
-    return [outline(path) for path in sorted(FOLDER.glob("*.py")) if not path.name.startswith("_")]
+    paths = sorted(FOLDER.glob("[!_]*.py"))
+    return [outline(path) for path in paths]
 
 
 def find(words: Sequence[str]) -> list[Experiment]:
@@ -130,16 +138,18 @@ def find(words: Sequence[str]) -> list[Experiment]:
         for shipped in load_all():
             for name in ("all", shipped.name, *(claim.id for claim in shipped.claims)):
                 known.setdefault(name, []).append(shipped.path)
-    chosen: dict[Path, None] = {}
+    chosen: list[Path] = []
     for word in words:
-        paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
-        if paths is None:
+        if word.endswith(".py"):
+            chosen.append(Path(word))
+        elif word in known or word.upper() in known:
+            chosen += known.get(word) or known[word.upper()]
+        else:
             raise ConfigError(
                 f"no experiment {word!r}{suggest(word, known)}; `effbench reproduce` lists them, or"
                 " give a Python file"
             )
-        chosen |= dict.fromkeys(paths)
-    return [load(path) for path in chosen]
+    return [load(path) for path in dict.fromkeys(chosen)]
 
 
 def outline(path: Path) -> Experiment:
@@ -188,13 +198,16 @@ def load(path: Path) -> Experiment:
     and the fault."""
     listed = outline(path)
     values = vars(execute(path))
-    functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
-    experiment = replace(
-        listed,
-        claims=[replace(claim, function=functions.get(claim.id)) for claim in listed.claims],
-        checks=[name for name, value in values.items() if is_check(value)],
-        tables=values.get("TABLES", ()),
-    )
+    functions = {}
+    checks = []
+    for name, value in values.items():
+        if isinstance(value, Claim):
+            functions[value.id] = value.function
+        elif is_check(value):
+            checks.append(name)
+    claims = [replace(claim, function=functions.get(claim.id)) for claim in listed.claims]
+    tables = values.get("TABLES", ())
+    experiment = replace(listed, claims=claims, checks=checks, tables=tables)
     for fault in faults(experiment):
         raise ConfigError(f"{path}: {fault}")
     return experiment
@@ -207,7 +220,8 @@ def is_check(value: Any) -> bool:
 def execute(path: Path) -> ModuleType:
     """Run a file as a module, which may import its neighbours; return it. Raises ConfigError if it
     fails."""
-    name, parent = f"effbench_experiment_{path.stem}", str(path.resolve().parent)
+    name = f"effbench_experiment_{path.stem}"
+    parent = str(path.resolve().parent)
     if parent not in sys.path:
         sys.path.append(parent)
     spec = importlib.util.spec_from_file_location(name, path.resolve())

@@ -42,7 +42,9 @@ def facts_of(value: Any) -> Any:
         return value
     if value.keys() == {"value", "low", "high"}:
         return Figure(**value)
-    facts = Facts({name: facts_of(item) for name, item in value.items()})
+    facts = Facts()
+    for name, item in value.items():
+        facts[name] = facts_of(item)
     if value.get("unsupported"):
         facts.absence = f"unsupported: {value['unsupported']}"
     elif value.get("succeeded") is False:

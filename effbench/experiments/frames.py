@@ -15,8 +15,9 @@ from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of a result that say how its figures came about.
-TEXTS = ("marked", "disturbance", "speedup_from", "speedup_disturbance")
+#: Columns of a result with figures, without those that say how they came about.
+TEXTS = {"marked", "disturbance", "speedup_from", "speedup_disturbance"}
+FIGURES = RESULT_FIGURES.keys() - TEXTS
 #: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
 MARKED = "marked"
 #: Columns of the view -> start of the parameters that belong to them.
@@ -41,15 +42,13 @@ def frame_of(
     lines = []
     for row, title in zip(rows, row_names(rows), strict=True):
         settings = OMITTED | flatten(row["params"])
-        line = {name: settings.get(path) for name, path in paths.items()}
-        for name, value in row.items():
-            gap = None
-            if name in RESULT_FIGURES and name not in TEXTS:
-                value = figure_of(row, name)
-                gap = gap_of(row, name, title)
-            if gap is None or (gap.status == MARKED and with_marks):
-                line[name] = value
-            else:
+        line = dict(row)
+        for name, path in paths.items():
+            line.setdefault(name, settings.get(path))
+        for name in row.keys() & FIGURES:
+            gap = gap_of(row, name, title)
+            line[name] = figure_of(row, name)
+            if gap and not (with_marks and gap.status == MARKED):
                 line[name] = missing(f"no measured row has {name}", [gap])
         lines.append(line)
     frame = pd.DataFrame(lines)
@@ -82,8 +81,9 @@ def figure_of(row: Row, name: str) -> Figure | float | None:
     is_single = name in SPEEDUPS and row.get("trials") == 1
     if low is not None and high is not None and not is_single:
         return Figure(value, low, high)
-    is_baseline = name == "speedup" and value == 1.0
-    return value if is_baseline else Figure(value, 0.0, float("inf"))
+    if name == "speedup" and value == 1.0:
+        return value  # the baseline's
+    return Figure(value, 0.0, float("inf"))
 
 
 def column_of(rows: pd.DataFrame, name: str) -> pd.Series:
@@ -137,13 +137,16 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
 def identity(row: Row, path: str) -> Hashable:
     """Return a key of a cell and its environment without one parameter (or the whole mode or
     model). A model's inputs depend on its settings, so they are omitted with any of these."""
-    omitted = path.partition(".")[0] if path in OF_VIEW.values() else path
-    prefixes = [f"{omitted}."]
-    if path.startswith("model.module."):
-        prefixes.append("model.inputs.")
-    settings = flatten(row["params"]).items()
-    kept = [item for item in settings if not f"{item[0]}.".startswith(tuple(prefixes))]
-    return row["environment_id"], frozenset(kept)
+    omitted = [f"{path}."]
+    if path in OF_VIEW.values():
+        omitted = [path.removesuffix("name")]
+    elif path.startswith("model.module."):
+        omitted.append("model.inputs.")
+    kept = {}
+    for name, value in flatten(row["params"]).items():
+        if not f"{name}.".startswith(tuple(omitted)):
+            kept[name] = value
+    return row["environment_id"], frozenset(kept.items())
 
 
 def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -152,9 +155,11 @@ def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.Da
     whose other values they have."""
     combinations = rows[list(names)].dropna().drop_duplicates()
     for values in combinations.itertuples(index=False, name=None):
-        part, words = rows, []
+        part = rows
+        words = []
         for name, value in zip(names, values, strict=True):
-            part = part[part[name].isna() | (part[name] == value)]
+            has_value = part[name] == value
+            part = part[has_value | part[name].isna()]
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            words.append(text if name in ("model", "mode") else f"{name}={text}")
+            words.append(text if name in OF_VIEW else f"{name}={text}")
         yield " ".join(words), part

@@ -32,31 +32,29 @@ def in_fresh_process(
     Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs,
     it did not succeed.
     """
-    file, name = function.__code__.co_filename, function.__name__
-    order = json.dumps([file, name, str(device), list(hide), settings])
+    file = function.__code__.co_filename
+    order = json.dumps([file, function.__name__, str(device), list(hide), settings])
     root = str(Path(__file__).resolve().parents[2])
-    search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": search_path}
+    search_path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path)}
     try:
         done = subprocess.run(
             COMMAND, input=order, capture_output=True, env=env, text=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        return {
-            "succeeded": False,
-            "error_type": "timeout",
-            "error": f"not done after {timeout_s:g} s",
-        }
+        return failed("timeout", f"not done after {timeout_s:g} s")
     if done.stdout:
         facts: dict[str, Any] = json.loads(done.stdout)
         return facts
-    code = done.returncode
-    died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    return {
-        "succeeded": False,
-        "error_type": died,
-        "error": (done.stderr.strip() or "no message").splitlines()[-1],
-    }
+    died = f"exited with code {done.returncode}"
+    if done.returncode < 0:
+        died = f"killed by {signal.Signals(-done.returncode).name}"
+    lines = done.stderr.strip().splitlines()
+    return failed(died, lines[-1] if lines else "no message")
+
+
+def failed(error_type: str, error: str) -> dict[str, Any]:
+    return {"succeeded": False, "error_type": error_type, "error": error}
 
 
 def main() -> None:

@@ -56,10 +56,15 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     ClaimError if the function fails or uses something that does not exist."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts)}
-    absences = [value.absence for value in inputs.values() if isinstance(value, Facts)]
-    if any(frame.empty for frame in frames.values()):
-        return unmeasured(claim, "no row was measured")
+    frames = {}
+    absences = []
+    for name, value in inputs.items():
+        if isinstance(value, Facts):
+            absences.append(value.absence)
+        elif value.empty:
+            return unmeasured(claim, "no row was measured")
+        else:
+            frames[name] = value
     if not frames and all(absences):
         return unmeasured(claim, absences[0])
     if not claim.axes:
@@ -203,6 +208,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Figure):
         has_bounds = not (value.is_exact or value.is_missing)
         return as_json(bounds(value) if has_bounds else value.value)
+    if hasattr(value, "tolist"):  # NumPy and pandas
+        return as_json(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

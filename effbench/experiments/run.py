@@ -39,6 +39,8 @@ from effbench.sweeping.run import Command
 if TYPE_CHECKING:
     import pandas as pd
 
+#: A row of the view, a row of the table `claim_verdict`, or a check's outcome.
+Row = dict[str, Any]
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
 #: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
 #: models and modes.
@@ -71,6 +73,11 @@ class Machine:
         name = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
         return cls(server, row["id"], name, row["gpu_name"] is not None)
 
+    @classmethod
+    def all_stored(cls, server: ForkServer, db: str) -> list[Machine]:
+        with Store.open(db, mode="read") as store:
+            return [cls.stored(server, row) for row in store.environments()]
+
 
 @dataclass
 class Run:
@@ -88,9 +95,9 @@ class Run:
     overrides: Sequence[str] = ()
     fresh: bool = False
     quiet: bool = False
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    rows: dict[str, list[Row]] = field(default_factory=dict)
     reused: int = 0
-    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: dict[str, Row] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
     missing: str = ""
@@ -106,9 +113,9 @@ class Run:
         is_sweep = name in self.experiment.sweeps
         names = {name, "rows"} if is_sweep else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
-        return any(not (self.on_cpu and claim.needs) for claim in claims) or (
-            is_sweep and not claims
-        )
+        if not claims:
+            return is_sweep
+        return any(not (self.on_cpu and claim.needs) for claim in claims)
 
     def execute(self) -> Run:
         """Measure what is missing (nothing for a machine with stored results), judge the claims,
@@ -153,6 +160,7 @@ class Run:
         cells = plan.resolve(parts, has_cuda)
         unwanted, _ = excluded(cells, settings.exclude)
         wanted = [cell for cell in cells if cell not in unwanted]
+        keys = [cell.key for cell in wanted]
         with Store.open(settings.db, mode="read" if is_stored else "write") as store:
             cached = partial(cached_rows, store, wanted, environment_id, settings)
             rows = []
@@ -161,15 +169,14 @@ class Run:
             elif not self.fresh:
                 rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = {cell.key for cell in wanted} - {row["cell_key"] for row in rows}
+            lacking = set(keys) - {row["cell_key"] for row in rows}
             if lacking and is_stored:
                 which = f"{len(lacking)} of {len(wanted)} cells of the sweep {name}"
                 self.missing = f"{which} were not measured with these settings"
             elif lacking:
                 self.measure(lacking, dict(zip(cells, jobs, strict=True)), command)
                 rows = cached()
-        order = [cell.key for cell in wanted]
-        self.rows[name] = sorted(rows, key=lambda row: order.index(row["cell_key"]))
+        self.rows[name] = sorted(rows, key=lambda row: keys.index(row["cell_key"]))
 
     def measure(
         self, keys: Collection[str], jobs: Mapping[Cell, plan.Job], command: Command
@@ -182,15 +189,16 @@ class Run:
         checks = list(filter(self.is_asked, self.experiment.checks))
         machine = self.machine
         if machine.probed:
-            path, device = self.experiment.path.resolve(), "cpu" if self.on_cpu else "auto"
+            path = self.experiment.path.resolve()
+            device = "cpu" if self.on_cpu else "auto"
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
             outcomes = run_checks(requests, machine.server, machine.probed["gpus"])
             self.checks = dict(zip(checks, outcomes, strict=True))
             return
-        own = (self.experiment.name, machine.environment_id)
+        subject = (self.experiment.name, machine.environment_id)
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == own and row["measured"]:
+                if (row["experiment"], row["environment_id"]) == subject and row["measured"]:
                     self.checks |= row["measured"].get("evidence", {})
         lacking = sorted(set(checks) - self.checks.keys())
         if lacking:
@@ -198,12 +206,15 @@ class Run:
 
     # --- judge ---
 
-    def rows_of(self, name: str) -> list[dict[str, Any]]:
+    def rows_of(self, name: str) -> list[Row]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
         names = list(self.rows) if name == "rows" else [name]
-        rows = [row for sweep in names for row in self.rows.get(sweep, ())]
-        return list({(row["sweep_id"], row["cell_key"]): row for row in rows}.values())
+        unique = {}
+        for sweep in names:
+            for row in self.rows.get(sweep, ()):
+                unique[row["sweep_id"], row["cell_key"]] = row
+        return list(unique.values())
 
     def frame(self, name: str, with_marks: bool = False) -> pd.DataFrame:
         return frame_of(self.rows_of(name), self.experiment.swept, with_marks)
@@ -228,7 +239,7 @@ class Run:
             self.mistakes.append(f"{self.experiment.path}: claim {claim.id}: {error}")
             return Judgement(claim, ClaimVerdict.NOT_MEASURED, f"it cannot be judged: {error}")
 
-    def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
+    def verdict_row(self, judgement: Judgement) -> Row:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
         evidence, sweeps = {}, set()
@@ -279,13 +290,16 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     """Return the words of a sweep: the experiment's, without those that the user overrides. A group
     that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
     `protocol.rounds=3`, which is meant for another protocol."""
-    title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    own = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
-    given = {str(key_of(word)) for word in overrides}
+    title = experiment.name
+    if len(experiment.sweeps) > 1:
+        title += f"/{name}"
+    further = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
+    overridden = {str(key_of(word)) for word in overrides}
     words = ["-m"]
-    for word in (*experiment.sweeps[name], *own):
+    for word in (*experiment.sweeps[name], *further):
         key = str(key_of(word))
-        if key not in given and key.partition(".")[0] not in given & GROUPS:
+        group, _, _ = key.partition(".")
+        if key not in overridden and group not in overridden & GROUPS:
             words.append(word)
     return [*words, *overrides]
 
@@ -297,18 +311,19 @@ def cached_rows(
     settings: Settings,
     timeout_s: float = 0,
     accepts_marked: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return the rows of the complete cases, each from the newest sweep that measured it with the
     same protocol in this environment. A failed cell is complete after any number of rounds, unless
     it timed out after less than this time. `accepts_marked`: so is a marked one; otherwise it can
     be measured again, perhaps on a quieter host."""
     cases = grouped(cells, lambda cell: cell.comparison_key)
-    complete: list[dict[str, Any]] = []
+    complete: list[Row] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
             continue
-        rows = final_rows(store, sweep, environment_id, timeout_s)
+        rows = final_rows(store, sweep, environment_id)
+        remove_early_timeouts(rows, store, sweep.id, timeout_s)
         if not accepts_marked:
             rows = {key: row for key, row in rows.items() if not row["marked"]}
         for case, members in list(cases.items()):
@@ -319,9 +334,7 @@ def cached_rows(
     return complete
 
 
-def final_rows(
-    store: Store, sweep: SweepInfo, environment_id: str, timeout_s: float
-) -> dict[str, dict[str, Any]]:
+def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, Row]:
     """Return cell key -> row of the cells that need no further round."""
     rows = {}
     for row in store.results(sweep.id):
@@ -330,9 +343,18 @@ def final_rows(
         is_final = has_ended or not Status(row["status"]).is_measured
         if row["environment_id"] == environment_id and is_final:
             rows[row["cell_key"]] = row
-    timeouts = [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]
-    history = store.history(sweep.id, environment_id) if timeouts else {}
-    for key in timeouts:
+    return rows
+
+
+def remove_early_timeouts(
+    rows: dict[str, Row], store: Store, sweep_id: str, timeout_s: float
+) -> None:
+    """Remove the rows of cells that timed out after less than this time."""
+    late = [row for row in rows.values() if row["status"] == Status.TIMEOUT]
+    if not late:
+        return
+    history = store.history(sweep_id, late[0]["environment_id"])
+    for row in late:
+        key = row["cell_key"]
         if max(trial.wall_s or 0 for trial in history[key]) < timeout_s:
             del rows[key]
-    return rows

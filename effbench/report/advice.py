@@ -22,6 +22,8 @@ from effbench.store.sweeps import recorded_here_first
 if TYPE_CHECKING:
     from effbench.store.store import Store
 
+#: A row of the view `results`.
+Result = Mapping[str, Any]
 #: Metric, as users type it -> column with the time per call.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
 
@@ -29,7 +31,7 @@ CALL = {"latency": "latency_ms", "period": "period_ms"}
 # --- the results that answer ---
 
 
-def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
+def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]:
     """Return the rows of one model, except streams. `model`: its name, or with other swept
     parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
     several models do."""
@@ -37,24 +39,23 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     if not rows:
         raise NothingFoundError("this sweep has no results yet")
     labelled = label_rows(row for row in rows if not is_of_stream(row))
-    named = [row for row in labelled if model in (None, row.case, row.labels["model"])]
-    cases = list(dict.fromkeys(row.case for row in named))
-    if not cases:
-        known = ", ".join(dict.fromkeys(row.case for row in labelled))
+    by_case = grouped(labelled, lambda row: row.case)
+    named = [row.case for row in labelled if model in (None, row.case, row.labels["model"])]
+    if not named:
+        known = ", ".join(by_case)
         known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )
-    case = the_only(cases, "--model")
-    return [row for row in named if row.case == case]
+    return by_case[the_only(list(dict.fromkeys(named)), "--model")]
 
 
-def is_of_stream(row: Mapping[str, Any]) -> bool:
+def is_of_stream(row: Result) -> bool:
     return "stream.name" in flatten(row.get("params") or {})
 
 
 def rows_at(
-    rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int | None = None
+    rows: Iterable[Result], model: str | None = None, bs: int | None = None
 ) -> list[LabelledRow]:
     """Return the rows of a model at a batch size, each by default the only one. Raises like
     `rows_of_case`."""
@@ -85,16 +86,20 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
             continue
         rows = [row for row in store.results(sweep.id) if row["model"] == model]
         ok = [row for row in rows if row["status"] == Status.OK]
-        at_size = [row for row in ok if bs in (None, row["bs"])]
-        unmarked = [row for row in at_size if not row["marked"]]
-        trials = sum(row["trials"] for row in at_size)
         if ok:
-            weights[sweep.id] = (len(unmarked), len(at_size), trials, len(ok))
+            weights[sweep.id] = weight_of(ok, bs)
     if not weights:
         raise NothingFoundError(
             f"{store.name} has no ok result of {model} in a completed sweep; omit --stored"
         )
     return max(weights, key=lambda sweep_id: weights[sweep_id])
+
+
+def weight_of(rows: Sequence[Result], bs: int | None) -> tuple[int, ...]:
+    at_size = [row for row in rows if bs in (None, row["bs"])]
+    unmarked = [row for row in at_size if not row["marked"]]
+    trials = sum(row["trials"] for row in at_size)
+    return len(unmarked), len(at_size), trials, len(rows)
 
 
 # --- the mode ---
@@ -126,7 +131,7 @@ class Candidate:
     """
 
     mode: str
-    source: Mapping[str, Any]
+    source: Result
     call_ms: float
     score_ms: float
     prepare_s: float
@@ -134,6 +139,11 @@ class Candidate:
     is_marked: bool
     break_even: int | None
     eliminated: int | None
+
+    @property
+    def part_ms(self) -> float:
+        """The preparation's part of the score."""
+        return self.score_ms - self.call_ms
 
     @property
     def trials(self) -> int:
@@ -168,19 +178,24 @@ class Recommendation:
     @property
     def is_open(self) -> bool:
         """Whether a race ended before all rivals were ruled out."""
-        return bool(self.ties) and self.race is not None and not self.race.is_tie
+        if not self.ties or not self.race:
+            return False
+        return not self.race.is_tie
 
     @property
     def is_once(self) -> bool:
         """Whether no rival is ruled out, because one round gives no intervals."""
-        low = INTERVALS[self.question.column][0]
-        return bool(self.ties) and self.race is None and self.ranked[0].source.get(low) is None
+        if not self.ties or self.race:
+            return False
+        low, _ = INTERVALS[self.question.column]
+        return self.ranked[0].source.get(low) is None
 
     @property
     def is_of_single_trials(self) -> bool:
         """Whether a race was decided after one trial per mode."""
-        is_single = self.race is not None and self.ranked[0].trials == 1
-        return is_single and bool(self.rivals) and not (self.ties or self.question.calls)
+        if not self.race or not self.rivals or self.ties or self.question.calls:
+            return False
+        return self.ranked[0].trials == 1
 
     @property
     def mode(self) -> Candidate:
@@ -197,8 +212,8 @@ class Recommendation:
         lowest = f"lowest {question.metric}"
         if question.calls:
             lowest += f" over {question.calls:,} calls including preparation"
-        tied = [candidate.mode for candidate in (best, *self.ties) if candidate is not self.mode]
-        names = ", ".join(tied)
+        tied = [candidate.mode for candidate in (best, *self.ties)]
+        names = ", ".join(mode for mode in tied if mode != self.mode.mode)
         if self.is_once:
             return f"{lowest} in one round, which gives no intervals: {names} may be as fast"
         if self.is_open:
@@ -254,10 +269,11 @@ class Recommendation:
         """Return which modes are best in another quantity: `default wins period`."""
         if self.race:
             return []
-        others = [name for name in self.table if name != self.question.metric]
-        return [
-            f"{outcome_of(self.table[name])} {name}" for name in others if self.table[name].best
-        ]
+        texts = []
+        for name, row in self.table.items():
+            if row.best and name != self.question.metric:
+                texts.append(f"{outcome_of(row)} {name}")
+        return texts
 
 
 def recommend(
@@ -268,7 +284,7 @@ def recommend(
     kept = [row for row in rows if row.mode not in excluded]
     if race and not is_valid(race, kept):
         race = None
-    base: Mapping[str, Any] = {}
+    base: Result = {}
     for row in rows:
         if is_baseline(row, question.baseline_mode) and row.source["status"] == Status.OK:
             base = row.source
@@ -313,7 +329,7 @@ def is_valid(race: Race, rows: Sequence[LabelledRow]) -> bool:
 
 
 def candidate_of(
-    row: LabelledRow, base: Mapping[str, Any], question: Question, race: Race | None
+    row: LabelledRow, base: Result, question: Question, race: Race | None
 ) -> Candidate:
     """Return a row as a candidate. `base`: the baseline's result, empty if it failed."""
     source = row.source
@@ -356,24 +372,23 @@ def ties_of(ranked: Sequence[Candidate], question: Question, race: Race | None) 
         return [rival for rival in rivals if not is_less(score, race_score(race, rival))]
     if race:
         return [rival for rival in rivals if rival.eliminated is None]
-    column = question.column
+    return ties_by_intervals(best, rivals, question.column)
+
+
+def ties_by_intervals(best: Candidate, rivals: Sequence[Candidate], column: str) -> list[Candidate]:
     scored = [with_preparation(candidate, column) for candidate in (best, *rivals)]
-    ties = []
-    for place in least(scored, column)[1]:
-        rival = rivals[place - 1]
-        # without intervals all tie, but a preparation alone may cost more than all of the best mode
-        if rival.score_ms - rival.call_ms <= best.score_ms:
-            ties.append(rival)
-    return ties
+    _, places = least(scored, column)
+    ties = [rivals[place - 1] for place in places]
+    # without intervals all tie, but a preparation alone may cost more than all of the best mode
+    return [rival for rival in ties if rival.part_ms <= best.score_ms]
 
 
 def with_preparation(candidate: Candidate, column: str) -> dict[str, Any]:
     """Return the result with its part of the preparation in its time per call."""
     source = dict(candidate.source)
-    more_ms = candidate.score_ms - candidate.call_ms
     for name in (column, *INTERVALS[column]):
         if source.get(name) is not None:
-            source[name] += more_ms
+            source[name] += candidate.part_ms
     return source
 
 
@@ -386,7 +401,7 @@ def race_score(race: Race, candidate: Candidate) -> LogEstimate:
     return LogEstimate(math.log(candidate.score_ms), error, call.df)
 
 
-def why_excluded(source: Mapping[str, Any], question: Question) -> str | None:
+def why_excluded(source: Result, question: Question) -> str | None:
     """Return why a result cannot be chosen, None if it can."""
     limit, memory = question.memory_bytes, source.get("peak_reserved_bytes")
     if source["status"] != Status.OK:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow
-from effbench.report.advice import CALL, rows_of_case, the_only
+from effbench.report.advice import CALL, Result, rows_of_case, the_only
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator
 #: grows a pool.
@@ -74,7 +73,7 @@ def value_at(curve: Curve, size: int) -> float:
 
 
 def costs_of(
-    rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str
+    rows: Iterable[Result], model: str | None, mode: str, metric: str, eager: str
 ) -> Costs:
     """Return the costs of `mode` with graphs and of the mode `eager` without. `metric`: latency or
     period. Raises NothingFoundError if the mode has no ok result, UsageError if several of its
@@ -87,22 +86,37 @@ def costs_of(
     graphs = [row for row in named if row.mode == the_only(modes, "--mode")]
     timed = curve_of(graphs, column)
     if not timed:
-        others = dict.fromkeys(row.mode for row in of_case if curve_of([row], column))
+        others = modes_with(of_case, column) or "none"
         raise NothingFoundError(
-            f"no ok result of mode {mode} with a {metric} for {case}; others:"
-            f" {', '.join(others) or 'none'}"
+            f"no ok result of mode {mode} with a {metric} for {case}; others: {others}"
         )
-    eagers = [row for row in of_case if row.base_mode == eager]
     counted = curve_of(unmarked(graphs), column)
+    ok = [row for row in graphs if row.source["status"] == "ok"]
     return Costs(
         graph_ms=counted or timed,
-        eager_ms=curve_of(unmarked(eagers), column) or curve_of(eagers, column),
+        eager_ms=curve_of_mode(of_case, eager, column),
         pool_bytes=curve_of(graphs, "graph_pool_bytes"),
-        failed=frozenset(row.labels["bs"] for row in graphs if row.source["status"] != "ok"),
+        failed=frozenset(sizes_of(graphs) - sizes_of(ok)),
         case=case,
         mode=modes[0],
         marked=frozenset(timed.keys() - counted.keys()),
     )
+
+
+def modes_with(rows: Iterable[LabelledRow], column: str) -> str:
+    """Return the names of the modes that have ok results in this column."""
+    modes = dict.fromkeys(row.mode for row in rows if curve_of([row], column))
+    return ", ".join(modes)
+
+
+def curve_of_mode(rows: Iterable[LabelledRow], mode: str, column: str) -> dict[int, float]:
+    """Return the values of a mode by batch size; marked ones if there are no others."""
+    of_mode = [row for row in rows if row.base_mode == mode]
+    return curve_of(unmarked(of_mode), column) or curve_of(of_mode, column)
+
+
+def sizes_of(rows: Iterable[LabelledRow]) -> set[int]:
+    return {row.labels["bs"] for row in rows}
 
 
 def unmarked(rows: Iterable[LabelledRow]) -> list[LabelledRow]:

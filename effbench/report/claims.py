@@ -13,7 +13,7 @@ from effbench.cell import Status
 from effbench.experiments import FOLDER
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure
-from effbench.labels import ABSENT, natural
+from effbench.labels import ABSENT, grouped, natural
 from effbench.metrics import is_missing, significant
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
@@ -23,6 +23,8 @@ from effbench.table import Column, Shown, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+#: A record of `entries`, or a row of the table `claim_verdict` with its environment.
+Record = Mapping[str, Any]
 #: Verdict -> tone of the table.
 TONES = {
     ClaimVerdict.CONFIRMED: "good",
@@ -75,8 +77,8 @@ def value_text(value: Any, unit: str = "") -> str:
 
 def entries(
     claims: Sequence[tuple[str, Claim]],
-    verdicts: Sequence[Mapping[str, Any]],
-    shipped: Sequence[Mapping[str, Any]] = (),
+    verdicts: Sequence[Record],
+    shipped: Sequence[Record] = (),
     files: Mapping[str, Path] | None = None,
 ) -> list[dict[str, Any]]:
     """Return one record per claim and machine, with the newest verdict; `machine` is None without a
@@ -86,6 +88,7 @@ def entries(
     `shipped`: records of the reference machine, for claims without a verdict of their own. `files`:
     name -> file of the user's own experiments. Records are in natural order of the claim ids.
     """
+    by_claim = grouped(verdicts, lambda row: (row["experiment"], row["claim"]))
     reference = {(record["experiment"], record["claim"]): record for record in shipped}
     records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
@@ -104,11 +107,10 @@ def entries(
             "published": claim.published,
             "reference": False,
         }
-        judged = [
-            row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)
-        ]
-        elsewhere = _shipped(reference.get((experiment, claim.id)))
-        records += [record | _judgement(row) for row in judged] or [record | elsewhere]
+        judged = by_claim.get((experiment, claim.id), [])
+        records += [record | _judgement(row) for row in judged]
+        if not judged:
+            records.append(record | _shipped(reference.get((experiment, claim.id))))
     return records
 
 
@@ -119,11 +121,12 @@ def shipped_verdicts() -> list[dict[str, Any]]:
     return records
 
 
-def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
+def _shipped(record: Record | None) -> dict[str, Any]:
     if record is None or record["machine"] is None:
         return {}
     # not in this database
-    measured = {name: value for name, value in record["measured"].items() if name != "sweeps"}
+    measured = dict(record["measured"])
+    measured.pop("sweeps", None)
     kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
     return kept | {
         "machine": f"{record['machine']} (reference)",
@@ -132,12 +135,15 @@ def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
+def _judgement(row: Record) -> dict[str, Any]:
     measured = dict(row["measured"] or {})
+    reason = row["reason"] or ""
     words = masked(measured.get("overrides") or ())  # overrides such as bs=4 change what is tested
+    if words:
+        reason += f"; measured with {' '.join(words)}"
     return {
         "verdict": row["verdict"],
-        "reason": (row["reason"] or "") + (f"; measured with {' '.join(words)}" if words else ""),
+        "reason": reason,
         "machine": f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}",
         "judged_at": row["judged_at"].isoformat(timespec="seconds"),
         "measured": measured,
@@ -145,7 +151,7 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def claims_table(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[Record],
     pages: Mapping[str, str] | None = None,
     with_machine: bool = True,
 ) -> Table:
@@ -185,7 +191,7 @@ def claims_table(
     return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
 
 
-def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
+def _experiment(record: Record, pages: Mapping[str, str]) -> Shown:
     """Return the experiment, linked to a sweep behind the verdict if the site shows one."""
     sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
     linked = next((sweep_id for sweep_id in sweeps if sweep_id in pages), "")

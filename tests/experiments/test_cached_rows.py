@@ -7,9 +7,8 @@ from made_sweeps import DEFAULT, EAGER, environment, sql
 from effbench.experiments.run import cached_rows
 from effbench.store import Store
 
-SETTINGS = SimpleNamespace(
-    protocol=SimpleNamespace(name="standard", rounds=5, eliminate=None), baseline_mode="eager"
-)
+PROTOCOL = SimpleNamespace(name="standard", rounds=5, eliminate=None)
+SETTINGS = SimpleNamespace(protocol=PROTOCOL, baseline_mode="eager")
 BUSY = {"disturbance": "host busy"}
 
 

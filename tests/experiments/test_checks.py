@@ -73,13 +73,14 @@ def test_needs(monkeypatch):
         inductor.triton(CPU)
 
 
-def test_warnings_of_deprecation():
+@pytest.mark.parametrize(
+    ("kind", "message", "is_deprecated"),
+    [(UserWarning, "slow", False), (FutureWarning, "f is deprecated", True)],
+)
+def test_warnings_of_deprecation(kind, message, is_deprecated):
+    facts = torchscript.warned_by(lambda: warnings.warn(message, kind, stacklevel=1))
+    assert facts["is_deprecated"] is is_deprecated
     assert not torchscript.is_deprecated(["script"])
-    for kind, message in ((UserWarning, "slow"), (FutureWarning, "f is deprecated")):
-        found = torchscript.warned_by(
-            lambda kind=kind, message=message: warnings.warn(message, kind, stacklevel=1)
-        )
-        assert found["is_deprecated"] is (kind is FutureWarning)
 
 
 def test_operators_are_counted():
@@ -120,53 +121,52 @@ def by_name(module, x):
     return lambda: module(x.to(module.weight.dtype))
 
 
-def test_weights():
-    def observe(capture):
-        return graph_weights.observe(
-            nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4), capture
-        )
-
-    follows = (
-        "replay_follows_in_place_update",
-        "replay_follows_rebinding",
-        "replay_follows_dtype_change",
-    )
-    stale = ("replay_is_stale_after_rebinding", "replay_is_stale_after_dtype_change")
-    for capture, expected in ((by_address, (1, 0, 0, 1, 1)), (by_name, (1, 1, 1, 0, 0))):
-        facts = observe(capture)
-        assert facts["replay_equals_eager_at_first"]
-        assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
-        assert (
-            facts["capturing_again_follows_rebinding"]
-            and facts["capturing_again_follows_dtype_change"]
-        )
+@pytest.mark.parametrize(("capture", "is_by_name"), [(by_address, False), (by_name, True)])
+def test_weights(capture, is_by_name):
+    module = nn.Linear(4, 4).requires_grad_(False)
+    facts = graph_weights.observe(module, torch.randn(2, 4), capture)
+    expected = {
+        "replay_equals_eager_at_first": True,
+        "replay_follows_in_place_update": True,
+        "replay_follows_rebinding": is_by_name,
+        "replay_follows_dtype_change": is_by_name,
+        "replay_is_stale_after_rebinding": not is_by_name,
+        "replay_is_stale_after_dtype_change": not is_by_name,
+        "capturing_again_follows_rebinding": True,
+        "capturing_again_follows_dtype_change": True,
+    }
+    assert {name: facts[name] for name in expected} == expected
 
 
-def test_padding():
-    def replays(function, x):
-        """A graph writes to one buffer."""
-        output = torch.empty_like(function(x))
-        return lambda: output.copy_(function(x))
+def replays(function, x):
+    """A graph writes to one buffer."""
+    output = torch.empty_like(function(x))
+    return lambda: output.copy_(function(x))
 
-    def never_again(function, x):
-        output = function(x).clone()
-        return lambda: output
 
-    def pad(module, poison=1e4, capture=replays):
-        return graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison)
+def never_again(function, x):
+    """A buffer that stays stale."""
+    output = function(x).clone()
+    return lambda: output
 
-    for poison in (1e4, float("nan")):
-        facts = pad(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), poison)
-        assert (
-            facts["rows_equal_eager"] and facts["wrong_sizes"] == [] and facts["sizes_tried"] == 8
-        )
-        facts = pad(graph_limits.MixesRows(), poison)
-        assert facts["wrong_sizes"] == [3, 5, 6, 7], "those that are captured need none"
-        assert facts["first_wrong"]["raw_size"] == 3
-        assert facts["first_wrong"]["padded"] != facts["first_wrong"]["eager"]
-    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9)), (
-        "a stale buffer"
-    )
+
+def pad(module, poison=1e4, capture=replays):
+    return graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison)
+
+
+@pytest.mark.parametrize("poison", [1e4, float("nan")])
+def test_padding(poison):
+    facts = pad(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), poison)
+    assert facts["rows_equal_eager"] and facts["wrong_sizes"] == []
+    assert facts["sizes_tried"] == 8
+    facts = pad(graph_limits.MixesRows(), poison)
+    assert facts["wrong_sizes"] == [3, 5, 6, 7], "those that are captured need none"
+    assert facts["first_wrong"]["raw_size"] == 3
+    assert facts["first_wrong"]["padded"] != facts["first_wrong"]["eager"]
+
+
+def test_padding_of_a_stale_buffer():
+    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9))
 
 
 def test_judging_peaks_and_first_calls():

@@ -101,85 +101,97 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     assert done.code == 0 and "4 rows reused (--fresh measures them again)" in done.out
     (here.folder / "mine.py").write_text(MINE.replace("above(1)", "above(10**9)"))
     done = here.run("reproduce", "mine.py", *here.tiny3, "--stored")
+    (here.folder / "mine.py").write_text(MINE)
     assert (done.code, done.err) == (0, ""), done
     assert "on " in done.out and verdicts(here.db)["wide"]["verdict"] == "refuted"
-    with Store.open(here.db, mode="write") as store:  # as after an update that changes no version
+
+
+def test_stored_results_need_the_settings_of_their_measurement(here):
+    done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
+    assert done.code == 3
+    assert "4 of 4 cells of the sweep main were not measured with these settings" in done.out
+    assert f"no complete results of these experiments in {here.db}" in done.err
+    assert "repeat the overrides of the measurement" in done.err
+
+
+def test_machines_of_the_same_name_show_their_environments(here, tmp_path):
+    path = tmp_path / "copy.db"
+    path.write_bytes(Path(here.db).read_bytes())
+    with Store.open(path, mode="write") as store:  # as after an update that changes no version
         (row,) = store.environments()
         facts = {name: row[name] for name in Environment.__dataclass_fields__}
         twin = store.add_environment(Environment(**facts | {"flags": {"X": "1"}}), {})
-    done = here.run("reproduce", "mine.py", *here.tiny3, "--stored", "--quiet")
-    assert all(f", environment {name})" in done.out for name in (row["id"], twin)), done.out
-    (here.folder / "mine.py").write_text(MINE)
-    done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
-    assert (
-        done.code == 3
-        and "4 of 4 cells of the sweep main were not measured with these settings" in done.out
-    )
-    assert (
-        "no complete results" in done.err and "repeat the overrides of the measurement" in done.err
-    )
+    done = here.run("reproduce", "mine.py", *here.tiny3, "--stored", "--quiet", f"db={path}")
+    assert f", environment {row['id']})" in done.out and f", environment {twin})" in done.out
 
 
-def test_claims(here):
-    def claims(*args, own=("--experiment", "mine.py")):
-        done = here.run("claims", *own, *args)
-        assert (done.code, done.err) == (0, ""), done
-        return done.out
+@pytest.fixture
+def claims(here):
+    def run(*args, code=0):
+        done = here.run("claims", *args)
+        assert (done.code, done.err == "") == (code, code == 0), done
+        return done.err if code else done.out
 
-    def by_id(*args):
-        shipped, mine = (
-            json.loads(claims("--format", "json", *args, own=own))
-            for own in ((), ("--experiment", "mine.py"))
-        )
-        assert {"P1", "O1", "S1"} <= {row["claim"] for row in shipped} and len(mine) == 3, (
-            "those of the file alone"
-        )
-        return {row["claim"]: row for row in (*shipped, *mine)}
+    return run
 
-    rows = by_id()
-    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
-    assert (
-        rows["P1"]["reference"]
-        and rows["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
-    )
-    assert not rows["wide"]["reference"] and "sweeps" not in rows["P1"]["measured"]
-    assert claims("--format", "markdown", "--out", "site/claims.md") == ""
+
+@pytest.fixture
+def records(claims):
+    """Records by claim: those of effbench, or of the files alone."""
+
+    def load(*args):
+        return {row["claim"]: row for row in json.loads(claims("--format", "json", *args))}
+
+    return load
+
+
+MINE_ALONE = ("--experiment", "mine.py")
+
+
+def test_own_claims(claims, records):
+    own = records(*MINE_ALONE, *MINE_ALONE)
+    assert own.keys() == {"wide", "graph", "both"}, "those of the file alone, each once"
+    assert own["wide"]["measured"]["unit"] == "×" and own["wide"]["machine"]
+    assert not own["wide"]["reference"]
+    elsewhere = records(*MINE_ALONE, "--gpu", "H200")["wide"]
+    assert elsewhere["verdict"] == "not measured yet"
+    assert elsewhere["reason"] == "effbench reproduce mine.py"
+
+
+def test_shipped_claims(records):
+    shipped = records()
+    assert {"P1", "O1", "S1"} <= shipped.keys()
+    assert shipped["P1"]["reference"] and "sweeps" not in shipped["P1"]["measured"]
+    assert shipped["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+    assert records("--gpu", "H200")["P1"] == shipped["P1"], "the reference machine has an H200"
+
+
+def test_claims_of_this_cpu(records):
+    wide = records(*MINE_ALONE)["wide"]
+    cpu = wide["machine"].rpartition(", torch")[0]
+    assert records(*MINE_ALONE, "--gpu", cpu)["wide"] == wide
+    unmeasured = records("--gpu", cpu)["P1"]
+    assert unmeasured["verdict"] == "not measured yet"
+    assert unmeasured["reason"] == "effbench reproduce small-batches"
+
+
+def test_claims_as_markdown(here, claims):
+    assert claims(*MINE_ALONE, "--format", "markdown", "--out", "site/claims.md") == ""
     text = (here.folder / "site" / "claims.md").read_text()
-    assert (
-        "| graph | A CUDA graph is faster. | not measurable here |" in text
-        and "| 1.70x elsewhere |" in text
-    )
-    other = by_id("--gpu", "H200")
-    assert (other["wide"]["verdict"], other["wide"]["reason"]) == (
-        "not measured yet",
-        "effbench reproduce mine.py",
-    )
-    assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, (
-        "named twice"
-    )
-    assert other["P1"] == rows["P1"], "the reference machine has an H200"
-    cpu = rows["wide"]["machine"].rpartition(", torch")[0]
-    own = by_id("--gpu", cpu)
-    assert own["wide"] == rows["wide"]
-    assert (own["P1"]["verdict"], own["P1"]["reason"]) == (
-        "not measured yet",
-        "effbench reproduce small-batches",
-    )
+    assert "| graph | A CUDA graph is faster. | not measurable here |" in text
+    assert "| 1.70x elsewhere |" in text
+
+
+def test_claims_that_do_not_exist(here, claims, records):
     (here.folder / "none.py").write_text(MINE.partition("@Claim")[0])
-    done = here.run("claims", "--experiment", "none.py")
-    assert (done.code, done.out) == (3, "") and "no claim in none.py" in done.err
+    assert "no claim in none.py" in claims("--experiment", "none.py", code=3)
     (here.folder / "other").mkdir()
     (here.folder / "other" / "mine.py").write_text(MINE)
-    done = here.run("claims", "--experiment", "mine.py", "--experiment", "other/mine.py")
-    assert (done.code, done.out) == (2, "") and "need different names" in done.err
-    done = here.run("claims", "--gpu", "foo")
-    assert (done.code, done.out) == (
-        2,
-        "",
-    ) and "no GPU or CPU has 'foo' in its name; known: " in done.err
-    assert (
-        "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
-    )
+    error = claims(*MINE_ALONE, "--experiment", "other/mine.py", code=2)
+    assert "need different names" in error
+    error = claims("--gpu", "foo", code=2)
+    assert "no GPU or CPU has 'foo' in its name; known: " in error and "NVIDIA H200" in error
+    assert records(*MINE_ALONE)["wide"]["machine"].rpartition(", torch")[0] in error
 
 
 def test_checks_that_fail_or_are_unsupported(here):
@@ -206,8 +218,9 @@ def test_a_mistake_costs_itself_alone(here):
     assert verdicts(here.folder / "third.db").keys() == {"c", "S14"}
 
 
-def test_mistakes(here):
-    for words, said in (
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
         ("reproduce nowhere.py", "cannot read the experiment nowhere.py"),
         ("reproduce storage --fresh --stored", "not allowed with"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
@@ -216,10 +229,12 @@ def test_mistakes(here):
         ("reproduce storage --stored --db nowhere.db", "nowhere.db"),
         ("claims --db nowhere.db", "nowhere.db"),
         ("claims --format xml", "invalid choice: 'xml'"),
-    ):
-        done = here.run(*words.split())
-        assert done.code == 2 and said in done.err, done
-        assert "Traceback" not in done.err and len(done.err.splitlines()) <= 2
+    ],
+)
+def test_mistakes(here, words, text):
+    done = here.run(*words.split())
+    assert done.code == 2 and text in done.err, done
+    assert "Traceback" not in done.err and len(done.err.splitlines()) <= 2
 
 
 def truths(facts, path=""):
@@ -233,34 +248,50 @@ def truths(facts, path=""):
     return {path: facts} if isinstance(facts, bool) else {}
 
 
-@pytest.mark.slow
-def test_without_a_gpu_the_shipped_checks_observe_what_they_observed_beside_one(here):
+#: Claims that a CPU decides.
+JUDGED = ["O9", "O10", "S5", "S6", "S7", "S8", "S9", "S10", "S12", "S14", "S17", "S18"]
+
+
+@pytest.fixture(scope="module")
+def on_cpu(here):
+    """The output and the verdicts of the shipped experiments that need no GPU and measure no
+    times."""
     names = [
-        one.name for one in load_all() if not one.sweeps or all(claim.needs for claim in one.claims)
+        experiment.name
+        for experiment in load_all()
+        if not experiment.sweeps or all(claim.needs for claim in experiment.claims)
     ]
     names = [name for name in names if name not in ("warmup-calls", "habits")]  # of times
     done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
-    assert "not measured yet" not in done.out
-    assert (
-        "S16 Inductor does not need Triton: undecided · holds for the CPU; not measured for a GPU ("
-        in done.out
-    )
-    expected = {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
-    rows = verdicts(here.folder / "all.db")
+    return done.out, verdicts(here.folder / "all.db")
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
+
+
+@pytest.mark.slow
+def test_without_a_gpu_some_claims_are_judged(on_cpu, expected):
+    out, rows = on_cpu
+    assert "not measured yet" not in out
+    undecided = "undecided · holds for the CPU; not measured for a GPU ("
+    assert f"S16 Inductor does not need Triton: {undecided}" in out
     cpu, before = (
         found["S16"]["measured"]["evidence"]["triton"]["facts"]["cpu"] for found in (rows, expected)
     )
     assert truths(cpu) == truths(before)
-    judged = {
-        claim
-        for claim, row in rows.items()
-        if row["verdict"] in ("confirmed", "refuted", "depends")
-    }
-    assert judged == {"O9", "O10", "S5", "S6", "S7", "S8", "S9", "S10", "S12", "S14", "S17", "S18"}
-    for claim in judged:
-        found, known = rows[claim], expected[claim]
-        assert (found["verdict"], found["reason"]) == (known["verdict"], known["reason"]), claim
-        found, known = found["measured"], known["measured"]
-        assert truths(found["evidence"]) == truths(known["evidence"]), claim
-        assert claim not in ("S6", "S7", "S12") or found["also"] == known["also"], claim
+    decided = ("confirmed", "refuted", "depends")
+    assert {claim for claim, row in rows.items() if row["verdict"] in decided} == set(JUDGED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", JUDGED)
+def test_without_a_gpu_checks_observe_what_they_observed_beside_one(on_cpu, expected, claim):
+    row, known = on_cpu[1][claim], expected[claim]
+    assert (row["verdict"], row["reason"]) == (known["verdict"], known["reason"])
+    measured, before = row["measured"], known["measured"]
+    assert truths(measured["evidence"]) == truths(before["evidence"])
+    if claim in ("S6", "S7", "S12"):
+        assert measured["also"] == before["also"]

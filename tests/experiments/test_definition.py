@@ -147,24 +147,44 @@ def test_an_outline_runs_nothing(write, tmp_path, monkeypatch):
     assert (tmp_path / "mine.py.ran").exists()
 
 
-def test_find(write, tmp_path, monkeypatch):
+@pytest.fixture
+def shipped(write, tmp_path, monkeypatch):
     (tmp_path / "shipped").mkdir()
     for name, claim in (("one", "P1"), ("two", "P2")):
         text = GOOD.replace('"wider"', f'"{claim}"').replace('"about"', f'"{claim}a"')
         write(text, f"shipped/{name}.py")
     monkeypatch.setattr(effbench.experiments, "FOLDER", tmp_path / "shipped")
 
-    def names(*words):
-        return [found.name for found in find(list(words))]
 
-    assert names("two", "one") == ["two", "one"]
-    assert names("P2") == names("p2") == ["two"]
-    assert names("all") == names("P1", "one", "all") == ["one", "two"], "each once"
-    assert names(str(write(GOOD)), "one") == ["mine", "one"]
-    for word, said in (
+@pytest.mark.usefixtures("shipped")
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["two", "one"], ["two", "one"]),
+        (["P2"], ["two"]),
+        (["p2"], ["two"]),
+        (["all"], ["one", "two"]),
+        (["P1", "one", "all"], ["one", "two"]),
+    ],
+)
+def test_find(words, names):
+    assert [experiment.name for experiment in find(words)] == names
+
+
+@pytest.mark.usefixtures("shipped")
+def test_find_a_file(write):
+    assert [experiment.name for experiment in find([str(write(GOOD)), "one"])] == ["mine", "one"]
+
+
+@pytest.mark.usefixtures("shipped")
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
         ("tow", "did you mean two?"),
         ("zzz", "lists them"),
         ("x.yaml", "give a Python file"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            find([word])
+    ],
+)
+def test_nothing_is_found(word, text):
+    with pytest.raises(ConfigError, match=text):
+        find([word])

@@ -5,6 +5,7 @@ import dataclasses
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -69,7 +70,7 @@ def counted(device, start=3):
 @Claim("slower", "Repeating is slower", each="bs")
 def slower(rows):
     gain = geomean(where(rows, mode="repeated").speedup)
-    return Answer(gain.below(0.9), gain, {"all of them": list(rows.speedup)})
+    return Answer(gain.below(0.9), gain, {"all of them": rows.speedup, "largest": rows.bs.max()})
 
 
 @Claim("counts", "It counts")
@@ -135,66 +136,80 @@ def stored(db):
         return {row["claim"]: row for row in store.verdicts()}, store.sweeps()
 
 
-def test_all_kinds_of_claims(go, db, mine, machine):
-    done = go(mine)
-    found = {judgement.claim.id: judgement for judgement in done.judgements}
-    assert {name: str(one.verdict) for name, one in found.items()} == {
-        "slower": "confirmed",
-        "counts": "confirmed",
-        "about": "not measurable here",
-        "gpu": "not measurable here",
-    }, (found["slower"].reason, found["slower"].value)
-    assert (
-        found["slower"].reason == "holds for bs=1, bs=2" and found["gpu"].reason == running.NO_CUDA
-    )
-    assert 0 < found["slower"].value.low <= found["slower"].value.value < 0.9
+@pytest.fixture(scope="module")
+def measured(machine, mine, tmp_path_factory):
+    """The experiment, run once: its database, and what is stored there."""
+    db = str(tmp_path_factory.mktemp("measured") / "x.db")
+    done = Run(mine, machine, db, QUICK, quiet=True).execute()
     rows, (sweep,) = stored(db)
-    assert (rows["gpu"]["reason"], rows["about"]["reason"]) == (
-        running.NO_CUDA,
-        "it is about words",
-    )
-    assert {name: row["verdict"] for name, row in rows.items()} == {
-        n: str(one.verdict) for n, one in found.items()
-    }
-    measured = rows["slower"]["measured"]
-    assert (rows["slower"]["sweep_id"], sweep.name, measured["sweeps"]) == (
-        sweep.id,
-        "mine",
-        [sweep.id],
-    )
-    assert measured["value"] == found["slower"].value.value and measured["evidence"] == {}
-    assert [(part["label"], part["holds"]) for part in measured["parts"]] == [
-        ("bs=1", True),
-        ("bs=2", True),
-    ]
-    assert len(measured["also"]["all of them"]) == 4
-    assert rows["counts"]["sweep_id"] is None, "it rests on a check alone"
-    measured = rows["counts"]["measured"]
-    assert (measured["also"], list(measured["evidence"])) == (
-        {"x": [1, 2], "none": None},
-        ["counted"],
-    )
+    return SimpleNamespace(db=db, done=done, rows=rows, sweep=sweep)
 
-    second = go(mine)
-    assert (second.reused, second.rows, len(stored(db)[1])) == (
-        4,
-        done.rows,
-        1,
-    ), "nothing is measured twice"
 
-    # judged again from what is stored: nothing runs, and the verdicts are the same
-    with Store.open(db) as store:
-        elsewhere = Machine.stored(machine.server, *store.environments())
-    assert Run(mine, elsewhere, db, QUICK).execute().missing == "" and len(stored(db)[1]) == 1
-    assert stored(db)[0]["slower"]["measured"] == rows["slower"]["measured"]
-    other = Run(mine, elsewhere, db, [*QUICK, "bs=1,2,3"]).execute()
-    assert (
-        "2 of 6 cells of the sweep main were not measured with" in other.missing
-        and not other.judgements
-    )
-    renamed = Run(dataclasses.replace(mine, name="other"), elsewhere, db, QUICK).execute()
-    assert "the facts of counted were not gathered" in renamed.missing
-    assert go(mine, "bs=1", fresh=True).reused == 0 and len(stored(db)[1]) == 2
+@pytest.mark.parametrize(
+    ("claim", "verdict", "reason"),
+    [
+        ("slower", Verdict.CONFIRMED, "holds for bs=1, bs=2"),
+        ("counts", Verdict.CONFIRMED, "holds"),
+        ("about", Verdict.NOT_MEASURABLE, "it is about words"),
+        ("gpu", Verdict.NOT_MEASURABLE, running.NO_CUDA),
+    ],
+)
+def test_all_kinds_of_claims(measured, claim, verdict, reason):
+    (judged,) = [each for each in measured.done.judgements if each.claim.id == claim]
+    row = measured.rows[claim]
+    assert (judged.verdict, judged.reason) == (verdict, reason), judged.value
+    assert (row["verdict"], row["reason"]) == (verdict, reason)
+
+
+def test_what_is_stored_of_a_claim_about_rows(measured):
+    row, sweep = measured.rows["slower"], measured.sweep
+    facts = row["measured"]
+    assert (row["sweep_id"], sweep.name, facts["sweeps"]) == (sweep.id, "mine", [sweep.id])
+    assert 0 < facts["low"] <= facts["value"] < 0.9 and facts["evidence"] == {}
+    parts = [(part["label"], part["holds"]) for part in facts["parts"]]
+    assert parts == [("bs=1", True), ("bs=2", True)]
+    assert len(facts["also"]["all of them"]) == 4 and facts["also"]["largest"] == 2
+
+
+def test_what_is_stored_of_a_claim_about_a_check(measured):
+    row = measured.rows["counts"]
+    assert row["sweep_id"] is None, "it rests on a check alone"
+    assert row["measured"]["also"] == {"x": [1, 2], "none": None}
+    assert list(row["measured"]["evidence"]) == ["counted"]
+
+
+def test_nothing_is_measured_twice(measured, mine, machine):
+    again = Run(mine, machine, measured.db, QUICK, quiet=True).execute()
+    assert (again.reused, again.rows) == (4, measured.done.rows)
+    assert len(stored(measured.db)[1]) == 1
+
+
+@pytest.fixture
+def elsewhere(measured, machine):
+    """The machine of the stored results, on which nothing runs."""
+    with Store.open(measured.db) as store:
+        return Machine.stored(machine.server, *store.environments())
+
+
+def test_stored_results_are_judged_again(measured, mine, elsewhere):
+    assert Run(mine, elsewhere, measured.db, QUICK).execute().missing == ""
+    rows, sweeps = stored(measured.db)
+    assert rows["slower"]["measured"] == measured.rows["slower"]["measured"]
+    assert len(sweeps) == 1
+
+
+def test_what_was_not_measured_is_not_judged(measured, mine, elsewhere):
+    other = Run(mine, elsewhere, measured.db, [*QUICK, "bs=1,2,3"]).execute()
+    assert "2 of 6 cells of the sweep main were not measured with" in other.missing
+    assert not other.judgements
+    renamed = dataclasses.replace(mine, name="other")
+    other = Run(renamed, elsewhere, measured.db, QUICK).execute()
+    assert "the facts of counted were not gathered" in other.missing
+
+
+def test_fresh_results(go, db, bare):
+    go(bare, "bs=1")
+    assert go(bare, "bs=1", fresh=True).reused == 0 and len(stored(db)[1]) == 2
 
 
 @pytest.mark.slow
