@@ -38,9 +38,10 @@ import numpy as np
 from changepoints import otava
 from scipy import stats
 
-from effbench.comparison.confirm import may_be_slower, settle
-from effbench.comparison.limits import read
-from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Pair, Verdict, judge
+from effbench.comparison.confirm import How, may_be_slower, settle
+from effbench.comparison.limits import CellFacts, read
+from effbench.comparison.matching import LEAST_COMPILATIONS, Pair
+from effbench.comparison.verdicts import Change, Verdict, judge
 from effbench.stats.changepoints import find_all
 from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
@@ -264,7 +265,7 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
     """Return every verdict of a comparison of these cells; keys are their indices."""
     pairs = []
     for index, case in enumerate(cases):
-        pairs.append(Pair(str(index), str(index), {}, *results(case)))
+        pairs.append(Pair(str(index), str(index), CellFacts(), *results(case)))
 
     thresholds = {
         (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
@@ -304,12 +305,12 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
             for side in (case.before, case.after)
         )
         cut = replace(case, before=before, after=after, constant={})
-        pairs.append(Pair(str(index), str(index), {}, *results(cut)))
+        pairs.append(Pair(str(index), str(index), CellFacts(), *results(cut)))
     rows = {(row.key, row.metric): row for row in judge(pairs, LIMITS, interleaved=True)}
     settled = {index: [replace(row) for row in flagged[index]] for index in again}
     for index, changes in settled.items():
         for change in changes:
-            settle(change, rows, "", rounds[index])
+            settle(change, rows, How("", rounds[index]))
     return {
         index
         for index, changes in settled.items()

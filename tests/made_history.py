@@ -9,6 +9,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
+FACTS = {"bs": 1, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda"}
 JUDGED = (*DEFAULT_METRICS, "graph_pool_bytes", "rel_error", "speedup", "period_speedup")
 COLUMNS = (
     "sweep_id",
@@ -52,7 +53,7 @@ class Made:
 
     def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
         """A result in the newest sweep."""
-        self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
+        self.cells.setdefault(cell, FACTS | {"key": cell, "model": model})
         row = {
             "sweep_id": self.sweeps[-1]["id"],
             "cell_key": cell,

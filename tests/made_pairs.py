@@ -1,18 +1,13 @@
 """Cells of two sides, as the verdicts take them."""
 
-from effbench.comparison.limits import limits_of
-from effbench.comparison.verdicts import Pair, judge
+from dataclasses import replace
+
+from effbench.comparison.limits import CellFacts, limits_of
+from effbench.comparison.matching import Pair
+from effbench.comparison.verdicts import judge
 from effbench.store.sides import CellResult
 
-ABOUT = {
-    "model": "mlp",
-    "bs": 8,
-    "mode": "eager",
-    "dtype": "float32",
-    "phase": "inference",
-    "device": "cuda",
-    "hardware": "H",
-}
+ABOUT = CellFacts("mlp", 8, "eager", "float32", "inference", "cuda", "H")
 
 
 def side(status="ok", reason=None, bound=None, compiled=(), **figures):
@@ -21,7 +16,7 @@ def side(status="ok", reason=None, bound=None, compiled=(), **figures):
 
 
 def pair(before, after, key="a", why=None, **about):
-    return Pair(key, key, {**ABOUT, **about}, before, after, why)
+    return Pair(key, key, replace(ABOUT, **about), before, after, why)
 
 
 def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None), **options):

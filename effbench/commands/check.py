@@ -17,18 +17,18 @@ from effbench.commands.compare import (
     chosen,
     limits_for,
     render,
+    selection_of,
     show,
-    wanted_cells,
-    words_of,
 )
 from effbench.comparison.compare import Compared, Confirmation, compare_sweeps, one_baseline
-from effbench.comparison.sides import ACROSS, machine_names, machine_of
-from effbench.comparison.verdicts import DISTURBED, FAILING, NOT_JUDGED, Change, Verdict, counted
+from effbench.comparison.matching import DISTURBED, Machine, machine_names
+from effbench.comparison.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted, counts
 from effbench.config import DEFAULT_DB
 from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
 from effbench.outputs import refuse_database
 from effbench.printable import count, one_line
 from effbench.report import comparison
+from effbench.report.comparison import Document
 from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
 from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         check = compared_with_baseline(args)
         if args.confirm:
-            check.confirmation = confirmed(check, args)
+            check.confirm()
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
@@ -100,64 +100,78 @@ class Check:
     args: argparse.Namespace
     confirmation: Confirmation = field(default_factory=Confirmation)
 
-    def command(self, words: Sequence[str]) -> str:
+    def command(self, words: Sequence[str], places: Sequence[str] = PLACES) -> str:
+        """Return a command with the given options that decide what is compared (`places`) and which
+        changes count."""
+        words = ["effbench", *words]
+        for name in (*places, "config", "floor"):
+            value = getattr(self.args, name)
+            if value:
+                words += [f"--{name}", value]
+        for setting in self.args.settings:
+            words += ["--set", setting]
+        for name in self.args.metric or ():
+            words += ["--metric", name]
+        return self.plain_command(words)
+
+    def plain_command(self, words: Sequence[str]) -> str:
         database = [] if self.database == DEFAULT_DB else ["--db", self.database]
-        return shlex.join(["effbench", *words, *database])
+        return shlex.join([*words, *database])
 
     def shows(self, change: Change) -> str:
         """Return the command that shows a row, with the figures of the re-run if there was one."""
         done = self.confirmation
-        if change.key in done.failed and done.sweep_id:
-            return self.command(["ls", "--failures", "--sweep", done.sweep_id])
-        sides, options_given = [self.before.id, self.sweep.id], given(self.args)
-        if change.key in done.confirmed and done.sweep_id:
-            sides = [done.sweep_id, "--by", done.by] if done.by else [self.before.id, done.sweep_id]
-            # both sides of one sweep ran on one machine
-            options_given = given(self.args, () if done.by else PLACES)
-        return self.command(["compare", *sides, "--cell", change.key[:12], "--all", *options_given])
+        sides, places = [self.before.id, self.sweep.id], PLACES
+        if done.sweep_id and change.key in done.failed:
+            words = ["effbench", "ls", "--failures", "--sweep", done.sweep_id]
+            return self.plain_command(words)
+        if done.sweep_id and change.key in done.confirmed:
+            sides = [self.before.id, done.sweep_id]
+            if done.by:  # both sides of one sweep ran on one machine
+                sides, places = [done.sweep_id, "--by", done.by], ()
+        return self.command(["compare", *sides, "--cell", change.key[:12], "--all"], places)
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command that confirms the check."""
+        return ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
 
     @property
     def again(self) -> str:
         """The command that measures marked cells again."""
-        words = ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
-        return self.command([*words, *given(self.args)])
+        return self.command(self.words)
+
+    def confirm(self) -> None:
+        """Run the cells again that are slower, ambiguous or marked."""
+        from effbench.comparison.confirm import Request, confirm  # slow to import
+
+        args = self.args
+        request = Request(
+            self.compared,
+            self.before,
+            self.sweep,
+            args.db,
+            self.words,
+            args.rounds or MOST_PAIRS,
+            quiet=args.format != "table" and not args.out,
+        )
+        self.confirmation = confirm(request)
 
 
 def compared_with_baseline(args: argparse.Namespace) -> Check:
     """Return the comparison of the sweep with its baseline."""
-    limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
+    limits, selection = limits_for(args), selection_of(args)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        before = store.find_sweep(
-            baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id
-        )
-        compared = compare_sweeps(
-            store, before, sweep, limits, across, args.on, wanted_cells(args.cell)
-        )
-        machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
+        any_hardware = "hardware" in selection.across
+        baseline = baseline_of(store, args.baseline, sweep, args.on, any_hardware)
+        before = store.find_sweep(baseline.sweep_id)
+        compared = compare_sweeps(store, before, sweep, limits, selection)
+        machines = machine_names(map(Machine.of, store.environments_of(sweep.id)))
         compared.unchecked = [
             text for machine, text in machines.items() if machine not in compared.after.machines
         ]
         return Check(compared, before, sweep, store.name, args)
-
-
-def confirmed(check: Check, args: argparse.Namespace) -> Confirmation:
-    """Run the cells again that are slower, ambiguous or marked."""
-    from effbench.comparison.confirm import confirm  # slow to import
-
-    words = ["check", "--baseline", args.baseline, "--sweep", check.sweep.id, "--confirm"]
-    most = args.rounds or MOST_PAIRS
-    quiet = args.format != "table" and not args.out
-    return confirm(check.compared, check.before, check.sweep, args.db, words, most, quiet)
-
-
-def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]:
-    """Return the given options that decide what is compared (`places`) and which changes count."""
-    pairs = [(f"--{name}", getattr(args, name)) for name in (*places, "config", "floor")]
-    pairs += [("--set", setting) for setting in args.settings] + [
-        ("--metric", name) for name in args.metric or ()
-    ]
-    return [word for option, value in pairs if value for word in (option, value)]
 
 
 # --- output ---
@@ -166,60 +180,44 @@ def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]
 def report(check: Check, args: argparse.Namespace) -> None:
     """Write standard output and the requested files. If one of them cannot be written, write the
     others, then raise UsageError."""
-    compared, shows = check.compared, check.shows
-    rows, failed = chosen(compared.changes, args), compared.failing
-    line = verdict_line(compared, args.baseline)
+    document = Document(
+        check.compared, verdict_line(check.compared, args.baseline), check.shows, check.again
+    )
     if args.out:  # the log of a CI job needs the verdict, too
-        print(f"effbench: {one_line(line)}", file=sys.stderr)
-    try:
+        print(f"effbench: {one_line(document.line)}", file=sys.stderr)
+    with contextlib.ExitStack() as stack:
+        # the last one is called first, and all are called
+        stack.callback(write_output, document, args)
+        if args.junit:
+            stack.callback(options.write, document.junit(check.compared.changes), args, "junit")
         if os.environ.get(SUMMARY):
-            text = comparison.check_markdown(
-                compared, compared.changes, failed, line, shows, again=check.again
-            )
-            add_summary(text, args.db)
-    finally:
-        try:
-            if args.junit:
-                options.write(comparison.as_junit(compared, compared.changes, shows), args, "junit")
-        finally:
-            if args.format != "table":
-                options.write(as_text(check, rows, line, args), args)
-            else:
-                with options.console(args) as console:
-                    show(console, compared, rows, args, is_gate=True)
-                    unjudged = comparison.unjudged_text(compared, check.again)
-                    for text in filter(
-                        None, (unjudged, line, *comparison.commands(failed, shows, "  "))
-                    ):
-                        console.print_line(escape(text))
+            stack.callback(add_summary, document.markdown(check.compared.changes), args.db)
 
 
-def as_text(check: Check, rows: Sequence[Change], line: str, args: argparse.Namespace) -> str:
-    compared, shows = check.compared, check.shows
+def write_output(document: Document, args: argparse.Namespace) -> None:
+    compared = document.compared
+    rows = chosen(compared.changes, args)
+    unjudged = comparison.unjudged_text(compared, document.again)
+    if args.format == "table":
+        with options.console(args) as console:
+            show(console, compared, rows, args, is_gate=True)
+            commands = comparison.commands(compared.failing, document.shows, "  ")
+            for text in filter(None, (unjudged, document.line, *commands)):
+                console.print_line(escape(text))
+        return
     if args.format == "markdown":
-        everything, again = args.all, check.again
-        return comparison.check_markdown(
-            compared, rows, compared.failing, line, shows, everything, again
-        )
-    if args.format == "junit":
-        return comparison.as_junit(compared, rows, shows)
-    if args.format == "json":
-        failing = [
-            {"cell_key": row.key, "metric": row.metric, "command": shows(row)}
-            for row in compared.failing
-        ]
-        more = {"passed": compared.passed, "failing": failing, "unchecked": compared.unchecked}
-        more["unjudged"] = [
-            {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
-            for row in compared.unjudged.values()
-        ]
-        more["measure_again"] = check.again if compared.unjudged else None
-        return comparison.as_json(compared, rows, baseline=args.baseline, **more)
-    for machine in compared.unchecked:  # the rows do not contain it
-        print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
-    if unjudged := comparison.unjudged_text(compared, check.again):
-        print(f"effbench: {one_line(unjudged)}", file=sys.stderr)
-    return render(compared, rows, args)
+        text = document.markdown(rows, everything=args.all)
+    elif args.format == "junit":
+        text = document.junit(rows)
+    elif args.format == "json":
+        text = document.json(rows, args.baseline)
+    else:  # its rows do not contain this
+        for machine in compared.unchecked:
+            print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
+        if unjudged:
+            print(f"effbench: {one_line(unjudged)}", file=sys.stderr)
+        text = render(compared, rows, args)
+    options.write(text, args)
 
 
 def add_summary(text: str, db: str) -> None:
@@ -238,36 +236,41 @@ def verdict_line(compared: Compared, name: str) -> str:
     not finished against main` or `nothing was checked against main`. Unless it failed, also list
     what was not judged: ignored, ambiguous and marked rows, cells without figures on both sides,
     unchecked hardware."""
-    rows, failed = compared.changes, compared.failing
-    if failed:
-        parts = [f"check failed: {counted(failed)} against {name}"]
-        parts += [compared.interrupted] if compared.interrupted else []
+    if compared.failing:
+        parts = [f"check failed: {counted(compared.failing)} against {name}"]
+        if compared.interrupted:
+            parts.append(compared.interrupted)
     elif compared.interrupted:
         parts = [f"check not finished against {name}: {compared.interrupted}"]
     elif compared.judged:
         parts = [f"check passed against {name}"]
     else:
         parts = [f"nothing was checked against {name}"]
-    if not failed:
-        if overlooked := [
-            change for change in rows if change.ignored and change.verdict in FAILING
-        ]:
-            parts.append(f"ignored: {counted(overlooked)}")
-        if compared.unjudged:
-            parts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
-        if unsure := sum(
-            change.verdict is Verdict.AMBIGUOUS and not change.is_unjudged for change in rows
-        ):
-            parts.append(f"{unsure} of {len(rows)} rows could not be judged")
-        times = [change for change in rows if change.metric == "latency_ms"]
-        if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
-            parts.append("no latency could be judged")
-        cells = {change.key for change in rows}
-        if len(compared.measured) < len(cells):
-            parts.append(
-                f"{len(compared.measured)} of {len(cells)} cells have figures in both sweeps"
-            )
+    if not compared.failing:
+        parts += overlooked(compared)
     return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
+
+
+def overlooked(compared: Compared) -> list[str]:
+    """Return what a check without a failing row did not judge."""
+    rows = compared.changes
+    ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
+    unjudged = [change for change in rows if change.is_unjudged]
+    unsure = counts(rows).get(Verdict.AMBIGUOUS, 0) - len(unjudged)
+    times = {change.verdict for change in rows if change.metric == "latency_ms"}
+    cells, measured = len({change.key for change in rows}), len(compared.measured)
+    texts = []
+    if ignored:
+        texts.append(f"ignored: {counted(ignored)}")
+    if compared.unjudged:
+        texts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+    if unsure:
+        texts.append(f"{unsure} of {len(rows)} rows could not be judged")
+    if times == {Verdict.AMBIGUOUS}:
+        texts.append("no latency could be judged")
+    if measured < cells:
+        texts.append(f"{measured} of {cells} cells have figures in both sweeps")
+    return texts
 
 
 # --- what is compared ---

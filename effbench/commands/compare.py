@@ -8,13 +8,18 @@ import fnmatch
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from effbench.commands import options
-from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
-from effbench.comparison.limits import Limits, check_metric, limits_of, read
-from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
-from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict, counted
+from effbench.comparison.compare import (
+    Compared,
+    Selection,
+    compare_parts,
+    compare_sweeps,
+    find,
+)
+from effbench.comparison.limits import STATUS, Limits, check_metric, limits_of, read
+from effbench.comparison.matching import ACROSS, BY_ENVIRONMENT, Pair
+from effbench.comparison.verdicts import Change, Verdict, counted
 from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.report import comparison
 from effbench.store.store import Store
@@ -47,58 +52,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Add the options that `compare` and `check` share: which rows, what counts as a change, and
     the output."""
-
-    def add(option: str, help: str, metavar: str, **more: Any) -> None:
-        parser.add_argument(option, metavar=metavar, help=help, **more)
-
-    add(
-        "--metric",
-        "compare only this metric; may be repeated (default: all in --config)",
-        "NAME",
-        action="append",
-    )
+    add = parser.add_argument
+    metric = "compare only this metric; may be repeated (default: all in --config)"
+    add("--metric", action="append", metavar="NAME", help=metric)
     verdicts = f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}"
-    add("--only", verdicts, "VERDICTS", type=partial(words_of, "--only", allowed=tuple(Verdict)))
-    add(
-        "--cell",
-        "report only cells whose name contains this text or matches it as a glob pattern",
-        "TEXT",
-    )
-    add(
-        "--floor",
-        "smallest relative change of times, energy and memory that counts: 3%% or 0.03",
-        "SIZE",
-    )
-    add(
-        "--on",
-        "use only trials on this hardware or interpreter; part of the name is enough",
-        "NAME",
-    )
-    add(
-        "--across",
-        f"compare even if these differ, separated by commas: {', '.join(ACROSS)}",
-        "NAMES",
-        default="",
-    )
-    add(
-        "--config",
-        "limits and exceptions: a file, or a name in conf/check (default: default)",
-        "NAME|FILE",
-    )
+    allowed = partial(words_of, "--only", allowed=tuple(Verdict))
+    add("--only", type=allowed, metavar="VERDICTS", help=verdicts)
+    cell = "report only cells whose name contains this text or matches it as a glob pattern"
+    add("--cell", metavar="TEXT", help=cell)
+    floor = "smallest relative change of times, energy and memory that counts: 3%% or 0.03"
+    add("--floor", metavar="SIZE", help=floor)
+    on = "use only trials on this hardware or interpreter; part of the name is enough"
+    add("--on", metavar="NAME", help=on)
+    across = f"compare even if these differ, separated by commas: {', '.join(ACROSS)}"
+    add("--across", default="", metavar="NAMES", help=across)
+    config = "limits and exceptions: a file, or a name in conf/check (default: default)"
+    add("--config", metavar="NAME|FILE", help=config)
+    setting = "override a setting of --config"
     add(
         "--set",
-        "override a setting of --config",
-        "KEY=VALUE",
         action="append",
         default=[],
         dest="settings",
+        metavar="KEY=VALUE",
+        help=setting,
     )
-    parser.add_argument(
-        "--all", action="store_true", help="show all rows, also those with the verdict same"
-    )
-    parser.add_argument(
-        "--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)"
-    )
+    add("--all", action="store_true", help="show all rows, also those with the verdict same")
+    formats = ["table", *comparison.FORMATS]
+    add("--format", default="table", choices=formats, help="(default: table)")
     options.add_out(parser)
 
 
@@ -117,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 def compare(store: Store, args: argparse.Namespace) -> Compared:
     """Return the comparison that the arguments request. Raises UsageError, ConfigError,
     NothingFoundError."""
-    limits, keep = limits_for(args), wanted_cells(args.cell)
+    limits, selection = limits_for(args), selection_of(args)
     if args.by and len(args.sweeps) != 1:
         raise UsageError(
             f"compare --by compares two parts of one sweep; name one sweep, not {len(args.sweeps)}"
@@ -128,18 +109,22 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
         )
     if args.values and not args.by:
         raise UsageError("--values needs --by; add --by NAME or omit --values")
-    if not args.by and len(args.sweeps) != 2:
+    if args.by:
+        sweep = find(store, args.sweeps[0], args.on, args.sweeps[0])
+        return compare_parts(store, sweep, args.by, limits, args.values or (), selection)
+    if len(args.sweeps) != 2:
         raise UsageError(
             "compare takes two sweeps, before and after, or one with --by; effbench ls lists the"
             " sweeps"
         )
-    references = zip(args.sweeps, reversed(args.sweeps), strict=True)
-    sweeps = [find(store, reference, args.on, other) for reference, other in references]
-    if args.by:
-        return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
-    return compare_sweeps(
-        store, *sweeps, limits, words_of("--across", args.across, ACROSS), args.on, keep
-    )
+    before, after = args.sweeps
+    old, new = find(store, before, args.on, after), find(store, after, args.on, before)
+    return compare_sweeps(store, old, new, limits, selection)
+
+
+def selection_of(args: argparse.Namespace) -> Selection:
+    across = words_of("--across", args.across, ACROSS)
+    return Selection(across, args.on, wanted_cells(args.cell))
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -162,8 +147,9 @@ def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
     if text and not words:
         raise UsageError(f"{option}: no name given; choose from {', '.join(allowed)}")
-    if unknown := [word for word in words if word not in allowed]:
-        raise UsageError(f"{option}: unknown name {unknown[0]}; choose from {', '.join(allowed)}")
+    for word in words:
+        if word not in allowed:
+            raise UsageError(f"{option}: unknown name {word}; choose from {', '.join(allowed)}")
     return words
 
 
@@ -175,7 +161,8 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
         return None
 
     def fits(pair: Pair) -> bool:
-        names = (pair.name, "{model} bs={bs} {mode} {dtype}".format_map(pair.about))
+        about = pair.about
+        names = (pair.name, f"{about.model} bs={about.bs} {about.mode} {about.dtype}")
         is_key = len(text) >= 6 and pair.key.startswith(text)
         return is_key or any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
 
@@ -205,17 +192,16 @@ def visible(
     if args.all or args.only:
         return [*rows], ""
     numbers = Counter(change.verdict for change in rows)
-    folded = {
-        verdict for verdict in (Verdict.NEW, Verdict.MISSING) if numbers[verdict] > MOST_UNMATCHED
-    }
-
-    def is_folded(change: Change) -> bool:
-        is_unmatched = change.verdict in folded and not (is_gate and change.gates)
-        return is_unmatched or (change.verdict is Verdict.SAME and change.metric != STATUS)
-
-    return [change for change in rows if not is_folded(change)], counted(
-        [row for row in rows if is_folded(row)]
-    )
+    shown, omitted = [], []
+    for change in rows:
+        is_one_sided = change.verdict in (Verdict.NEW, Verdict.MISSING)
+        is_one_of_many = is_one_sided and numbers[change.verdict] > MOST_UNMATCHED
+        is_same = change.verdict is Verdict.SAME and change.metric != STATUS
+        if is_same or (is_one_of_many and not (is_gate and change.gates)):
+            omitted.append(change)
+        else:
+            shown.append(change)
+    return shown, counted(omitted)
 
 
 def show(

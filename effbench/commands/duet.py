@@ -125,23 +125,18 @@ class Duet:
         from effbench.launcher.overrides import key_of
 
         sides = (side_of(args.first), side_of(args.second))
-        keys = {key_of(word) for side in sides for word in side}
-        given = {key_of(word) for word in args.words}
-        for key in keys & given:
-            raise UsageError(f"duet: {key} is given for a side and for both; give it once")
-        if "db" in keys | given:
-            raise UsageError("duet: give the database with --db URL instead of db=")
+        check_words(sides, args)
         own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
-        own += [word for word in OWN if key_of(word) not in {*given, *map(key_of, own)}]
-        if args.rounds and "protocol.rounds" in given:
-            raise UsageError(
-                "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
-            )
-        db = [] if args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
-        folder = [f"--config-dir={args.config_dir}"] if args.config_dir else []
+        given = {key_of(word) for word in (*args.words, *own)}
+        own += [word for word in OWN if key_of(word) not in given]
+        common = [*own, *args.words]
+        if args.config_dir:
+            common.insert(0, f"--config-dir={args.config_dir}")
+        if args.db != DEFAULT_DB:
+            common.append(f"db={quoted(args.db)}")
         argv = ["duet", args.first, args.second, *args.words]
         names = (" ".join(sides[0]), " ".join(sides[1]))
-        return cls(argv, names, sides, [*folder, *own, *args.words, *db])
+        return cls(argv, names, sides, common)
 
     def run(self, is_quiet: bool) -> Outcome:
         """Run the duets as a sweep. Raises EffbenchError for an error before the first trial."""
@@ -206,6 +201,22 @@ class Duet:
             ]
             answers.append(DuetAnswer.of(names[pair[0].cell.key], sides[0], sides[1]))
         return answers
+
+
+def check_words(sides: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
+    """Raise UsageError if a setting is given twice or in the wrong way."""
+    from effbench.launcher.overrides import key_of
+
+    keys = {key_of(word) for side in sides for word in side}
+    common = {key_of(word) for word in args.words}
+    for key in keys & common:
+        raise UsageError(f"duet: {key} is given for a side and for both; give it once")
+    if "db" in keys | common:
+        raise UsageError("duet: give the database with --db URL instead of db=")
+    if args.rounds and "protocol.rounds" in common:
+        raise UsageError(
+            "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
+        )
 
 
 def side_of(text: str) -> list[str]:

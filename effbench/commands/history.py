@@ -4,14 +4,22 @@ list these."""
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import shlex
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from effbench.commands import options
 from effbench.commands.show import metric_name
-from effbench.comparison.events import History, SeriesId, event_id, short_id
-from effbench.comparison.history import DEFAULT_METRICS, JUDGED
+from effbench.comparison.history import (
+    DEFAULT_METRICS,
+    JUDGED,
+    Event,
+    History,
+    SeriesId,
+    event_id,
+    short_id,
+)
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
 from effbench.errors import UsageError
@@ -19,8 +27,8 @@ from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import (
     FORMATS,
+    Filters,
     change_text,
-    coming_and_going,
     events_table,
     read,
     render,
@@ -66,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also show acknowledged changes, and the names of all new cells",
+        help="also show acknowledged changes",
     )
     parser.add_argument(
         "--format", default="table", choices=["table", *FORMATS], help="(default: table)"
@@ -101,49 +109,61 @@ def judged_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what == "acks":
+        return list_acknowledgements(args)
+    if args.what and args.rm:
+        return take_back(args)
     limits = read_limits(args.config)
     if args.what:
-        if args.what == "acks":
-            return list_acknowledgements(args)
-        return take_back(args) if args.rm else acknowledge(args, limits)
+        return acknowledge(args, limits)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             store.find_sweep("last")  # raises NothingFoundError with what to do
-        found = read(
-            store,
-            args.metric or DEFAULT_METRICS,
-            models=args.model,
-            modes=args.mode,
-            hosts=args.host,
-            name=args.name,
-            since=args.since,
-            everything=args.all,
-            limits=limits,
-        )
+        past = read(store, args.metric or DEFAULT_METRICS, filters_of(args), limits)
     if args.format != "table":
-        options.write(render(found, args.format), args)
+        options.write(render(past, args.format), args)
     else:
         with options.console(args) as console:
-            show(console, found, args)
+            show(console, past, args)
     return 0
 
 
-def show(console: Console, found: History, args: argparse.Namespace) -> None:
-    if events := found.without("new", "dead"):
-        console.print_table(events_table(found, events))
-    for line in coming_and_going(found, *([None] if args.all else [])):
-        console.print_line(escape(line))
-    console.print_line(escape(summary(found)))
-    if alarms := [event for event in found.changes if event.alarms]:
-        # like the name, hosts and limits decide which changes there are
-        first = "".join(f" --host {shlex.quote(host)}" for host in args.host)
-        first += f" --config {shlex.quote(args.config)}" if args.config else ""
-        named = "" if args.name is None else f" --name {shlex.quote(args.name)}"
-        db = "" if args.db == options.DEFAULT_DB else f" --db {shlex.quote(masked_url(args.db))}"
-        accept = f'effbench history{first} ack {short_id(alarms[0].id)}{named}{db} --reason "why"'
-        console.print_line(
-            escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim"
-        )
+def filters_of(args: argparse.Namespace, everything: bool = False) -> Filters:
+    return Filters(
+        models=args.model,
+        modes=args.mode,
+        hosts=args.host,
+        name=args.name,
+        since=args.since,
+        everything=everything or args.all,
+    )
+
+
+def show(console: Console, past: History, args: argparse.Namespace) -> None:
+    if past.changes:
+        console.print_table(events_table(past))
+    console.print_line(escape(summary(past)))
+    alarms = [event for event in past.changes if event.alarms]
+    if not alarms:
+        return
+    # like the name, hosts and limits decide which changes there are
+    words = ["effbench", "history"]
+    for host in args.host:
+        words += ["--host", host]
+    if args.config:
+        words += ["--config", args.config]
+    words += ["ack", short_id(alarms[0].id)]
+    if args.name is not None:
+        words += ["--name", args.name]
+    if args.db != options.DEFAULT_DB:
+        words += ["--db", masked_url(args.db)]
+    console.print_line(
+        escape(
+            "open: still worse and not acknowledged; to accept one:"
+            f' {shlex.join(words)} --reason "why"'
+        ),
+        "dim",
+    )
 
 
 # --- ack and acks ---
@@ -156,62 +176,19 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
             "history ack needs changes and a reason; name changes by id (effbench history lists"
             ' them) or by patterns such as model=gpt2, and add --reason "…"'
         )
-    patterns = dict(word.split("=", 1) for word in args.names if "=" in word)
-    if unknown := [name for name in patterns if name not in PATTERNS]:
-        raise UsageError(f"unknown pattern {unknown[0]}=; choose from {', '.join(PATTERNS)}")
     with Store.open(args.db, mode="read") as store:
-        found = read(
-            store,
-            args.metric or JUDGED,
-            models=args.model,
-            modes=args.mode,
-            hosts=args.host,
-            name=args.name,
-            since=args.since,
-            everything=True,
-            limits=limits,
-        )
-    changes = {event.id: event for event in found.changes}
-    ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
-    chosen = {name: changes[name] for name in ids}
-    # its size is not known yet
-    if unsure := [name for name, event in chosen.items() if event.kind == "recent"]:
-        raise UsageError(
-            f"{short_id(unsure[0])} is unconfirmed; acknowledge it if further sweeps confirm it"
-        )
-    if patterns:
-        rule = ExceptionRule(**patterns, ignore=True)
-        known = [
-            event
-            for event in found.changes
-            if event.kind != "recent" and event.acknowledged is None
-        ]
-        fitting = [event for event in known if found.is_matched(event, rule)]
-        if not fitting:
-            raise UsageError(
-                f"no unacknowledged change matches {rule}; effbench history --all lists all changes"
-            )
-        chosen |= {event.id: event for event in fitting}
-    rows = [
-        {
-            "cell_key": event.series.cell_key,
-            "hardware": event.series.place,
-            "metric": event.series.metric,
-            "sweep_id": event.after_sweep,
-        }
-        for event in chosen.values()
-    ]
+        past = read(store, args.metric or JUDGED, filters_of(args, everything=True), limits)
+    chosen = named_changes(past, args.names)
+    rule = rule_of(args.names)
+    if rule is not None:
+        chosen += [event for event in matched_changes(past, rule) if event not in chosen]
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge(
-            [
-                event.acknowledgement
-                for event in chosen.values()
-                if event.acknowledgement is not None
-            ]
+            event.acknowledgement for event in chosen if event.acknowledgement is not None
         )
-        store.acknowledge(rows, reason)
-    for event in chosen.values():
-        cell = one_line(found.names[event.series.cell_key])
+        store.acknowledge([row_of(event) for event in chosen], reason)
+    for event in chosen:
+        cell = one_line(past.names[event.series.cell_key])
         print(
             f"acknowledged {short_id(event.id)}: {change_text(event)} {cell} {event.series.metric},"
             f" first in {event.after_sweep}"
@@ -219,7 +196,56 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
     return 0
 
 
-def meant(start: str, ids: Iterable[str], shown_by: str) -> str:
+def row_of(event: Event) -> dict[str, str]:
+    """Return what identifies a change in the table of acknowledgements."""
+    return {
+        "cell_key": event.series.cell_key,
+        "hardware": event.series.place,
+        "metric": event.series.metric,
+        "sweep_id": event.after_sweep,
+    }
+
+
+def rule_of(words: Iterable[str]) -> ExceptionRule | None:
+    """Return the patterns among these words; None without any. Raises UsageError for an unknown
+    one."""
+    patterns = dict(word.split("=", 1) for word in words if "=" in word)
+    for name in patterns:
+        if name not in PATTERNS:
+            raise UsageError(f"unknown pattern {name}=; choose from {', '.join(PATTERNS)}")
+    return ExceptionRule(**patterns, ignore=True) if patterns else None
+
+
+def named_changes(past: History, words: Iterable[str]) -> list[Event]:
+    """Return the changes whose ids start like words that are no patterns. Raises UsageError for one
+    that is unknown or not confirmed."""
+    by_id = {event.id: event for event in past.changes}
+    ids = [id_of(word, by_id, "effbench history --all") for word in words if "=" not in word]
+    changes = [by_id[change_id] for change_id in dict.fromkeys(ids)]
+    for event in changes:
+        if event.kind == "recent":  # its size is not known yet
+            raise UsageError(
+                f"{short_id(event.id)} is unconfirmed; acknowledge it if further sweeps confirm it"
+            )
+    return changes
+
+
+def matched_changes(past: History, rule: ExceptionRule) -> list[Event]:
+    """Return the confirmed changes that match and are not acknowledged. Raises UsageError if there
+    are none."""
+    changes = [
+        event
+        for event in past.changes
+        if event.kind != "recent" and event.acknowledged is None and past.is_matched(event, rule)
+    ]
+    if not changes:
+        raise UsageError(
+            f"no unacknowledged change matches {rule}; effbench history --all lists all changes"
+        )
+    return changes
+
+
+def id_of(start: str, ids: Iterable[str], shown_by: str) -> str:
     """Return the id that starts with `start`, 4 digits or more. Raises UsageError unless exactly
     one does."""
     fitting = [known for known in ids if len(start) >= 4 and known.startswith(start.casefold())]
@@ -230,52 +256,59 @@ def meant(start: str, ids: Iterable[str], shown_by: str) -> str:
     return fitting[0]
 
 
+@dataclass(frozen=True)
+class Acknowledgement:
+    """A row of the table of acknowledgements. `change`: the id of its change; `cell`: its name."""
+
+    id: int
+    change: str
+    cell: str
+    hardware: str
+    metric: str
+    sweep_id: str
+    acknowledged_at: dt.datetime
+    reason: str
+
+    @classmethod
+    def read(cls, store: Store) -> list[Acknowledgement]:
+        rows = store.acknowledgements()
+        cells = store.series(None).cells if rows else {}
+        names = dict(zip(cells, row_names(list(cells.values())), strict=True))
+        known = []
+        for row in rows:
+            series = SeriesId(row.pop("cell_key"), row["hardware"], row["metric"])
+            change = event_id(series, row["sweep_id"])
+            known.append(cls(change=change, cell=one_line(names[series.cell_key]), **row))
+        return known
+
+
 def take_back(args: argparse.Namespace) -> int:
     if args.names or args.reason:
         raise UsageError("history ack --rm removes an acknowledgement; omit changes and --reason")
     with Store.open(args.db, mode="read") as store:
-        known = {row["change"]: row for row in known_acknowledgements(store)}
-    gone = [known[meant(start, known, "effbench history acks")] for start in args.rm]
+        known = {row.change: row for row in Acknowledgement.read(store)}
+    gone = [known[id_of(start, known, "effbench history acks")] for start in args.rm]
     with Store.open(args.db, mode="write") as store:
-        store.unacknowledge([row["id"] for row in gone])
+        store.unacknowledge([row.id for row in gone])
     for row in gone:
-        print(f"removed acknowledgement {short_id(row['change'])}: {row['cell']} {row['metric']}")
+        print(f"removed acknowledgement {short_id(row.change)}: {row.cell} {row.metric}")
     return 0
 
 
 def list_acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         names = {sweep.id: sweep.name or "" for sweep in store.sweeps(brief=True)}
-        rows = [
-            row
-            for row in known_acknowledgements(store)
-            if args.name in (None, names.get(row["sweep_id"]))
-        ]
+        known = Acknowledgement.read(store)
+    rows = [vars(row) for row in known if args.name in (None, names.get(row.sweep_id))]
     if not rows:
         print("no acknowledgements")
         return 0
     columns = [
         Column("change", "id", format=short_id),
-        *(Column(name) for name in ("cell", "hardware", "metric")),
+        *map(Column, ("cell", "hardware", "metric")),
         Column("sweep_id", "first sweep after"),
-        Column(
-            "acknowledged_at", "acknowledged (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"
-        ),
+        Column("acknowledged_at", "acknowledged (UTC)", format="{:%Y-%m-%d %H:%M}".format),
         Column("reason"),
     ]
     terminal().print_table(Table(columns, rows))
     return 0
-
-
-def known_acknowledgements(store: Store) -> list[dict[str, Any]]:
-    """Return every row of `acknowledgement`, with `change` (the id of its change) and `cell` (its
-    name)."""
-    rows = store.acknowledgements()
-    cells = store.series(None).cells if rows else {}
-    names = dict(zip(cells, row_names(list(cells.values())), strict=True))
-    for row in rows:
-        row["change"] = event_id(
-            SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]
-        )
-        row["cell"] = one_line(names[row["cell_key"]])
-    return rows

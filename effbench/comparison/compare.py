@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from effbench.comparison import sides
+from effbench.comparison import matching
 from effbench.comparison.limits import Limits
-from effbench.comparison.sides import BY_ENVIRONMENT, Side
+from effbench.comparison.matching import BY_ENVIRONMENT, Pair, Side
 from effbench.comparison.verdicts import (
     NOT_BEFORE,
     NOT_NOW,
     Change,
-    Pair,
     Thresholds,
     judge,
     ordered,
@@ -31,6 +30,11 @@ from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
+#: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
+OTHER_SPEED = 1.1
+#: What `--by` accepts for the name of a mode or model, which differ in more than their names.
+ALIASES = {"mode.name": "mode", "model.name": "model"}
+
 
 @dataclass(frozen=True)
 class ModeChange:
@@ -45,10 +49,6 @@ class ModeChange:
     high: float | None
     cells: int
     of: int
-
-
-#: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
-OTHER_SPEED = 1.1
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Compared:
     @property
     def measured(self) -> set[str]:
         """The keys of the cells that have a figure on both sides."""
-        return {change.key for change in self.changes if None not in (change.before, change.after)}
+        return {change.key for change in self.changes if change.has_both}
 
     @property
     def unjudged(self) -> dict[str, Change]:
@@ -111,43 +111,42 @@ class Confirmation:
     by: str | None = None
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What a user compares. `across`: what may differ, of ACROSS; `on`: name of the hardware or
+    interpreter, or part of it; `only`: which cells are reported."""
+
+    across: Sequence[str] = ()
+    on: str | None = None
+    only: Callable[[Pair], bool] | None = None
+
+
+EVERYTHING = Selection()
+
+
 def compare_sweeps(
     store: Store,
     before: SweepInfo,
     after: SweepInfo,
     limits: Limits,
-    across: Collection[str] = (),
-    on: str | None = None,
-    only: Callable[[Pair], bool] | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Compared:
-    """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which
-    cells are reported. Raises NothingFoundError if nothing can be compared, UsageError if the sides
-    are ambiguous."""
+    """Compare two sweeps. Raises NothingFoundError if nothing can be compared, UsageError if the
+    sides are ambiguous."""
     if before.id == after.id:
         raise UsageError(
             f"both sides are sweep {before.id}; run a new sweep first, or name two different ones"
         )
-    old, new = sides.on_one_machine(
-        *sides.chosen_on([sides.load(store, info) for info in (before, after)], on), across
-    )
-    thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
-    compared = finish(old, new, limits, across, thresholds, only=only)
+    sides = [matching.load(store, info) for info in (before, after)]
+    old, new = matching.chosen_on(sides, selection.on)
+    old, new = matching.on_one_machine(old, new, selection.across)
+    thresholds = noise_thresholds(store, (before, after), (old, new), limits.metrics)
+    compared = Comparer(limits, selection, thresholds).compare(old, new)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
-    host_note = other_host_speed(store, before, after)
-    if host_note is not None:
-        compared.notes.append(host_note)
+    speed = other_host_speed(store, before, after)
+    if speed is not None:
+        compared.notes.append(speed)
         compared.changes = ordered(compared.changes, first="gpu_busy_ms")
-    results = list(
-        filter(None, (old.result(key) for key in {change.key for change in compared.changes}))
-    )
-    # marked cells have rows of their own
-    disturbed = sum(
-        (result.disturbed or 0.0) > 0.5 for result in results if result.disturbance is None
-    )
-    if disturbed:
-        compared.notes.append(
-            f"{old.title}: the host was mostly disturbed in {disturbed} of {len(results)} cells"
-        )
     return compared
 
 
@@ -157,52 +156,94 @@ def compare_parts(
     by: str,
     limits: Limits,
     values: Sequence[str] = (),
-    on: str | None = None,
-    only: Callable[[Pair], bool] | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Compared:
     """Compare the cells of one sweep that have one value of `by` with those that have another.
     `by`: one of BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises
     like `compare_sweeps`."""
-    # modes and models differ in more than their names
-    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)
-    (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
-    by = sides.full_name(whole.cells, by)
-    parts = sides.split(whole, by)
-    names = [sides.part_named(value, parts, by) or value for value in values]
+    (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
+    by = matching.full_name(whole.cells, ALIASES.get(by, by))
+    parts = matching.split(whole, by)
+    names = [matching.part_named(value, parts, by) for value in values]
     old_name, new_name = two_of(by, list(parts), names, whole.title)
-    old, new = (
-        replace(parts[old_name], title=f"{by}={old_name}"),
-        replace(parts[new_name], title=f"{by}={new_name}"),
-    )
-    across = ("hardware",) if by == "gpu_name" else ()
+    old = replace(parts[old_name], title=f"{by}={old_name}")
+    new = replace(parts[new_name], title=f"{by}={new_name}")
+    if by == "gpu_name":
+        selection = replace(selection, across=("hardware",))
     # both ran in the same rounds
-    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)
+    compared = Comparer(limits, selection, interleaved=True, by=by).compare(old, new)
     if by == "mode":
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
-    compared.notes += [unfinished(whole)] if whole.state != "completed" else []
-    if others := [name for name in parts if name not in (old_name, new_name)]:
+    if whole.state != "completed":
+        compared.notes.append(unfinished(whole))
+    others = [name for name in parts if name not in (old_name, new_name)]
+    if others:
         compared.notes.append(f"not compared: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
-        # the work itself differs, so metrics that one side lacks do not apply (eager compiles
-        # nothing)
-        one_sided = {
-            change.metric: None
-            for change in compared.changes
-            if change.reason in (NOT_BEFORE, NOT_NOW)
-        }
-        compared.changes = [
-            change for change in compared.changes if change.reason not in (NOT_BEFORE, NOT_NOW)
-        ]
-        if one_sided:
-            compared.notes.append(
-                f"not compared, because only one side has them: {', '.join(one_sided)}"
-            )
-        known = sides.parameter_names(whole.cells, by)
-        if lacking := [
-            name for key, name in sides.names_of(whole.cells).items() if key not in known
-        ]:
-            compared.notes.append(f"omitted, because they have no {by}: {', '.join(lacking)}")
+        omit_one_sided(compared)
+        compared.notes += cells_without(whole, by)
     return compared
+
+
+def cells_without(whole: Side, by: str) -> list[str]:
+    """Return a note that lists the cells without this parameter, if there are any."""
+    known = matching.parameter_names(whole.cells, by)
+    every = matching.names_of(whole.cells)
+    lacking = [name for key, name in every.items() if key not in known]
+    return [f"omitted, because they have no {by}: {', '.join(lacking)}"] if lacking else []
+
+
+def omit_one_sided(compared: Compared) -> None:
+    """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
+    compiles nothing)."""
+    one_sided: dict[str, None] = {}
+    kept = []
+    for change in compared.changes:
+        if change.reason in (NOT_BEFORE, NOT_NOW):
+            one_sided[change.metric] = None
+        else:
+            kept.append(change)
+    compared.changes = kept
+    if one_sided:
+        names = ", ".join(one_sided)
+        compared.notes.append(f"not compared, because only one side has them: {names}")
+
+
+@dataclass(frozen=True)
+class Comparer:
+    """How two sides are compared. `interleaved`: they were measured in the same rounds; `by`: the
+    parameter in which they differ."""
+
+    limits: Limits
+    selection: Selection = EVERYTHING
+    thresholds: Thresholds | None = None
+    interleaved: bool = False
+    by: str | None = None
+
+    def compare(self, old: Side, new: Side) -> Compared:
+        """Return the comparison of two sides. Raises like `compare_sweeps`."""
+        across, only = self.selection.across, self.selection.only
+        old, new = matching.on_one_machine(old, new, across)
+        pairs = matching.pairs_of(old, new, across, self.by)
+        wanted = {pair.key for pair in pairs if only is None or only(pair)}
+        if not wanted:
+            raise NothingFoundError(
+                f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
+            )
+        # test all cells: the correction for many tests must not depend on which cells are reported
+        every = judge(pairs, self.limits, self.thresholds, self.interleaved)
+        changes = [change for change in every if change.key in wanted]
+        return Compared(
+            old,
+            new,
+            pairs[0].about.hardware,
+            matching.differences(old, new, across),
+            changes,
+            mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
+            self.limits,
+            self.interleaved,
+            self.limits.notes(),
+        )
 
 
 def find(
@@ -214,15 +255,14 @@ def find(
     with a name, as in a check."""
     known = store.baselines()
     named = [baseline for baseline in known if baseline.name == reference]
+    if not named:
+        return store.find_sweep(reference)
     hardware: set[str] = set()
     if len(named) > 1 and on is None and other is not None:
-        of_other = [baseline.hardware for baseline in known if baseline.name == other]
-        hardware = {*(of_other or store.hardware(store.find_sweep(other).id))} & {
-            it.hardware for it in named
-        }
-    return store.find_sweep(
-        one_baseline(named, on, sorted(hardware)).sweep_id if named else reference
-    )
+        hardware = {baseline.hardware for baseline in known if baseline.name == other}
+        hardware = hardware or set(store.hardware(store.find_sweep(other).id))
+        hardware &= {baseline.hardware for baseline in named}
+    return store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
 
 
 def one_baseline(
@@ -231,97 +271,57 @@ def one_baseline(
     """Return which of these baselines with one name is set on the `hardware` (empty: any) that `on`
     selects. Raises NothingFoundError if none is, UsageError if several are."""
     name = known[0].name
+    set_on = [baseline.hardware for baseline in known]
     # match all known hardware, so that L4 never selects an L40S; `on` may also name an interpreter
-    asked = (
-        sides.matching(on, [*hardware, *(baseline.hardware for baseline in known)])
-        if on is not None
-        else []
-    )
-    fitting = [
-        baseline for baseline in known if baseline.hardware in (hardware or [baseline.hardware])
-    ]
-    fitting = [
-        baseline for baseline in fitting if baseline.hardware in (asked or [baseline.hardware])
-    ]
-    places = ", ".join(baseline.hardware for baseline in fitting or known)
+    asked = [] if on is None else matching.matching(on, [*hardware, *set_on])
+    if hardware and asked and not set(asked) & set(hardware):
+        raise NothingFoundError(
+            f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}; choose another"
+            " with --sweep or --on"
+        )
+    fitting = set(set_on)
+    for wanted in filter(None, (hardware, asked)):
+        fitting &= set(wanted)
     another = f"effbench baseline set {name} SWEEP sets another"
-    if hardware and asked and not {*asked} & {*hardware}:
-        ran = f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}"
-        raise NothingFoundError(f"{ran}; choose another with --sweep or --on")
     if not fitting:
         raise NothingFoundError(
-            f"baseline {name!r} is set on {places}, not on {', '.join(asked or hardware)};"
-            f" {another}"
+            f"baseline {name!r} is set on {', '.join(set_on)}, not on"
+            f" {', '.join(asked or hardware)}; {another}"
         )
     if len(fitting) > 1:
+        places = ", ".join(sorted(fitting))
         raise UsageError(f"baseline {name!r} is set on {places}; choose one with --on")
-    if fitting[0].started_at is None:
-        deleted = f"{fitting[0].sweep_id}, which is not in this database any more"
-        raise NothingFoundError(f"baseline {name!r} is sweep {deleted}; {another}")
-    return fitting[0]
-
-
-def finish(
-    old: Side,
-    new: Side,
-    limits: Limits,
-    across: Collection[str] = (),
-    thresholds: Thresholds | None = None,
-    interleaved: bool = False,
-    only: Callable[[Pair], bool] | None = None,
-    by: str | None = None,
-) -> Compared:
-    """Return the comparison of two sides; `by`: the parameter in which they differ. Raises like
-    `compare_sweeps`."""
-    old, new = sides.on_one_machine(old, new, across)
-    pairs = sides.pairs_of(old, new, across, by)
-    wanted = {pair.key for pair in pairs if only is None or only(pair)}
-    if not wanted:
+    baseline = known[set_on.index(fitting.pop())]
+    if baseline.started_at is None:
         raise NothingFoundError(
-            f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
+            f"baseline {name!r} is sweep {baseline.sweep_id}, which is not in this database any"
+            f" more; {another}"
         )
-    # test all cells: the correction for many tests must not depend on which cells are reported
-    changes = [
-        change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted
-    ]
-    hardware = pairs[0].about["hardware"]
-    is_joined = any("joined" in side.host for side in (old, new))
-    mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
-    modes = mode_changes(changes, limits, mean_of)
-    compared = Compared(
-        old, new, hardware, sides.differences(old, new, across), changes, modes, limits, interleaved
-    )
-    compared.notes += [
-        f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired
-    ]
-    unused = [rule for rule in limits.exceptions if not rule.used]
-    compared.notes += [
-        f"exception for {rule} matches no cell here: {rule.reason}" for rule in unused
-    ]
-    return compared
+    return baseline
 
 
 def noise_thresholds(
     store: Store,
-    before: SweepInfo,
-    after: SweepInfo,
-    both: tuple[Side, Side],
+    sweeps: tuple[SweepInfo, SweepInfo],
+    sides: tuple[Side, Side],
     metrics: Collection[str],
 ) -> Thresholds:
     """Return (cell key, metric) -> noise threshold, where known, from earlier sweeps with the name
-    of `before` in the environments of both sides. If both sides ran on one host, use only sweeps of
-    this host if they are enough."""
-    environments = dict.fromkeys(key for side in both for key in side.environments)
+    of the first one in the environments of both sides. If both sides ran on one host, use only
+    sweeps of this host if they are enough."""
+    before, after = sweeps
+    environments = dict.fromkeys(key for side in sides for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
-    old, new = (side.host.get("hostname") for side in both)
-    found: dict[tuple[str, str], float] = {}
-    for host in (old, None) if old is not None and old == new else (None,):
-        for key, levels in store.levels(
-            before.id, environments, after.started_at, ratios, host
-        ).items():
-            if key not in found and (threshold := noise_threshold(levels.values())) is not None:
-                found[key] = threshold
-    return found
+    old_host, new_host = (side.host.get("hostname") for side in sides)
+    thresholds: dict[tuple[str, str], float] = {}
+    hosts = [old_host, None] if old_host is not None and old_host == new_host else [None]
+    for host in hosts:
+        levels = store.levels(before.id, environments, after.started_at, ratios, host)
+        for key, of_environments in levels.items():
+            threshold = noise_threshold(of_environments.values())
+            if threshold is not None:
+                thresholds.setdefault(key, threshold)
+    return thresholds
 
 
 def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
@@ -347,45 +347,44 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
         raise UsageError(
             f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps"
         )
-    fitting = [
-        [name for name in known if name == value] or [n for n in known if value in n]
-        for value in values
-    ]
-    chosen = list(dict.fromkeys(name for names in fitting for name in names)) if values else known
-    if len(chosen) != 2 or any(len(names) != 1 for names in fitting):
+    chosen = [] if values else known
+    for value in values:
+        fitting = [name for name in known if value in name]
+        if value in known:
+            chosen.append(value)
+        elif len(fitting) == 1:
+            chosen += fitting
+    if len(set(chosen)) != 2:
         raise UsageError(
             f"{title} has {by}={', '.join(known)}; choose two of them with --values BEFORE AFTER"
         )
     return chosen[0], chosen[1]
 
 
-def mode_changes(
-    changes: Sequence[Change],
-    limits: Limits,
-    mean_of: Callable[[Sequence[LogEstimate]], LogEstimate] = mean_of_estimates,
-) -> list[ModeChange]:
-    """Return a change for each phase and mode in latency and period, if these are compared and a
-    cell has figures on both sides. `mean_of`: averages over cells."""
-    timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
-    groups = grouped(changes, lambda change: (change.about["phase"], change.about["mode"]))
+def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[ModeChange]:
+    """Return a change for each phase and mode in latency and period, if a cell has figures on both
+    sides. `is_joined`: a side is a sweep over hosts, whose errors the cells share."""
+    mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
+    groups: Mapping[tuple[str, str], list[Change]] = grouped(
+        changes, lambda change: (change.about.phase, change.about.mode)
+    )
     order = mode_order((mode, mode) for _, mode in groups)
-    found = []
-    for (phase, mode), rows in sorted(
-        groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))
-    ):
-        cells = len({row.key for row in rows})
-        for metric in timed:
-            # marked rows have no test
-            known = [row for row in rows if row.metric == metric and row.test is not None]
-            rated = [row for row in known if row.ratio and math.isfinite(row.ratio)]
-            if rated:
-                means = [
-                    LogEstimate(math.log(row.ratio), row.test.error, row.test.df) for row in rated
-                ]
+    lines = []
+    for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
+        rows = groups[phase, mode]
+        for metric in ("latency_ms", "period_ms"):
+            means = [
+                LogEstimate(math.log(row.ratio), row.test.error, row.test.df)
+                for row in rows
+                # marked rows have no test
+                if row.metric == metric and row.test and row.ratio and math.isfinite(row.ratio)
+            ]
+            if means:
                 mean = mean_of(means).interval()
-                found.append(
+                cells = len({row.key for row in rows})
+                lines.append(
                     ModeChange(
-                        phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells
+                        phase, mode, metric, mean.value, mean.low, mean.high, len(means), cells
                     )
                 )
-    return found
+    return lines

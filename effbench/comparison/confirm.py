@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.cell import Cell
-from effbench.comparison.compare import Compared, Confirmation, finish
+from effbench.comparison.compare import Compared, Comparer, Confirmation, Selection
 from effbench.comparison.limits import STATUS
+from effbench.comparison.matching import LEAST_COMPILATIONS, Side, load, software_changed
 from effbench.comparison.origin import current, origin
-from effbench.comparison.rerun_progress import (
-    RerunProgress,
-    TrialSeconds,
-    duration_text,
-    expected_s,
-    seconds_of_trials,
-)
-from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import (
-    LEAST_COMPILATIONS,
     Change,
     Verdict,
     joined,
@@ -36,11 +29,11 @@ from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
-from effbench.sweeping.devices import slots_of
 from effbench.sweeping.duets import StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Settings, is_of_duet, recorded_settings
-from effbench.sweeping.pool import Pools, gpus_of
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet, recorded_settings
+from effbench.sweeping.pool import Pools
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -48,6 +41,21 @@ FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
 #: How old and new ran.
 ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
+#: Rows by cell key and metric.
+Rows = Mapping[tuple[str, str], Change]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A check whose cells run again. `command`: its words; `rounds`: most rounds of the re-run."""
+
+    compared: Compared
+    before: SweepInfo
+    after: SweepInfo
+    db: str
+    command: Sequence[str]
+    rounds: int = MOST_PAIRS
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,22 +68,70 @@ class Rerun:
     there: Interpreter | None = None
     why_alone: str | None = None
 
-    @property
-    def is_partial(self) -> bool:
-        return self.outcome.state != "completed"
+    def environment_of(self, interpreter: Interpreter) -> str:
+        return self.outcome.environments[interpreter]
 
 
-def confirm(
-    compared: Compared,
-    before: SweepInfo,
-    after: SweepInfo,
-    db: str,
-    command: Sequence[str],
-    rounds: int = MOST_PAIRS,
-    quiet: bool = False,
-) -> Confirmation:
+@dataclass(frozen=True)
+class Repetition:
+    """What a re-run measured on the new side and on the baseline's side, which did not run if it is
+    None; then `why_alone` gives the reason. `is_partial`: it was interrupted; `duets`: the keys of
+    the cells that ran as duets."""
+
+    title: str
+    new: Side
+    old: Side | None = None
+    why_alone: str | None = None
+    is_partial: bool = False
+    duets: Collection[str] = ()
+
+    @classmethod
+    def read(cls, store: Store, rerun: Rerun) -> Repetition:
+        sweep_id = rerun.outcome.sweep_id
+        whole = load(store, store.find_sweep(sweep_id))
+        is_partial = rerun.outcome.state != "completed"
+        new_id = rerun.environment_of(rerun.here)
+        new = whole.within([new_id])
+        if rerun.there is None:
+            return cls(whole.title, new, None, rerun.why_alone, is_partial)
+        old_id = rerun.environment_of(rerun.there)
+        duets = duets_in(store, sweep_id, (old_id, new_id))
+        return cls(whole.title, new, whole.within([old_id]), None, is_partial, duets)
+
+    def results(self, key: str) -> list[CellResult | None]:
+        """Return the results of a cell on the sides that ran."""
+        return [side.result(key) for side in (self.old, self.new) if side is not None]
+
+    def how(self, changes: Iterable[Change]) -> str:
+        """Return how the cells of these rows ran."""
+        if self.old is None:
+            return "the new side alone"
+        are_duets = all(change.key in self.duets for change in changes)
+        return AS_DUET if are_duets else ALTERNATING
+
+    def has_ended(self, change: Change) -> bool:
+        """Return whether an interrupted re-run can settle the row: both sides have a result, and
+        its metric does not need all compilations."""
+        return None not in self.results(change.key) and change.metric in PER_TRIAL
+
+    def rounds_of(self, key: str) -> int:
+        """Return the number of rounds that all sides of a cell have."""
+        return shared_rounds("latency_ms", *self.results(key))
+
+
+@dataclass(frozen=True)
+class How:
+    """How a row ran again. `pairs`: their number, None if only the new side ran; `least`: how many
+    are enough."""
+
+    text: str
+    pairs: int | None = None
+    least: int = LEAST_PAIRS
+
+
+def confirm(request: Request) -> Confirmation:
     """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in
-    `compared`, and add a note.
+    the comparison, and add a note.
 
     If the baseline's interpreter and revision can run here, old and new run in the same rounds, as
     duets if the cell allows it, and the interval over pairs must exceed the floor. Otherwise only
@@ -87,66 +143,50 @@ def confirm(
 
     Raises UsageError if the sides differ in their cells.
     """
+    compared = request.compared
     flagged = [change for change in compared.changes if is_flagged(change)]
-    done = Confirmation()
     if not flagged:
-        return done
+        return Confirmation()
     keys = {change.key for change in flagged}
-    with Store.open(db, mode="read") as store:
-        cells = [cell for cell in store.planned(after.id) if cell.key in keys]
-        seconds = seconds_of_trials(store, [before.id, after.id], cells)
+    with Store.open(request.db, mode="read") as store:
+        cells = [cell for cell in store.planned(request.after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError(
             "--confirm needs the same cells on both sides; omit --across dtype and numerics"
         )
-    settings = settings_of(after, db, rounds)
-    progress = RerunProgress(quiet=quiet)
-    rule = StoppingRule(floors_of(compared, flagged))
-
-    def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
-        def check(pools: Pools) -> None:
-            same_machine(compared, sides[-1], pools)
-            progress.announce(
-                plan_text(cells, len(sides), settings, seconds, slots_in(pools, cells, settings))
-            )
-
-        runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(
-            settings, runs, Command([*command], [], progress=progress, duet_rule=rule), check
-        )
-
-    progress.announce(
-        f"running {count(len(cells), 'cell')} again; Ctrl-C judges them by the rounds that are"
-        " complete"
-    )
-    why = "the re-run was interrupted"
-    rerun = None
     try:
-        rerun = run_again(compared, before, after, cells, run)
-        done.sweep_id = rerun.outcome.sweep_id
+        rerun = run_again(Runner(request, cells))
     # before the re-run began, or a second one: the first verdicts are still reported
     except KeyboardInterrupt:
-        compared.interrupted = why
+        why = compared.interrupted = "the re-run was interrupted"
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
-    if rerun is None:
-        leave(flagged)
-        compared.notes.append(why)
-        return done
-    ids = rerun.outcome.environments
-    old_id = ids[rerun.there] if rerun.there else None
-    with Store.open(db, mode="read") as store:
-        again = load(store, store.find_sweep(rerun.outcome.sweep_id))
-        duets = duets_in(store, rerun.outcome.sweep_id, old_id, ids[rerun.here])
-    if rerun.is_partial:
-        compared.interrupted = partial_text(again, rerun, cells, rounds)
-        compared.notes.append(f"{compared.interrupted} (sweep {again.title})")
-    judge_again(
-        compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial, duets
-    )
-    done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
-    slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
-    done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
+    else:
+        return conclude(request, rerun, flagged)
+    leave(flagged)
+    compared.notes.append(why)
+    return Confirmation()
+
+
+def conclude(request: Request, rerun: Rerun, flagged: Sequence[Change]) -> Confirmation:
+    """Update the flagged rows by the re-run."""
+    with Store.open(request.db, mode="read") as store:
+        repetition = Repetition.read(store, rerun)
+    compared = request.compared
+    if repetition.is_partial:
+        complete = max(repetition.rounds_of(change.key) for change in flagged)
+        text = f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
+        if complete:
+            text += f"; verdicts use complete {'pairs' if rerun.there else 'rounds'}"
+        compared.interrupted = text
+        compared.notes.append(f"{text} (sweep {repetition.title})")
+    judge_again(compared, flagged, repetition)
+    done = Confirmation(rerun.outcome.sweep_id)
+    for change in flagged:
+        if change.verdict is Verdict.BROKEN:
+            done.failed.add(change.key)
+        elif change.verdict is Verdict.SLOWER and UNSETTLED not in (change.reason or ""):
+            done.confirmed.add(change.key)
     if rerun.there:
         done.by = "folder" if rerun.there.folder != rerun.here.folder else "python"
     return done
@@ -155,149 +195,6 @@ def confirm(
 def is_flagged(change: Change) -> bool:
     """Return whether the row's cell runs again."""
     return not change.ignored and (may_be_slower(change) or change.is_unjudged)
-
-
-def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
-    """Return the settings of the re-run: those of the checked sweep, with more rounds."""
-    more = {
-        "eliminate": None,
-        "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
-    }
-    recorded = recorded_settings(after)
-    return Settings.with_defaults(
-        db=db,
-        sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
-        # cells that are known within ± 1 % stop early, and no mode depends on another
-        protocol={**after.protocol, "rounds": rounds, "enough_interval": 0.01, **more},
-        baseline_mode=after.baseline_mode,
-        on_failure="ignore",
-        timeout_s=recorded.timeout_s,
-        isolation=recorded.isolation,
-    )
-
-
-def floors_of(compared: Compared, flagged: Iterable[Change]) -> dict[str, dict[str, float]]:
-    """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
-    decide."""
-    floors: dict[str, dict[str, float]] = {}
-    for change in flagged:
-        of_cell = floors.setdefault(change.key, {})
-        if change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio":
-            of_cell[change.metric] = compared.limits.of(change.about, change.metric).floor
-    return floors
-
-
-def duets_in(store: Store, sweep_id: str, old_id: str | None, new_id: str) -> set[str]:
-    """Return the keys of the cells whose measured trials of both environments were all timed in
-    turn."""
-    if old_id is None:
-        return set()
-    sides = [store.history(sweep_id, environment_id) for environment_id in (old_id, new_id)]
-    keys = sides[0].keys() & sides[1].keys()
-    return {key for key in keys if all(is_of_duet(trial) for side in sides for trial in side[key])}
-
-
-def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
-    return len(slots_of(gpus_of(pools), cells, settings.executor))
-
-
-def plan_text(
-    cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int
-) -> str:
-    """Return how many rounds the cells run again, and how long that takes."""
-    most, compilations = settings.protocol.rounds, settings.protocol.compilations
-    are_duets = sides > 1 and settings.protocol.duet and all(map(allows_duet, cells))
-    least, what = (LEAST_DUETS, "duets") if are_duets else (LEAST_PAIRS, "rounds")
-    text = f"{least} to {most} {what}" if most > least else f"{most} {what}"
-    if are_duets:
-        text += " of old and new"
-    else:
-        text += f", {ALTERNATING if sides > 1 else 'the new side alone'}"
-    least_s, most_s = (
-        expected_s(seconds, cells, sides, number, compilations, min(slots, len(cells)))
-        for number in (min(least, most), most)
-    )
-    if least_s is None or most_s is None:
-        return f"{text}; duration unknown"
-    shortest, longest = duration_text(least_s), duration_text(most_s)
-    return (
-        f"{text}: about {longest}"
-        if shortest == longest
-        else f"{text}: about {shortest} to {longest}"
-    )
-
-
-def partial_text(again: Side, rerun: Rerun, cells: Sequence[Cell], rounds: int) -> str:
-    """Return `the re-run was interrupted after 14 of 20 rounds; verdicts use complete pairs`."""
-    ids = rerun.outcome.environments
-    sides = [again.within([ids[place]]) for place in (rerun.there, rerun.here) if place is not None]
-    complete = max(rounds_of([side.result(cell.key) for side in sides]) for cell in cells)
-    what = "pairs" if rerun.there else "rounds"
-    text = f"the re-run was interrupted after {complete} of {count(rounds, 'round')}"
-    return f"{text}; verdicts use complete {what}" if complete else text
-
-
-def rounds_of(results: Sequence[CellResult | None]) -> int:
-    """Return the number of rounds that all these results of a cell have."""
-    return shared_rounds("latency_ms", *results) if all(results) else 0
-
-
-def leave(changes: Iterable[Change]) -> None:
-    """Note that these rows were not run again; their verdicts stay."""
-    for change in changes:
-        change.reason = joined(change.reason, f"{UNSETTLED}: not run again")
-
-
-def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
-    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
-    example on the login node of a cluster: its figures could refute any change."""
-    environment = vars(pools[here].environment)
-    if (hardware := hardware_of(environment)) != compared.hardware:
-        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
-    if changed := software_changed(
-        compared.after, replace(compared.after, environments={"": environment})
-    ):
-        raise UsageError(f"the software is not that of the sweep ({changed})")
-
-
-def run_again(
-    compared: Compared,
-    before: SweepInfo,
-    after: SweepInfo,
-    cells: Sequence[Cell],
-    run: Callable[..., Outcome],
-) -> Rerun:
-    """Run the cells on the new side and, if possible, alternating on the baseline's side."""
-    refusal = resume.refusal(after)
-    if refusal:
-        raise UsageError(refusal)
-    old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
-    here = current(new_facts, after.id, cells, after.started_at)
-    try:
-        refusal = resume.refusal(before)
-        if refusal:
-            raise UsageError(refusal)
-        software = software_changed(compared.before, compared.after)
-        with origin(old_facts, new_facts, here, cells, software) as there:
-            return Rerun(run(cells, there, here), here, there)
-    except EffbenchError as error:
-        keys = {
-            change.key
-            for change in compared.changes
-            if is_flagged(change) and needs_no_pairs(change)
-        }
-        chosen = [cell for cell in cells if cell.key in keys]
-        if not chosen:
-            raise
-        return Rerun(run(chosen, here), here, why_alone=str(error))
-
-
-def needs_no_pairs(change: Change) -> bool:
-    """Return whether the new side alone can settle a row that runs again: a slower row, or one of
-    which only the new side is marked. Without pairs, ambiguous rows stay so."""
-    if change.is_unjudged:
-        return not change.marked_before
-    return change.verdict is Verdict.SLOWER
 
 
 def may_be_slower(change: Change) -> bool:
@@ -309,173 +206,396 @@ def may_be_slower(change: Change) -> bool:
     return limit is not None and change.ratio > 1 + limit
 
 
-def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
+def needs_no_pairs(change: Change) -> bool:
+    """Return whether the new side alone can settle a row that runs again: a slower row, or one of
+    which only the new side is marked. Without pairs, ambiguous rows stay so."""
+    if change.is_unjudged:
+        return not change.marked_before
+    return change.verdict is Verdict.SLOWER
+
+
+def leave(changes: Iterable[Change]) -> None:
+    """Note that these rows were not run again; their verdicts stay."""
+    for change in changes:
+        change.add_reason(f"{UNSETTLED}: not run again")
+
+
+# --- running ---
+
+
+class RerunProgress(Progress):
+    """The progress of a re-run. If it is quiet, because standard output gets a document, the number
+    of rounds and the time left after each go to standard error."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.round = 0
+
+    def announce(self, text: str) -> None:
+        if self.quiet:
+            print(f"effbench: {text}", file=sys.stderr, flush=True)
+        else:
+            self.note(text)
+
+    def started(self, slot: str, trial: PlannedTrial) -> None:
+        """Announce the time left at the start of each further round, if no line of a trial says
+        it."""
+        super().started(slot, trial)
+        with self.lock:
+            is_next_round = trial.round > self.round
+            self.round = max(self.round, trial.round)
+            left = self.left()
+        if self.quiet and is_next_round and left:
+            self.announce(f"round {trial.round + 1} of {self.rounds}: {left[0]}")
+
+
+class Runner:
+    """Runs cells of a check again."""
+
+    def __init__(self, request: Request, cells: Sequence[Cell]) -> None:
+        self.request = request
+        self.cells = cells
+        self.settings = settings_of(request.after, request.db, request.rounds)
+        self.progress = RerunProgress(quiet=request.quiet)
+
+    def run(self, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
+        """Run these cells under the interpreters of these sides, the new one last."""
+
+        def check(pools: Pools) -> None:
+            same_machine(self.request.compared, sides[-1], pools)
+            self.progress.announce(plan_text(cells, self.settings, len(sides)))
+
+        rule = StoppingRule(floors_of(self.request.compared))
+        command = Command([*self.request.command], [], progress=self.progress, duet_rule=rule)
+        runs = [CellRun(cell, side) for cell in cells for side in sides]
+        return run_cells(self.settings, runs, command, check)
+
+
+def run_again(runner: Runner) -> Rerun:
+    """Run the cells on the new side and, if possible, alternating on the baseline's side."""
+    compared, before, after = runner.request.compared, runner.request.before, runner.request.after
+    runner.progress.announce(
+        f"running {count(len(runner.cells), 'cell')} again; Ctrl-C judges them by the rounds that"
+        " are complete"
+    )
+    check_own(after)
+    new_facts = facts_of(compared.after)
+    here = current(new_facts, after.id, runner.cells, after.started_at)
+    try:
+        check_own(before)
+        software = software_changed(compared.before, compared.after)
+        facts = facts_of(compared.before)
+        with origin(facts, new_facts or {}, here, runner.cells, software) as there:
+            return Rerun(runner.run(runner.cells, there, here), here, there)
+    except EffbenchError as error:
+        keys = {
+            change.key
+            for change in compared.changes
+            if is_flagged(change) and needs_no_pairs(change)
+        }
+        chosen = [cell for cell in runner.cells if cell.key in keys]
+        if not chosen:
+            raise
+        return Rerun(runner.run(chosen, here), here, why_alone=str(error))
+
+
+def check_own(sweep: SweepInfo) -> None:
+    """Raise UsageError if another user wrote the sweep, so that it is data."""
+    refusal = resume.refusal(sweep)
+    if refusal:
+        raise UsageError(refusal)
+
+
+def facts_of(side: Side) -> Mapping[str, Any] | None:
     """Return the facts that the sweep records of this side's interpreter; None if they are
     incomplete."""
-    known = sweep.host.get("environments") or {}
-    facts = next((known[key] for key in side.environments if key in known), None)
-    return facts if isinstance(facts, dict) and facts.keys() >= FACTS else None
+    for environment_id in side.environments:
+        facts = side.recorded_facts(environment_id)
+        if facts:
+            return facts if facts.keys() >= FACTS else None
+    return None
 
 
-def judge_again(
-    compared: Compared,
-    flagged: Sequence[Change],
-    again: Side,
-    new_id: str,
-    old_id: str | None,
-    why: str | None,
-    is_partial: bool = False,
-    duets: Collection[str] = (),
-) -> None:
-    """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's
-    environments on the new and on the baseline's side; `why`: the reason if the baseline's side did
-    not run; `is_partial`: the re-run was interrupted; `duets`: the keys of the cells that ran as
-    duets."""
-    new, old = again.within([new_id]), again.within([old_id]) if old_id else None
-    if old and (changed := software_changed(compared.before, old)):
-        old, why = None, f"the baseline's interpreter has changed ({changed})"
-    flagged = [change for change in flagged if old or needs_no_pairs(change)]
-    if is_partial:
-        leave(change for change in flagged if not has_ended(change, new, old))
-        flagged = [change for change in flagged if has_ended(change, new, old)]
-    limits = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
+def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
+    """Return the settings of the re-run: those of the checked sweep, with more rounds."""
+    protocol = {
+        **after.protocol,
+        "rounds": rounds,
+        # cells that are known within ± 1 % stop early, and no mode depends on another
+        "enough_interval": 0.01,
+        "eliminate": None,
+        "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
+    }
+    recorded = recorded_settings(after)
+    return Settings.with_defaults(
+        db=db,
+        sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
+        protocol=protocol,
+        baseline_mode=after.baseline_mode,
+        on_failure="ignore",
+        timeout_s=recorded.timeout_s,
+        isolation=recorded.isolation,
+    )
 
-    def rows(before: Side, **options: Any) -> dict[tuple[str, str], Change]:
-        judged = finish(before, new, compared.limits, ("hardware",), **options)
-        return {(change.key, change.metric): change for change in judged.changes}
 
-    # the noise between sessions only matters against the baseline's recorded figures, not in one
-    # interleaved session
-    interleaved = rows(old, interleaved=True) if old and flagged else {}
-    recorded = rows(compared.before, thresholds=limits) if flagged else {}
-    for change in flagged:
-        now, then = new.result(change.key), old.result(change.key) if old else None
-        old_fails = is_worse(compared.before.result(change.key), then)
-        # if both sides fail, the cause may be the machine or a shared dependency: this neither
-        # confirms nor refutes
-        if is_worse(compared.after.result(change.key), now):
-            both = (
-                old_fails and f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})"
-            )
-            change.reason = joined(change.reason, both or f"run again: {now}")
-            change.verdict = change.verdict if both else Verdict.BROKEN
-        elif then is None or old_fails:
-            how = (
-                f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
-            )
-            settle(change, recorded, how)
-        else:
-            pairs = shared_rounds(change.metric, then, now)
-            if change.key in duets:
-                settle(change, interleaved, AS_DUET, pairs, LEAST_DUETS)
-            else:
-                settle(change, interleaved, ALTERNATING, pairs)
+def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
+    """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
+    decide."""
+    floors: dict[str, dict[str, float]] = {}
+    for change in compared.changes:
+        if is_flagged(change):
+            of_cell = floors.setdefault(change.key, {})
+            if is_paired_ratio(change):
+                of_cell[change.metric] = compared.limits.of(change.about, change.metric).floor
+    return floors
+
+
+def is_paired_ratio(change: Change) -> bool:
+    """Return whether the interval over pairs decides the row; other metrics have one figure per
+    compilation or sweep, or are exact."""
+    return change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio"
+
+
+def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
+    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
+    example on the login node of a cluster: its figures could refute any change."""
+    environment = vars(pools[here].environment)
+    hardware = hardware_of(environment)
+    if hardware != compared.hardware:
+        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
+    changed = software_changed(
+        compared.after, replace(compared.after, environments={"": environment})
+    )
+    if changed:
+        raise UsageError(f"the software is not that of the sweep ({changed})")
+
+
+def duets_in(store: Store, sweep_id: str, environment_ids: Sequence[str]) -> set[str]:
+    """Return the keys of the cells whose measured trials in these environments were all timed in
+    turn."""
+    sides = [store.history(sweep_id, environment_id) for environment_id in environment_ids]
+    keys = set.intersection(*(set(side) for side in sides))
+    return {key for key in keys if all(is_of_duet(trial) for side in sides for trial in side[key])}
+
+
+def plan_text(cells: Sequence[Cell], settings: Settings, sides: int) -> str:
+    """Return how many rounds the cells run again: `3 to 20 duets of old and new`."""
+    least, most = LEAST_PAIRS, settings.protocol.rounds
+    what = "rounds, the new side alone"
+    if sides > 1:
+        what = f"rounds, {ALTERNATING}"
+        if settings.protocol.duet and all(map(allows_duet, cells)):
+            least, what = LEAST_DUETS, "duets of old and new"
+    number = f"{least} to {most}" if most > least else str(most)
+    return f"{number} {what}"
+
+
+# --- judging ---
+
+
+def judge_again(compared: Compared, flagged: Sequence[Change], repetition: Repetition) -> None:
+    """Update the flagged rows by the re-run, and add notes."""
+    repetition = without_other_software(compared, repetition)
+    settled = [change for change in flagged if repetition.old or needs_no_pairs(change)]
+    if repetition.is_partial:
+        leave(change for change in settled if not repetition.has_ended(change))
+        settled = [change for change in settled if repetition.has_ended(change)]
+    if settled:
+        rows = RerunRows.of(compared, settled, repetition)
+        for change in settled:
+            judge_row(compared, change, repetition, rows)
     compared.changes = ordered(compared.changes)
-    how = ALTERNATING if old else "the new side alone"
-    if old and all(change.key in duets for change in flagged):
-        how = AS_DUET
-    compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
-    if why:
+    how = repetition.how(settled)
+    compared.notes.append(f"rows run again: {len(settled)}, {how}: sweep {repetition.title}")
+    if repetition.why_alone:
         compared.notes.append(
-            f"not alternating: {why}; the machine may have drifted between the sessions"
+            f"not alternating: {repetition.why_alone}; the machine may have drifted between the"
+            " sessions"
         )
 
 
-def has_ended(change: Change, new: Side, old: Side | None) -> bool:
-    """Return whether an interrupted re-run can settle the row: both sides have a result, and its
-    metric does not need all compilations."""
-    results = (
-        [new.result(change.key)]
-        if old is None
-        else [new.result(change.key), old.result(change.key)]
-    )
-    return all(results) and change.metric in PER_TRIAL
+def without_other_software(compared: Compared, repetition: Repetition) -> Repetition:
+    """Return the re-run, without the baseline's side if its software has changed since."""
+    changed = None
+    if repetition.old:
+        changed = software_changed(compared.before, repetition.old)
+    if not changed:
+        return repetition
+    why = f"the baseline's interpreter has changed ({changed})"
+    return replace(repetition, old=None, why_alone=why)
+
+
+@dataclass(frozen=True)
+class RerunRows:
+    """Rows of the re-run's new side, compared with the baseline's recorded figures and with the
+    side that ran next to it."""
+
+    recorded: Rows
+    paired: Rows
+
+    @classmethod
+    def of(cls, compared: Compared, settled: Sequence[Change], repetition: Repetition) -> RerunRows:
+        # the noise between sessions only matters against the baseline's recorded figures, not in
+        # one interleaved session
+        limits = {(change.key, change.metric): change.limit or 0.0 for change in settled}
+        apart = Comparer(compared.limits, Selection(("hardware",)), limits)
+        recorded = rows_of(apart, compared.before, repetition.new)
+        if repetition.old is None:
+            return cls(recorded, {})
+        next_to_it = replace(apart, thresholds=None, interleaved=True)
+        return cls(recorded, rows_of(next_to_it, repetition.old, repetition.new))
+
+
+def rows_of(comparer: Comparer, before: Side, after: Side) -> Rows:
+    return {(row.key, row.metric): row for row in comparer.compare(before, after).changes}
+
+
+def judge_row(compared: Compared, change: Change, repetition: Repetition, rows: RerunRows) -> None:
+    """Update a flagged row."""
+    now = repetition.new.result(change.key)
+    then = repetition.old.result(change.key) if repetition.old else None
+    old_fails = is_worse(compared.before.result(change.key), then)
+    new_fails = is_worse(compared.after.result(change.key), now)
+    if new_fails and old_fails:
+        # the cause may be the machine or a shared dependency
+        change.add_reason(f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})")
+    elif new_fails:
+        change.add_reason(f"run again: {now}")
+        change.verdict = Verdict.BROKEN
+    elif old_fails:
+        how = How(f"run again; the baseline's side did not run: {then}")
+        settle(change, rows.recorded, how)
+    elif then is None:
+        settle(change, rows.recorded, How("run again"))
+    else:
+        is_duet = change.key in repetition.duets
+        text, least = (AS_DUET, LEAST_DUETS) if is_duet else (ALTERNATING, LEAST_PAIRS)
+        pairs = shared_rounds(change.metric, then, now)
+        settle(change, rows.paired, How(text, pairs, least))
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     """Return whether the cell was measured both times, and now has a worse class of status."""
-    return (
-        None not in (before, now)
-        and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
-    )
+    if before is None or now is None:
+        return False
+    return verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
-def settle(
-    change: Change,
-    rows: Mapping[tuple[str, str], Change],
-    how: str,
-    pairs: int | None = None,
-    least: int = LEAST_PAIRS,
-) -> None:
+def settle(change: Change, rows: Rows, how: How) -> None:
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the
-    checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few pairs.
-    `pairs`: their number, None if only the new side ran; `least`: how many are enough."""
-    is_paired = change.metric in PER_TRIAL  # others have one figure per compilation or sweep
-    row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
-    if row is None or (row.metric != STATUS and None in (row.before, row.after)):
-        why = joined("no figure when run again", row and row.reason)
-    elif row.is_unjudged and pairs is None and row.marked_before:
-        why = row.disturbance  # of the baseline, which did not run again
-    elif row.is_unjudged:
-        why = f"{row.disturbance}, when run again"
-    elif row.metric != STATUS and is_paired and pairs is not None and pairs < least:
-        why = f"{figures_text(row)}, but only {pairs} pairs ({how})"
+    checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few
+    pairs."""
+    row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
+    if row is None:
+        change.add_reason(f"{UNSETTLED}: no figure when run again")
+        return
+    evidence = Evidence(change, row, how)
+    why = evidence.why_unsettled()
     if why:
-        change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
+        change.add_reason(f"{UNSETTLED}: {why}")
         return
-    if row.metric == STATUS:
-        is_shown, text = False, f"{row.reason or row.verdict} when run again"
-    else:
-        is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or needs_no_pairs(change))
-        if (
-            is_paired
-            and METRICS[change.metric].compare == "ratio"
-            and pairs is not None
-            and row.low is not None
-        ):
-            # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond
-            # it by chance
-            is_shown = confirms(row.low, pairs, row.limit, least) and Verdict.SLOWER in (
-                row.verdict,
-                change.verdict,
-            )
-            what = "duets" if how == AS_DUET else "pairs"
-            change.limit, how = row.limit, f"{how}, {pairs} {what}"
-        text = f"{figures_text(row)} ({how})"
-        low, limit, kernels = row.low or 0.0, change.limit or 0.0, row.kernels
-        if not is_shown and pairs is None and row.verdict is Verdict.SLOWER:
-            text += ", but only pairs confirm an ambiguous row"
-        elif not is_shown and low > 1 + limit:  # the row's reason contains the kernels
-            text, kernels = f"{text}, but {row.reason}", None
-        elif not is_shown and (row.verdict is Verdict.SLOWER or low > 1.0):
-            text += f", not significantly beyond {percent(limit)}"
-        text = joined(text, kernels if row.verdict is not Verdict.SAME else None)
-    if change.is_unjudged:
-        settle_unjudged(change, row, is_shown, text)
-        return
-    change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
-    is_refuted = (
-        change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
-    )
-    change.verdict = (
-        Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS
-    )
-
-
-def settle_unjudged(change: Change, row: Change, is_slower: bool, text: str) -> None:
-    """Give a marked row the verdict of the re-run, whose figures are not marked."""
-    change.reason = joined(change.reason, f"measured again: {text}")
-    change.disturbance = None
-    if is_slower:
-        change.verdict = Verdict.SLOWER
-    elif row.verdict in (Verdict.SAME, Verdict.FASTER):
+    is_slower = evidence.shows_slowdown()
+    is_refuted = evidence.refutes(is_slower)
+    if evidence.decides_by_pairs:
+        change.limit = row.limit
+    text = evidence.text(is_slower)
+    change.verdict = Verdict.SLOWER if is_slower else Verdict.AMBIGUOUS
+    if is_refuted:
         change.verdict = row.verdict
+    if change.is_unjudged:
+        change.disturbance = None  # the figures of the re-run are not marked
+        change.add_reason(f"measured again: {text}")
     else:
-        change.verdict = Verdict.AMBIGUOUS
+        change.add_reason(f"{'confirmed' if is_slower else 'not confirmed'}: {text}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the `row` of a re-run says about the flagged row `change`."""
+
+    change: Change
+    row: Change
+    how: How
+
+    @property
+    def decides_by_pairs(self) -> bool:
+        """Whether the interval over pairs decides."""
+        has_interval = self.row.metric != STATUS and self.row.low is not None
+        return has_interval and self.how.pairs is not None and is_paired_ratio(self.change)
+
+    def why_unsettled(self) -> str | None:
+        """Return why the row neither confirms nor refutes; None if it does."""
+        row, how = self.row, self.how
+        if row.metric == STATUS:
+            return None
+        if not row.has_both:
+            return joined("no figure when run again", row.reason)
+        if row.is_unjudged:
+            if how.pairs is None and row.marked_before:
+                return row.disturbance  # of the baseline, which did not run again
+            return f"{row.disturbance}, when run again"
+        if row.metric in PER_TRIAL and how.pairs is not None and how.pairs < how.least:
+            return f"{figures_text(row)}, but only {how.pairs} pairs ({how.text})"
+        return None
+
+    def shows_slowdown(self) -> bool:
+        """Return whether the row shows that the cell is slower."""
+        row, pairs = self.row, self.how.pairs
+        if row.metric == STATUS:
+            return False
+        if not self.decides_by_pairs:
+            is_settled = pairs is not None or needs_no_pairs(self.change)
+            return row.verdict is Verdict.SLOWER and is_settled
+        # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it
+        # by chance
+        is_beyond = confirms(row.low, pairs or 0, row.limit or 0.0, self.how.least)
+        return is_beyond and Verdict.SLOWER in (row.verdict, self.change.verdict)
+
+    def refutes(self, is_slower: bool) -> bool:
+        """Return whether the row has the verdict that counts instead."""
+        if is_slower:
+            return False
+        if self.change.is_unjudged:
+            return self.row.verdict in (Verdict.SAME, Verdict.FASTER)
+        was_ambiguous = self.change.verdict is Verdict.AMBIGUOUS
+        is_same = self.row.verdict is Verdict.SAME
+        return was_ambiguous and is_same and self.how.pairs is not None
+
+    def text(self, is_slower: bool) -> str:
+        """Return the figures of the re-run, and why they do not confirm the row."""
+        row = self.row
+        if row.metric == STATUS:
+            return f"{row.reason or row.verdict} when run again"
+        kernels = None if row.verdict is Verdict.SAME else row.kernels
+        figures = f"{figures_text(row)} ({self.how_often})"
+        why = "" if is_slower else self.doubt()
+        if why == f", but {row.reason}":  # which contains the kernels
+            kernels = None
+        return joined(figures + why, kernels) or ""
+
+    def doubt(self) -> str:
+        """Return why the figures do not confirm the row."""
+        row, low = self.row, self.row.low or 0.0
+        limit = self.change.limit or 0.0
+        if self.how.pairs is None and row.verdict is Verdict.SLOWER:
+            return ", but only pairs confirm an ambiguous row"
+        if low > 1 + limit:
+            return f", but {row.reason}"
+        if row.verdict is Verdict.SLOWER or low > 1.0:
+            return f", not significantly beyond {percent(limit)}"
+        return ""
+
+    @property
+    def how_often(self) -> str:
+        if not self.decides_by_pairs:
+            return self.how.text
+        unit = "duets" if self.how.text == AS_DUET else "pairs"
+        return f"{self.how.text}, {self.how.pairs} {unit}"
 
 
 def figures_text(row: Change) -> str:
     """Return the ratio of a row with both figures; the figures themselves if it has none, as that
     of a count of 0."""
-    form = METRICS[row.metric].format
-    return ratio_text(row.ratio, row.low, row.high) or f"{form(row.before)} → {form(row.after)}"
+    metric = METRICS[row.metric]
+    ratio = ratio_text(row.ratio, row.low, row.high)
+    return ratio or f"{metric.format(row.before)} → {metric.format(row.after)}"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from effbench.cell import Trial
 from effbench.meeting import DUET
 from effbench.metrics import significant
 from effbench.printable import count
 from effbench.stats.intervals import log_mean
-from effbench.stats.significance import Comparison, compare_pairs, is_decided
+from effbench.stats.significance import (
+    Comparison,
+    Compilations,
+    compare_pairs,
+    is_decided,
+)
 from effbench.sweeping.duets import kernels_by_chance
 from effbench.sweeping.plan import is_of_duet
 
@@ -37,11 +43,13 @@ class DuetSide:
         failed = [trial for trial in self.trials if not trial.status.is_measured]
         if not failed:
             return None
-        return (
-            f"{failed[-1].status}: {failed[-1].reason}"
-            if failed[-1].reason
-            else str(failed[-1].status)
-        )
+        last = failed[-1]
+        return f"{last.status}: {last.reason}" if last.reason else str(last.status)
+
+    @property
+    def measured(self) -> dict[int, Trial]:
+        """Round -> its trial with figures."""
+        return {trial.round: trial for trial in self.trials if trial.status.is_measured}
 
     @property
     def remarks(self) -> list[str]:
@@ -82,33 +90,25 @@ class DuetAnswer:
     second: DuetSide
     rows: Sequence[DuetRow] = ()
     duets: int = 0
-    alone: Sequence[str] = field(default_factory=tuple)
+    alone: Sequence[str] = ()
 
     @classmethod
     def of(cls, cell: str, first: DuetSide, second: DuetSide) -> DuetAnswer:
         """Return the comparison of the rounds that both sides have. Undisturbed rounds count if
         there are any."""
-        sides = [
-            {trial.round: trial for trial in side.trials if trial.status.is_measured}
-            for side in (first, second)
-        ]
-        rounds = sorted(sides[0].keys() & sides[1].keys())
-        quiet = [
-            number for number in rounds if all(side[number].disturbance is None for side in sides)
-        ]
+        old, new = first.measured, second.measured
+        rounds = sorted(old.keys() & new.keys())
+        disturbed = {trial.round for trial in (*old.values(), *new.values()) if trial.disturbance}
+        quiet = [number for number in rounds if number not in disturbed]
         used = quiet or rounds
-        before, after = ([side[number] for number in used] for side in sides)
-        rows = []
+        before = [old[number] for number in used]
+        after = [new[number] for number in used]
+        rows: list[DuetRow] = []
         if used:
             for metric in SERIES:
                 rows += rows_of(metric, before, after, is_marked=not quiet)
-        trials = [side[number] for side in sides for number in rounds]
-        alone = [
-            trial.extra[DUET]["alone"]
-            for trial in trials
-            if DUET in trial.extra and not is_of_duet(trial)
-        ]
-        return cls(cell, first, second, rows, len(used), tuple(dict.fromkeys(alone)))
+        alone = why_alone([*first.trials, *second.trials], rounds)
+        return cls(cell, first, second, rows, len(used), alone)
 
     @property
     def unit(self) -> str:
@@ -139,36 +139,54 @@ class DuetAnswer:
         return any(test.low is not None and test.low > 1 + fraction for test in tests)
 
 
+def why_alone(trials: Iterable[Trial], rounds: Sequence[int]) -> tuple[str, ...]:
+    """Return why trials of these rounds were not timed in turn, each reason once."""
+    reasons: dict[str, None] = {}
+    for trial in trials:
+        is_counted = trial.round in rounds and trial.status.is_measured
+        if is_counted and DUET in trial.extra and not is_of_duet(trial):
+            reasons[trial.extra[DUET]["alone"]] = None
+    return tuple(reasons)
+
+
 def rows_of(
     metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool
 ) -> list[DuetRow]:
     """Return the row of a metric, and that of its disturbed moments if there were any; none if a
     side lacks it."""
-    old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
+    old, new = (figures_of(side, metric) for side in (before, after))
     if not all([*old.values(), *new.values()]):
         return []
     name = SERIES[metric]
-    caches = [{trial.round: trial.compilation for trial in side} for side in (before, after)]
-    test = compare_pairs(old, new, FLOOR, caches, kernels_by_chance(before, after))
+    kernels = kernels_by_chance(before, after)
+    compiled = Compilations(
+        figures_of(before, "compilation"), figures_of(after, "compilation"), kernels
+    )
+    test = compare_pairs(old, new, FLOOR, compiled)
     first, second = (math.exp(log_mean(side.values()).value) for side in (old, new))
     rows = [DuetRow(metric, name, first, second, test, is_marked)]
-    disturbed = [disturbed_ms(side, name) for side in (before, after)]
-    shared = disturbed[0].keys() & disturbed[1].keys()
+    old_disturbed, new_disturbed = disturbed_ms(before, name), disturbed_ms(after, name)
+    shared = old_disturbed.keys() & new_disturbed.keys()
     if shared and not is_marked:
-        first, second = (median(side[number] for number in shared) for side in disturbed)
+        first = median(old_disturbed[number] for number in shared)
+        second = median(new_disturbed[number] for number in shared)
         rows.append(DuetRow(metric, f"{name} in disturbed moments", first, second))
     return rows
 
 
+def figures_of(trials: Sequence[Trial], name: str) -> dict[int, Any]:
+    """Return round -> this field of its trial."""
+    return {trial.round: getattr(trial, name) for trial in trials}
+
+
 def disturbed_ms(trials: Sequence[Trial], series: str) -> dict[int, float]:
     """Return round -> time per call in the disturbed moments of the duet, where there were any."""
-    found: dict[int, float] = {}
+    times: dict[int, float] = {}
     for trial in trials:
-        duet: Mapping[str, object] = trial.extra.get(DUET) or {}
-        counts = duet.get(series)
+        counts = (trial.extra.get(DUET) or {}).get(series)
         if isinstance(counts, dict) and counts.get("disturbed_ms"):
-            found[trial.round] = float(counts["disturbed_ms"])
-    return found
+            times[trial.round] = float(counts["disturbed_ms"])
+    return times
 
 
 def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
@@ -177,12 +195,14 @@ def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
     ratio, low, high = test.ratio, test.low, test.high
     if low is None or high is None:
         return f"{second} takes {signed(ratio)} the time of {first} ({duets}; one has no interval)"
+    difference = ""
     if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
+        difference = f"difference beyond {FLOOR * 100:g} %"
+    elif low <= 1 <= high:
+        difference = "significant difference"
+    if difference:
         how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
-        return f"no difference beyond {FLOOR * 100:g} % between {first} and {second}: {how}"
-    if low <= 1 <= high:
-        how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
-        return f"no significant difference between {first} and {second}: {how}"
+        return f"no {difference} between {first} and {second}: {how}"
     if ratio > 1:
         return f"{first} is {speed_text(ratio, low, high, second, duets)}"
     return f"{second} is {speed_text(1 / ratio, 1 / high, 1 / low, first, duets)}"

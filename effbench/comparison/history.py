@@ -10,23 +10,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from operator import itemgetter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from effbench.cell import Status
-from effbench.comparison.events import Event, History, SeriesId, Track, event_id, unit_of
-from effbench.comparison.limits import ExceptionRule, Limit, Limits
-from effbench.comparison.verdicts import STATUS, least_valid
-from effbench.environments import changes_between, separating
-from effbench.labels import grouped
+from effbench.cell import Status, digest
+from effbench.comparison.limits import STATUS, CellFacts, ExceptionRule, Limit, Limits
+from effbench.comparison.verdicts import least_valid
+from effbench.environments import Where, changes_between, hardware_of
+from effbench.labels import grouped, row_names
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
-    Alternation,
-    Found,
+    Findings,
+    LevelChange,
     find_all,
     find_exact,
     mark_undone,
@@ -34,6 +34,7 @@ from effbench.stats.changepoints import (
 )
 from effbench.stats.intervals import Interval, is_number, stored_log_mean
 from effbench.stats.segmentation import SHORTEST
+from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import Series
 
 #: Metrics that have a history.
@@ -50,16 +51,252 @@ DEFAULT_METRICS = (
     "recompiles",
     "cudagraph_skips",
 )
-#: `new`: first seen in the newest sweeps, this many; `dead`: not seen in these sweeps.
-NEWEST = 3
-#: Order of the events that are not changes.
-OTHER_KINDS = ("new", "dead", "flapping", "drifting")
+#: Largest logarithm of a level.
+LARGEST = 709.0
+
+
+@dataclass(frozen=True, order=True)
+class TrackId:
+    """A cell at a place: hardware, plus the interpreter or folder if a sweep compared several."""
+
+    cell_key: str
+    place: str
+
+
+@dataclass(frozen=True, order=True)
+class SeriesId:
+    """One metric of a cell at a place."""
+
+    cell_key: str
+    place: str
+    metric: str
+
+    @property
+    def track(self) -> TrackId:
+        return TrackId(self.cell_key, self.place)
+
+
+class Point:
+    """A result in a history. `figures`: all its columns."""
+
+    def __init__(self, figures: Mapping[str, Any]) -> None:
+        self.figures = figures
+        self.sweep_id: str = figures["sweep_id"]
+        self.cell_key: str = figures["cell_key"]
+        self.environment_id: str = figures["environment_id"]
+        self.status: str = figures["status"]
+        self.reason: str | None = figures["reason"]
+        self.is_marked = bool(figures["marked"])
+
+
+@dataclass(frozen=True)
+class Track:
+    """The results of one cell at one place, one per sweep, oldest first."""
+
+    id: TrackId
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a series between two neighbouring sweeps (ids).
+
+    `kind`: `change`, `recent` (only the newest one or two sweeps: not confirmed), `broken` or
+    `fixed` (the status). `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old
+    with its 95 % bounds, None if unknown. `earliest_sweep`, `latest_sweep`: the first sweep after
+    the change lies between these with 95 % confidence. `undone_sweep`: the first sweep with the old
+    level again. `coincides`: what else changed between the two sweeps. `reason`: the reason of the
+    status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row.
+    """
+
+    kind: str
+    series: SeriesId
+    before_sweep: str
+    after_sweep: str
+    id: str
+    old: Any
+    new: Any
+    worse: bool
+    earliest_sweep: str
+    latest_sweep: str
+    undone_sweep: str | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    coincides: tuple[str, ...] = ()
+    reason: str | None = None
+    acknowledged: str | None = None
+    acknowledgement: int | None = None
+
+    @property
+    def state(self) -> str:
+        """Return unconfirmed, undone, acknowledged, open (worse and not acknowledged) or holds."""
+        if self.kind == "recent":
+            return "unconfirmed"
+        if self.undone_sweep is not None:
+            return "undone"
+        if self.acknowledged is not None:
+            return "acknowledged"
+        return "open" if self.worse else "holds"
+
+    @property
+    def alarms(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def word(self) -> str:
+        """Return the direction: slower, faster, more, less, broken or fixed."""
+        if self.series.metric == STATUS:
+            return self.kind
+        metric = METRICS[self.series.metric]
+        up = self.new > self.old
+        if metric.unit in ("ms", "s", "×"):
+            return "slower" if up == (metric.better == Better.LOWER) else "faster"
+        return "more" if up else "less"
+
+
+class History:
+    """All cells of a database over its sweeps.
+
+    `series`: the results without re-runs; `whole`: with re-runs. `sweeps`: rows by id, oldest
+    first; `position`: sweep id -> index. `places`: environment id -> place; `hardware`: place ->
+    hardware. `changes`: the worst open ones first. `states`: steady, changed or short (too short to
+    judge). `left_out`: number of acknowledged changes that were removed from `changes`.
+    """
+
+    def __init__(self, series: Series, metrics: Sequence[str]) -> None:
+        self.series = series
+        self.whole = series
+        self.metrics = metrics
+        self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
+        self.position = {sweep_id: position for position, sweep_id in enumerate(self.sweeps)}
+        self.places: dict[str, str] = {}
+        self.hardware: dict[str, str] = {}
+        for key, environment in series.environments.items():
+            self.places[key] = place_of(environment)
+            self.hardware[self.places[key]] = hardware_of(environment)
+        self.tracks = self._tracks()
+        self.changes: list[Event] = []
+        self.states: dict[SeriesId, str] = {}
+        self.left_out = 0
+        self.baselines: Sequence[BaselineInfo] = ()
+
+    def _tracks(self) -> list[Track]:
+        """Return all tracks. If a sweep has several results at a place (two hosts), the best one
+        counts; of equal ones the last, as in comparisons: perhaps the sweep was resumed after an
+        update."""
+        names = self.series.columns
+        best: dict[TrackId, dict[str, Point]] = defaultdict(dict)
+        for row in self.series.rows:
+            point = Point(dict(zip(names, row, strict=True)))
+            of_track = best[TrackId(point.cell_key, self.places[point.environment_id])]
+            other = of_track.get(point.sweep_id)
+            if other is None or self._rank(point) > self._rank(other):
+                of_track[point.sweep_id] = point
+        tracks = []
+        for track in sorted(best):
+            points = sorted(best[track].values(), key=lambda point: self.position[point.sweep_id])
+            tracks.append(Track(track, points))
+        return tracks
+
+    def _rank(self, point: Point) -> tuple[bool, bool, int, int, str]:
+        known = list((self.sweeps[point.sweep_id]["host"] or {}).get("environments") or ())
+        key = point.environment_id
+        place = known.index(key) if key in known else -1
+        is_ok = point.status == Status.OK
+        return is_ok, not point.is_marked, point.figures["trials"], place, key
+
+    @property
+    def marked_results(self) -> int:
+        """The number of results whose times make no level and no change, because the host was
+        disturbed."""
+        return sum(point.is_marked for track in self.tracks for point in track.points)
+
+    @property
+    def measured_sweeps(self) -> int:
+        """The number of sweeps with a result."""
+        return len({point.sweep_id for track in self.tracks for point in track.points})
+
+    @cached_property
+    def has_several_places(self) -> bool:
+        return len({track.id.place for track in self.tracks}) > 1
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Cell key -> unique name."""
+        cells = self.series.cells
+        return dict(zip(cells, row_names(list(cells.values())), strict=True))
+
+    @cached_property
+    def sweeps_of_environment(self) -> dict[str, list[str]]:
+        """Environment id -> ids of the sweeps (and re-runs) with a result in it, oldest first."""
+        order = {sweep["id"]: place for place, sweep in enumerate(self.whole.sweeps)}
+        pairs = {row[:2] for row in self.whole.measured}
+        ids: dict[str, list[str]] = defaultdict(list)
+        for sweep_id, environment_id in sorted(pairs, key=lambda pair: order[pair[0]]):
+            ids[environment_id].append(sweep_id)
+        return ids
+
+    def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
+        """Return whether an exception matches the metric and the cell of a change."""
+        cell = self.series.cells[event.series.cell_key]
+        facts = CellFacts.of(cell, None, self.hardware[event.series.place])
+        return rule.is_of(event.series.metric) and rule.fits(facts)
+
+    def where(self, point: Point) -> Where:
+        return self.sweeps[point.sweep_id], self.series.environments[point.environment_id]
+
+    def add_change(
+        self, kind: str, series: SeriesId, before: Point, after: Point, **facts: Any
+    ) -> None:
+        """Add the change of a series between two points. `facts`: fields of Event."""
+        sweep_id = after.sweep_id
+        whereabouts = {"earliest_sweep": sweep_id, "latest_sweep": sweep_id, **facts}
+        coincides = tuple(changes_between(self.where(before), self.where(after)))
+        change_id = event_id(series, sweep_id)
+        event = Event(
+            kind,
+            series,
+            before.sweep_id,
+            sweep_id,
+            change_id,
+            coincides=coincides,
+            **whereabouts,
+        )
+        self.changes.append(event)
+
+
+def place_of(environment: Mapping[str, Any]) -> str:
+    """Return the hardware, plus the interpreter or folder if the environment is one of several in a
+    sweep."""
+    flags = environment["flags"] or {}
+    compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
+    hardware = hardware_of(environment)
+    return f"{hardware} ({', '.join(compared)})" if compared else hardware
+
+
+def event_id(series: SeriesId, sweep_id: str) -> str:
+    """Return the id of a change: 16 hex digits."""
+    return digest([series.cell_key, series.place, series.metric, sweep_id])[:16]
+
+
+def short_id(event_id: str) -> str:
+    """Return the start of an id, which is unique among thousands of changes."""
+    return event_id[:8]
 
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """Return the columns of `result` that are needed to judge these metrics."""
     figures = [name for metric in metrics for name in (metric, *INTERVALS.get(metric, ()))]
-    return ["trials", "compilations", "hosts", "marked", "disturbance", *figures]
+    return [
+        "trials",
+        "compilations",
+        "hosts",
+        "marked",
+        "disturbance",
+        "speedup_disturbance",
+        *figures,
+    ]
 
 
 def history(
@@ -75,340 +312,281 @@ def history(
     a change is acknowledged if the last one that matches it has it, as in checks. Values that are
     NaN, infinite or less than `least_valid` count as not measured.
     """
-    timeline = History(series, metrics)
+    past = History(series, metrics)
     for name in metrics:
-        _judge_metric(timeline, METRICS[name], limits.of_metric(name))
-    for track in timeline.tracks:
-        _judge_statuses(timeline, track)
-    _judge_presence(timeline)
-    _acknowledge(timeline, acknowledged, limits.exceptions)
-    _sort(timeline)
-    return timeline
+        metric, limit = METRICS[name], limits.of_metric(name)
+        measured = measured_points(past, metric)
+        if metric.compare == "exact":
+            judge_exact(past, metric, measured)
+        else:
+            judge_levels(past, metric, limit, measured)
+    for track in past.tracks:
+        judge_statuses(past, track)
+    acknowledge(past, acknowledged, limits.exceptions)
+    sort_changes(past)
+    return past
 
 
 # --- figures ---
 
 
-def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
-    exact = metric.compare == "exact"
+def measured_points(past: History, metric: Metric) -> dict[SeriesId, list[Point]]:
+    """Return the results of each series with a figure that counts."""
     # strings, because two million comparisons with an enum take seconds
-    statuses = {Status.OK.value, Status.DEGRADED.value} if exact else {Status.OK.value}
-    least, value_of = (
-        least_valid(metric.name),
-        itemgetter(timeline.series.columns.index(metric.name)),
-    )
-    measured: dict[SeriesId, list[Any]] = {}
-    values: list[list[Any]] = []
-    for track in timeline.tracks:
-        known = [
-            row
-            for row in track.rows
-            if row.status in statuses and not is_disturbed(timeline, row, metric)
-        ]
-        rows = [row for row in known if is_number(value_of(row)) and value_of(row) >= least]
-        if rows:
-            measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
-            values.append([*map(value_of, rows)])
-    if exact:
-        judged = [find_exact(series) for series in values]
-    else:
-        values = [
-            np.log(without_zeros(series, limit.least) if 0 in series else series).tolist()
-            for series in values
-        ]
-        rows_of = list(measured.values())
-        floor = limit.factor - 1 if metric.compare == "bound" else limit.floor
-        judged = find_all(
-            values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor
-        )
-        if limit.least:
-            judged = [
-                _large_only(*pair, floor, limit.least) for pair in zip(judged, values, strict=True)
-            ]
-    for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
-        _add_found(timeline, series, rows, levels, result)
+    statuses = {Status.OK.value}
+    if metric.compare == "exact":
+        statuses.add(Status.DEGRADED.value)
+    least, name = least_valid(metric.name), metric.name
+    measured: dict[SeriesId, list[Point]] = {}
+    for track in past.tracks:
+        points = []
+        for point in track.points:
+            value = point.figures[name]
+            is_valid = point.status in statuses and is_number(value) and value >= least
+            if is_valid and not is_disturbed(point, metric):
+                points.append(point)
+        if points:
+            measured[SeriesId(track.id.cell_key, track.id.place, name)] = points
+    return measured
 
 
-def is_disturbed(timeline: History, row: Any, metric: Metric) -> bool:
+def is_disturbed(point: Point, metric: Metric) -> bool:
     """Return whether the figure of a result is marked: it then makes no level and no change."""
-    if not metric.is_timed:
-        return False
-    has_marked_baseline = (
-        metric.name in SPEEDUPS and unit_of(timeline, row) in timeline.marked_baselines
-    )
-    return bool(row.marked) or has_marked_baseline
+    if metric.name in SPEEDUPS:
+        return point.figures["speedup_disturbance"] is not None
+    return metric.is_timed and point.is_marked
 
 
-def without_zeros(values: Sequence[float], least: float) -> list[float]:
-    """Return the values with a small one for each 0, which has no logarithm; `least`: smaller
-    differences do not count. It is at most the smallest other value, so values that are all close
-    to 0 stay together."""
-    smallest = min(filter(None, values), default=1.0)
-    return [value or min(smallest, (least or smallest) / 100) for value in values]
+@dataclass(frozen=True)
+class Logs:
+    """Logarithms of figures. `zero`: the one that stands for 0, -inf if there is none."""
+
+    values: list[float]
+    zero: float = -math.inf
+
+    @classmethod
+    def of(cls, figures: Sequence[float], least: float) -> Logs:
+        """Return the logarithms, with that of a small value for 0; `least`: smaller differences do
+        not count. The value is at most the smallest other one, so values that are all close to 0
+        stay together."""
+        if 0 not in figures:
+            return cls(np.log(figures).tolist())
+        smallest = min(filter(None, figures), default=1.0)
+        small = min(smallest, (least or smallest) / 100)
+        logs = np.log([value or small for value in figures])
+        return cls(logs.tolist(), math.log(small))
+
+    def level(self, log: float) -> float:
+        return math.exp(min(log, LARGEST)) if log > self.zero + 1e-9 else 0.0
 
 
-def _error(row: Any, name: str) -> float:
+def judge_exact(past: History, metric: Metric, measured: Mapping[SeriesId, list[Point]]) -> None:
+    """Add the changes of series of exact values, and their states."""
+    for series, points in measured.items():
+        findings = find_exact([point.figures[metric.name] for point in points])
+        past.states[series] = state_of(findings, len(points) < EXACT_SHORTEST)
+        for change in all_of(findings):
+            add_change(past, series, points, change)
+
+
+def judge_levels(
+    past: History, metric: Metric, limit: Limit, measured: Mapping[SeriesId, list[Point]]
+) -> None:
+    """Add the changes of level of other series, and their states."""
+    points_of = list(measured.values())
+    series_of = [
+        Logs.of([point.figures[metric.name] for point in points], limit.least)
+        for points in points_of
+    ]
+    floor = limit.factor - 1 if metric.compare == "bound" else limit.floor
+
+    def errors(index: int) -> list[float]:
+        return [log_error(point, metric.name) for point in points_of[index]]
+
+    judged = find_all([logs.values for logs in series_of], errors, floor)
+    for series, logs, findings in zip(measured, series_of, judged, strict=True):
+        points = measured[series]
+        large = large_only(findings, logs.values, floor, limit.least)
+        past.states[series] = state_of(large, len(points) < SHORTEST)
+        for change in all_of(large):
+            before, after = logs.level(change.before), logs.level(change.after)
+            add_change(past, series, points, replace(change, before=before, after=after))
+
+
+def state_of(findings: Findings, is_short: bool) -> str:
+    if is_short:
+        return "short"
+    return "changed" if findings.changes else "steady"
+
+
+def all_of(findings: Findings) -> list[LevelChange]:
+    """Return the changes, and the unconfirmed one at the end."""
+    if findings.recent is None:
+        return [*findings.changes]
+    return [*findings.changes, findings.recent]
+
+
+def log_error(point: Point, name: str) -> float:
     """Return the standard error of a figure's logarithm, NaN if unknown."""
-    known = [*(getattr(row, bound) for bound in INTERVALS.get(name, ())), row.trials]
-    if len(known) < 3 or not all(map(is_number, known)):
+    figures = point.figures
+    trials = figures["trials"]
+    bounds = [figures[column] for column in INTERVALS.get(name, ())]
+    if not bounds or not all(map(is_number, (*bounds, trials))):
         return math.nan
-    error = stored_log_mean(1.0, *known, row.compilations, hosts=row.hosts).error
+    compilations, hosts = figures["compilations"], figures["hosts"]
+    error = stored_log_mean(1.0, *bounds, trials, compilations, hosts=hosts).error
     return math.nan if error is None else error
 
 
-def _large_only(judged: Found, values: Sequence[float], floor: float, least: float) -> Found:
-    """Return the judgement without differences up to `least`; several small changes in a row may be
+def large_only(findings: Findings, logs: Sequence[float], floor: float, least: float) -> Findings:
+    """Return the findings without differences up to `least`; several small changes in a row may be
     a large one."""
-    flapping = judged.alternation
-    low, high = (flapping.low, flapping.high) if flapping else (min(values), max(values))
-    if math.exp(high) - math.exp(low) <= least:
-        return Found()
-    kept, level = [], None
-    for change in filter(None, (*judged.changes, judged.recent)):
-        before = change.before if level is None else level
-        is_large = abs(math.exp(change.after) - math.exp(before)) > least
-        if is_large and level not in (None, change.before):
-            change = replace(change, before=before, ratio=Interval(math.exp(change.after - before)))
-        kept += [change] if is_large else []
-        level = None if is_large else before
-    recent = kept.pop() if judged.recent and kept and kept[-1].at == judged.recent.at else None
-    return replace(judged, changes=tuple(mark_undone(kept, math.log1p(floor))), recent=recent)
+    if not least:
+        return findings
+    if math.exp(max(logs)) - math.exp(min(logs)) <= least:
+        return Findings()
+    large: list[LevelChange] = []
+    skipped: float | None = None  # level before the small changes
+    for change in all_of(findings):
+        before = change.before if skipped is None else skipped
+        if abs(math.exp(change.after) - math.exp(before)) <= least:
+            skipped = before
+            continue
+        if before != change.before:
+            ratio = Interval(math.exp(change.after - before))
+            change = replace(change, before=before, ratio=ratio)
+        large.append(change)
+        skipped = None
+    recent = large.pop() if large and not large[-1].is_confirmed else None
+    return Findings(mark_undone(large, math.log1p(floor)), recent)
 
 
-def _add_found(
-    timeline: History, series: SeriesId, rows: list[Any], values: Sequence[Any], judged: Found
+def add_change(
+    past: History, series: SeriesId, points: Sequence[Point], change: LevelChange
 ) -> None:
-    """Add the events of a series and its state. `values` are logarithms unless the metric is
-    exact."""
-    metric = METRICS[series.metric]
-    exact = metric.compare == "exact"
-    recent = [judged.recent] if judged.recent else []
-    known = zip(rows, values, strict=True) if recent or judged.changes or judged.alternation else ()
-    zero = next((value for row, value in known if getattr(row, metric.name) == 0), -math.inf)
-
-    def level(value: Any) -> Any:
-        return value if exact else math.exp(min(value, 709.0)) if value > zero + 1e-9 else 0.0
-
-    for change in (*judged.changes, *recent):
-        old, new = level(change.before), level(change.after)
-        ratio = (
-            change.ratio if change.ratio and old and new else Interval(new / old if old else None)
-        )
-        _add_change(
-            timeline,
-            series,
-            "recent" if change is judged.recent else "change",
-            rows[change.at - 1],
-            rows[change.at],
-            old=old,
-            new=new,
-            ratio=ratio.value,
-            low=ratio.low,
-            high=ratio.high,
-            worse=(new > old) == (metric.better == Better.LOWER),
-            earliest_sweep=rows[change.earliest or change.at].sweep_id,
-            latest_sweep=rows[change.latest or change.at].sweep_id,
-            undone_sweep=None if change.undone_at is None else rows[change.undone_at].sweep_id,
-        )
-    if (apart := judged.alternation) is not None:
-        _add_flapping(timeline, series, rows, apart, level(apart.low), level(apart.high))
-    if judged.drift is not None:
-        timeline.events.append(Event("drifting", series, ratio=judged.drift))
-    states = {"flapping": judged.alternation, "changed": judged.changes, "drifting": judged.drift}
-    state = next((name for name, result in states.items() if result), "steady")
-    timeline.states[series] = (
-        "short" if len(rows) < (EXACT_SHORTEST if exact else SHORTEST) else state
-    )
-
-
-def _add_change(
-    timeline: History, series: SeriesId, kind: str, before: Any, after: Any, **facts: Any
-) -> None:
-    coincides = changes_between(_where(timeline, before), _where(timeline, after))
-    facts = {
-        "earliest_sweep": after.sweep_id,
-        "latest_sweep": after.sweep_id,
-        "coincides": tuple(coincides),
+    """Add a change of level; its levels are in the metric's unit."""
+    old, new = change.before, change.after
+    facts: dict[str, Any] = {}
+    if old:
+        ratio = change.ratio if new and change.ratio else Interval(new / old)
+        facts = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+    if change.undone_at is not None:
+        facts["undone_sweep"] = points[change.undone_at].sweep_id
+    past.add_change(
+        "change" if change.is_confirmed else "recent",
+        series,
+        points[change.at - 1],
+        points[change.at],
+        old=old,
+        new=new,
+        worse=(new > old) == (METRICS[series.metric].better == Better.LOWER),
+        earliest_sweep=points[change.earliest or change.at].sweep_id,
+        latest_sweep=points[change.latest or change.at].sweep_id,
         **facts,
-    }
-    change_id = event_id(series, after.sweep_id)
-    timeline.events.append(Event(kind, series, before.sweep_id, after.sweep_id, change_id, **facts))
-
-
-def _add_flapping(
-    timeline: History, series: SeriesId, rows: list[Any], apart: Alternation, old: Any, new: Any
-) -> None:
-    low, high = (
-        [
-            _where(timeline, row)
-            for row, is_high in zip(rows, apart.is_high, strict=True)
-            if is_high is side
-        ]
-        for side in (False, True)
     )
-    after = rows[apart.switches[-1]].sweep_id
-    facts = {
-        "old": old,
-        "new": new,
-        "switches": len(apart.switches),
-        "coincides": tuple(separating(low, high)),
-    }
-    timeline.events.append(Event("flapping", series, None, after, **facts))
 
 
-def _where(timeline: History, row: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return timeline.sweeps[row.sweep_id], timeline.series.environments[row.environment_id]
+# --- statuses ---
 
 
-# --- statuses and presence ---
-
-
-def _judge_statuses(timeline: History, track: Track) -> None:
-    """Add the sweeps from which on a cell fails, or is ok again.
-
-    A failure in a single sweep does not count, unless it is in the newest sweep, or failures are so
-    frequent that the cell is flapping.
-    """
-    series = SeriesId(track.cell_key, track.place, STATUS)
-    rows = track.rows
-    ok = [row.status == Status.OK for row in rows]
-    if (alternation := find_exact(ok).alternation) is not None:
-        failed = next(row.status for row in reversed(rows) if row.status != Status.OK)
-        _add_flapping(timeline, series, rows, alternation, Status.OK, failed)
-        return
-    passing = {start for is_ok, start, length in runs(ok)[:-1] if not is_ok and length == 1}
-    rows = [row for place, row in enumerate(rows) if place not in passing]
-    starts = [start for _, start, _ in runs([row.status == Status.OK for row in rows])]
-    for index, start in enumerate(starts[1:], 1):
-        before, after = rows[start - 1], rows[start]
+def judge_statuses(past: History, track: Track) -> None:
+    """Add the sweeps from which on a cell fails, or is ok again. A failure in a single sweep does
+    not count, unless it is in the newest sweep."""
+    points: list[Point] = []
+    for run in runs([point.status == Status.OK for point in track.points]):
+        end = run.start + run.length
+        if run.value or run.length > 1 or end == len(track.points):
+            points += track.points[run.start : end]
+    series = SeriesId(track.id.cell_key, track.id.place, STATUS)
+    starts = [run.start for run in runs([point.status == Status.OK for point in points])]
+    for start, following in zip_longest(starts[1:], starts[2:]):
+        before, after = points[start - 1], points[start]
         is_fixed = after.status == Status.OK
-        _add_change(
-            timeline,
-            series,
+        past.add_change(
             "fixed" if is_fixed else "broken",
+            series,
             before,
             after,
             old=before.status,
             new=after.status,
             worse=not is_fixed,
             reason=before.reason if is_fixed else after.reason,
-            undone_sweep=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
+            undone_sweep=None if following is None else points[following].sweep_id,
         )
-
-
-def _judge_presence(timeline: History) -> None:
-    """Add new and dead cells, judged by the sweeps that measured their place, or their model there.
-
-    A cell is new only after EXACT_SHORTEST sweeps without it, and dead only after as many with it:
-    the first sweeps of a database, and single sweeps of other matrices, tell neither.
-    """
-    measured: dict[tuple[str, ...], set[int]] = defaultdict(set)
-    for sweep_id, environment_id, model in timeline.series.measured:
-        place = timeline.places[environment_id]
-        measured[place,].add(timeline.position[sweep_id])
-        measured[place, model].add(timeline.position[sweep_id])
-    ordered = {key: sorted(positions) for key, positions in measured.items()}
-    for track in timeline.tracks:
-        oldest, newest = track.rows[0].sweep_id, track.rows[-1].sweep_id
-        first, last = timeline.position[oldest], timeline.position[newest]
-        model = timeline.series.cells[track.cell_key]["model"]
-        of_model, of_place = ordered[track.place, model], ordered[track.place,]
-        series = SeriesId(track.cell_key, track.place, STATUS)
-        if any(is_new(first, among) for among in (of_model, of_place)):
-            timeline.events.append(Event("new", series, after_sweep=oldest))
-        has_gone = len(of_model) > NEWEST and last < of_model[-NEWEST]
-        if has_gone and len(track.rows) >= EXACT_SHORTEST:
-            timeline.events.append(Event("dead", series, before_sweep=newest))
-
-
-def is_new(first: int, among: Sequence[int]) -> bool:
-    """Return whether a cell that was first measured at this position is new among the positions of
-    these sweeps."""
-    earlier = sum(position < first for position in among)
-    return earlier >= EXACT_SHORTEST and first in among[-NEWEST:]
 
 
 # --- the end ---
 
 
-def _acknowledge(
-    timeline: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]
+def acknowledge(
+    past: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]
 ) -> None:
-    """Mark the accepted changes, and give them the ids under which they were acknowledged.
+    """Mark the accepted changes, and give them the ids under which they were acknowledged."""
+    nearest = nearest_rows(past, rows)
+    changes, past.changes = past.changes, []
+    for event in changes:
+        row = nearest.get(event.id)
+        if row is not None:
+            event = replace(
+                event,
+                id=event_id(event.series, row["sweep_id"]),
+                acknowledged=row["reason"],
+                acknowledgement=row["id"],
+            )
+        else:
+            fitting = [rule for rule in exceptions if past.is_matched(event, rule)]
+            if fitting and fitting[-1].ignore:
+                event = replace(event, acknowledged=fitting[-1].reason)
+        past.changes.append(event)
 
-    Each acknowledgement applies to one change: the nearest of those that may lie within one sweep
-    of its own. If several apply to a change, the nearest counts.
+
+def nearest_rows(past: History, rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the id of each acknowledged change -> the row that acknowledges it.
+
+    Each row applies to one change: the nearest of those that may lie within one sweep of its own.
+    If several apply to a change, the nearest counts.
     """
-    tracks = {(track.cell_key, track.place): track.rows for track in timeline.tracks}
-    changes = grouped(timeline.changes, lambda event: event.series)
-    held: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+    points_of = {track.id: track.points for track in past.tracks}
+    changes = grouped(past.changes, lambda event: event.series)
+    nearest: dict[str, Mapping[str, Any]] = {}
+    distances: dict[str, int] = {}
     for row in rows:
         series = SeriesId(row["cell_key"], row["hardware"], row["metric"])
-        order = {result.sweep_id: index for index, result in enumerate(tracks.get(series[:2], ()))}
+        points = points_of.get(series.track, [])
+        order = {point.sweep_id: index for index, point in enumerate(points)}
         at = order.get(row["sweep_id"])
+        if at is None:
+            continue
         near = [
             (abs(order[event.after_sweep] - at), event.id)
             for event in changes.get(series, ())
-            if at is not None
-            and order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
+            if order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
         ]
         if near:
-            distance, nearest = min(near)
-            held[nearest].append((distance, row))
-
-    def marked(event: Event) -> Event:
-        if event.id in held:
-            _, row = min(held[event.id], key=lambda pair: pair[0])
-            known_as = event_id(event.series, row["sweep_id"])
-            return replace(
-                event, acknowledged=row["reason"], acknowledgement=row["id"], id=known_as
-            )
-        fitting = [
-            rule for rule in exceptions if event.id is not None and timeline.is_matched(event, rule)
-        ]
-        return (
-            replace(event, acknowledged=fitting[-1].reason)
-            if fitting and fitting[-1].ignore
-            else event
-        )
-
-    timeline.events = [marked(event) for event in timeline.events]
+            distance, change_id = min(near)
+            if distance < distances.get(change_id, len(points)):
+                distances[change_id] = distance
+                nearest[change_id] = row
+    return nearest
 
 
-def _sort(timeline: History) -> None:
-    """Sort the events: open changes, the worst first; then other changes, the newest first; then
-    other events, of each kind the newest first, by cell. Metrics of a cell that changed together
-    stay together."""
-
-    def badness(event: Event) -> tuple:
-        size = abs(math.log(event.ratio)) if event.ratio else 0.0
-        return (event.kind != "broken", not event.worse, -size)
-
-    def group(event: Event) -> tuple:
-        return (event.after_sweep, event.series.cell_key, event.series.place)
-
-    groups = grouped(timeline.changes, group)
-
-    def rank(key: tuple) -> tuple:
-        worst, newest = min(map(badness, groups[key])), -timeline.position[key[0]]
-        return (
-            (0, worst, newest, key)
-            if any(event.alarms for event in groups[key])
-            else (1, newest, worst, key)
-        )
-
+def sort_changes(past: History) -> None:
+    """Sort the changes: open ones, the worst first; then the others, the newest first. Metrics of a
+    cell that changed together stay together."""
     metrics = [STATUS, *METRICS]
-    changes = [
-        event
-        for key in sorted(groups, key=rank)
-        for event in sorted(
-            groups[key], key=lambda event: (metrics.index(event.series.metric), event.id)
-        )
-    ]
 
-    def place(event: Event) -> tuple:
-        newest = timeline.position.get(event.after_sweep or event.before_sweep, 0)
-        return (-newest, timeline.names[event.series.cell_key], event.series)
+    def badness(event: Event) -> tuple[bool, bool, float]:
+        size = abs(math.log(event.ratio)) if event.ratio else 0.0
+        return event.kind != "broken", not event.worse, -size
 
-    others = [event for kind in OTHER_KINDS for event in sorted(timeline.of(kind), key=place)]
-    timeline.events = [*changes, *others]
+    def rank(events: Sequence[Event]) -> tuple[bool, tuple[bool | float, ...], TrackId]:
+        worst, newest = min(map(badness, events)), -past.position[events[0].after_sweep]
+        are_open = any(event.alarms for event in events)
+        order = (*worst, newest) if are_open else (newest, *worst)
+        return not are_open, order, events[0].series.track
+
+    groups = grouped(past.changes, lambda event: (event.after_sweep, event.series.track))
+    past.changes = []
+    for events in sorted(groups.values(), key=rank):
+        events.sort(key=lambda event: (metrics.index(event.series.metric), event.id))
+        past.changes += events

@@ -43,8 +43,37 @@ BOUNDS = {
     "least": (0.0, math.inf),
     "factor": (1.0, math.inf),
 }
+#: Sections of a file -> their forms, and the names of these.
+FORMS = {"metrics": list, "limits": dict, "exceptions": list}
+FORM_NAMES = {list: "a list", dict: "a mapping (key: value)"}
 #: Marks fields that a file cannot set.
 INTERNAL = {"omegaconf_ignore": True}
+
+
+@dataclass(frozen=True)
+class CellFacts:
+    """What exceptions match of a cell. `after`: the facts of the other side, if they differ."""
+
+    model: str = ""
+    bs: int = 0
+    mode: str = ""
+    dtype: str = ""
+    phase: str = ""
+    device: str = ""
+    hardware: str = ""
+    after: CellFacts | None = None
+
+    @classmethod
+    def of(
+        cls, cell: Mapping[str, Any], after: Mapping[str, Any] | None, hardware: str
+    ) -> CellFacts:
+        """Return the facts of a row of the table `cell`, and of its partner."""
+        names = PATTERNS[:-2]
+        facts = cls(*(cell[name] for name in names), hardware)
+        if after is None:
+            return facts
+        other = cls.of(after, None, hardware)
+        return facts if other == facts else replace(facts, after=other)
 
 
 @dataclass
@@ -53,7 +82,8 @@ class Limit:
     `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count. None:
     not set. `reason`: of the exception that set the limit."""
 
-    floor: Any = None  # a number; in a file also 3%
+    # numbers; in a file also 3%
+    floor: Any = None
     least: Any = None
     factor: Any = None
     ignore: bool | None = None
@@ -62,7 +92,8 @@ class Limit:
     def given(self, metric: str | None = None) -> dict[str, Any]:
         """Return the keys that are set and have an effect on the metric, on `status`, or on any
         metric (None)."""
-        return {key: value for key in used_by(metric) if (value := getattr(self, key)) is not None}
+        keys = {key: getattr(self, key) for key in used_by(metric)}
+        return {key: value for key, value in keys.items() if value is not None}
 
 
 @dataclass
@@ -83,25 +114,24 @@ class ExceptionRule(Limit):
 
     @property
     def patterns(self) -> dict[str, str]:
-        return {name: wanted for name in PATTERNS if (wanted := getattr(self, name)) is not None}
+        patterns = {name: getattr(self, name) for name in PATTERNS}
+        return {name: pattern for name, pattern in patterns.items() if pattern is not None}
 
-    def fits(self, cell: Mapping[str, Any]) -> bool:
-        """Return whether one side of the cell matches; `cell["after"]`: values in which the other
-        side differs."""
-        wanted = [(name, pattern) for name, pattern in self.patterns.items() if name != "metric"]
-        sides = (cell, {**cell, **cell.get("after", {})})
-        return any(
-            all(fnmatch.fnmatchcase(str(side.get(name)), text) for name, text in wanted)
-            for side in sides
+    def fits(self, cell: CellFacts) -> bool:
+        """Return whether one side of the cell matches."""
+        is_match = all(
+            fnmatch.fnmatchcase(str(getattr(cell, name)), pattern)
+            for name, pattern in self.patterns.items()
+            if name != "metric"
         )
+        return is_match or (cell.after is not None and self.fits(cell.after))
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
 
     def __str__(self) -> str:
-        return (
-            " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
-        )
+        patterns = (f"{name}={pattern}" for name, pattern in self.patterns.items())
+        return " ".join(patterns) or "every cell"
 
 
 @dataclass
@@ -122,9 +152,9 @@ class Limits:
     floor_for_all: float | None = field(default=None, metadata=INTERNAL)
     source: str | None = field(default=None, compare=False, metadata=INTERNAL)
 
-    def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
-        """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype,
-        phase, device and hardware. Only the last exception that matches counts."""
+    def of(self, cell: CellFacts, metric: str) -> Limit:
+        """Return the limit of a metric (or of `status`) for a cell. Only the last exception that
+        matches counts."""
         limit = default = self.of_metric(metric)
         for rule in self.exceptions:
             if rule.fits(cell):
@@ -138,6 +168,18 @@ class Limits:
         """Return the limit of a metric where no exception matches."""
         default = Limit(self.floor, 0.0, 1.25, False)
         return replace(default, **self.limits[metric].given()) if metric in self.limits else default
+
+    def notes(self) -> list[str]:
+        """Return what a reader of a comparison has to know about its exceptions."""
+        ended = [
+            f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in self.expired
+        ]
+        unused = [
+            f"exception for {rule} matches no cell here: {rule.reason}"
+            for rule in self.exceptions
+            if not rule.used
+        ]
+        return ended + unused
 
 
 def used_by(metric: str | None) -> tuple[str, ...]:
@@ -178,16 +220,16 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
 
 
 def _find(name: str) -> Path:
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml") or len(given.parts) > 1:
-        return given
-    for folder in (OWN, SHIPPED):
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    known = sorted({path.stem for folder in (OWN, SHIPPED) for path in folder.glob("*.yaml")})
-    raise ConfigError(
-        f"no configuration {name!r}; choose from {', '.join(known)}, or give the path of a file"
-    )
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    known = {path.stem: path for folder in (SHIPPED, OWN) for path in folder.glob("*.yaml")}
+    if name not in known:
+        raise ConfigError(
+            f"no configuration {name!r}; choose from {', '.join(sorted(known))}, or give the path"
+            " of a file"
+        )
+    return known[name]
 
 
 def _load(path: Path) -> DictConfig:
@@ -196,9 +238,8 @@ def _load(path: Path) -> DictConfig:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
-        raise ConfigError(
-            f"{path} is not valid YAML: {' '.join(str(error).split())[:150]}"
-        ) from error
+        reason = " ".join(str(error).split())[:150]
+        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
 
 
 def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
@@ -216,39 +257,36 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
         limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
     except OmegaConfBaseException as error:
         raise ConfigError(_explained(error)) from error
-    limits.metrics = [
-        check_metric(name) for name in dict.fromkeys(map(str, limits.metrics or COMPARED))
-    ]
+    names = dict.fromkeys(map(str, limits.metrics or COMPARED))
+    limits.metrics = [check_metric(name) for name in names]
     limits.floor, limits.q = _number("floor", limits.floor), _number("q", limits.q)
     for metric, limit in limits.limits.items():
         _validate(limit, f"limits.{check_metric(metric)}", metric)
-    for index, rule in enumerate(limits.exceptions):
-        _validate_exception(rule, f"exceptions[{index}]")
     today = today or dt.datetime.now(dt.UTC).date()
-    limits.expired = [rule for rule in limits.exceptions if rule.until and rule.until < today]
-    limits.exceptions = [rule for rule in limits.exceptions if rule not in limits.expired]
+    exceptions, limits.exceptions = limits.exceptions, []
+    for index, rule in enumerate(exceptions):
+        _validate_exception(rule, f"exceptions[{index}]")
+        has_ended = rule.until and rule.until < today
+        (limits.expired if has_ended else limits.exceptions).append(rule)
     return limits
 
 
 def _check_forms(layer: Any) -> None:
     """Raise ConfigError if a part of a configuration is not a list or mapping as required, or
     empty: OmegaConf's messages would not say what is expected."""
-
-    def check(name: str, value: Any, form: type) -> None:
-        if not isinstance(value, form):
-            kinds = {list: "a list", dict: "a mapping (key: value)"}
-            raise ConfigError(
-                f"{name}: expected {kinds[form]}, got {'nothing' if value is None else repr(value)}"
-            )
-
-    check("limits and exceptions", layer, dict)
-    forms = {"metrics": list, "limits": dict, "exceptions": list}
-    for name in forms.keys() & layer.keys():
-        check(name, layer[name], forms[name])
+    _check_form("limits and exceptions", layer, dict)
+    for name in FORMS.keys() & layer.keys():
+        _check_form(name, layer[name], FORMS[name])
     for name, limit in layer.get("limits", {}).items():
-        check(f"limits.{name}", limit, dict)
+        _check_form(f"limits.{name}", limit, dict)
     for index, rule in enumerate(layer.get("exceptions", ())):
-        check(f"exceptions[{index}]", rule, dict)
+        _check_form(f"exceptions[{index}]", rule, dict)
+
+
+def _check_form(name: str, value: Any, form: type) -> None:
+    if not isinstance(value, form):
+        shown = "nothing" if value is None else repr(value)
+        raise ConfigError(f"{name}: expected {FORM_NAMES[form]}, got {shown}")
 
 
 def _explained(error: OmegaConfBaseException) -> str:

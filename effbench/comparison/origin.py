@@ -43,10 +43,12 @@ def where(name):
 print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 """
 git = partial(quick_git, timeout_s=TIMEOUT_S)
+#: What a sweep records about an interpreter (`Interpreter.facts`).
+Facts = Mapping[str, Any]
 
 
 def current(
-    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime
+    facts: Facts | None, sweep_id: str, cells: Sequence[Cell], since: dt.datetime
 ) -> Interpreter:
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
     Raises UsageError if that is impossible here, or if the cells' code has changed `since` the
@@ -57,32 +59,39 @@ def current(
     for path in (folder, facts["python"]):
         if not os.access(path, os.X_OK):
             raise UsageError(f"sweep {sweep_id} was run with {path}, which does not exist here")
-    if targets(cells):
-        then, now = facts["git_description"], git_description(folder)
-        if now != then:
-            raise UsageError(
-                f"{folder} is at {now} now; the sweep ran {then}{uncommitted_text(folder)}"
-            )
-        if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
-            names = uncommitted_text(folder)
-            raise UsageError(
-                f"the uncommitted changes in {folder} differ from those measured{names}"
-            )
+    names = targets(cells)
+    if names:
+        check_unchanged(facts, folder)
     given = {name: facts[name] for name in facts["given"]}
-    for path in untracked(targets(cells), Interpreter(given.get("python"), str(folder))):
-        if path.stat().st_mtime > since.timestamp():
+    for file in untracked(names, Interpreter(given.get("python"), str(folder))):
+        if file.stat().st_mtime > since.timestamp():
             raise UsageError(
-                f"{path} was written after sweep {sweep_id} began, and git does not track it"
+                f"{file} was written after sweep {sweep_id} began, and git does not track it"
             )
-    return Interpreter(**given if folder == Path.cwd() else {**given, "folder": str(folder)})
+    if folder != Path.cwd():
+        given["folder"] = str(folder)
+    return Interpreter(**given)
+
+
+def check_unchanged(facts: Facts, folder: Path) -> None:
+    """Raise UsageError if the folder has other code than the sweep ran."""
+    then, now = facts["git_description"], git_description(folder)
+    names = listed(changed_files(folder), MOST_FILES)
+    uncommitted = f" (uncommitted: {names})" if names else ""
+    if now != then:
+        raise UsageError(f"{folder} is at {now} now; the sweep ran {then}{uncommitted}")
+    if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
+        raise UsageError(
+            f"the uncommitted changes in {folder} differ from those measured{uncommitted}"
+        )
 
 
 @contextmanager
 def origin(
-    old: Mapping[str, Any] | None,
-    new: Mapping[str, Any],
+    old: Facts | None,
+    new: Facts,
     here: Interpreter,
-    cells: Iterable[Cell],
+    cells: Sequence[Cell],
     software: str | None = None,
 ) -> Iterator[Interpreter]:
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
@@ -95,46 +104,52 @@ def origin(
         raise UsageError(f"the baseline's interpreter {old['python']} does not exist here")
     python = here.python if old["python"] == new["python"] else old["python"]
     other = Interpreter(python, here.folder)
-    is_clean = old["git_revision"] is not None and not is_dirty(old) and not is_dirty(new)
-    names = [] if is_clean and old["git_revision"] == new["git_revision"] else targets(cells)
+    used = targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
-    paths = sources(names, other)
+    paths = {} if is_same_code(old, new) else sources(used, other)
     changing = [name for name, path in paths.items() if path is None or is_versioned(path, root)]
     if changing:
-        with revision(old, here, root, python, changing) as folder:
-            yield Interpreter(python, folder)
+        with worktree(old, root) as place:
+            homes = homes_of(changing, here, root)
+            yield Interpreter(python, folder_in(place, homes, python, changing))
     elif other != here:
         yield other
-    elif paths:
-        name, path = next(iter(paths.items()))
-        raise UsageError(f"{name} is imported from {path}, which does not depend on the revision")
-    elif software:
-        raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
-        for path in untracked(targets(cells), here):
-            if is_versioned(path, root):
-                raise UsageError(f"git does not track {path}, so the baseline's code is unknown")
-        raise UsageError(
-            "baseline and sweep have the same interpreter and revision: only the machine can differ"
-        )
+        raise UsageError(why_same(paths, software, untracked(used, here), root))
 
 
-def uncommitted_text(folder: Path) -> str:
-    """Return ` (uncommitted: net.py)` with the changed files of a repository; empty without any."""
-    names = changed_files(folder)
-    return f" (uncommitted: {listed(names, MOST_FILES)})" if names else ""
+def is_same_code(old: Facts, new: Facts) -> bool:
+    """Return whether both interpreters ran the same revision without changes."""
+    revision = old["git_revision"]
+    if revision is None or revision != new["git_revision"]:
+        return False
+    return not is_dirty(old) and not is_dirty(new)
 
 
-def is_dirty(facts: Mapping[str, Any]) -> bool:
+def why_same(
+    paths: Mapping[str, Path | None], software: str | None, unknown: Sequence[Path], root: Path
+) -> str:
+    """Return why the baseline's side would run what the new side runs. `unknown`: files that git
+    does not track."""
+    if paths:
+        name = next(iter(paths))
+        return f"{name} is imported from {paths[name]}, which does not depend on the revision"
+    if software:
+        return f"the baseline's software is no longer installed here ({software})"
+    for file in unknown:
+        if is_versioned(file, root):
+            return f"git does not track {file}, so the baseline's code is unknown"
+    return "baseline and sweep have the same interpreter and revision: only the machine can differ"
+
+
+def is_dirty(facts: Facts) -> bool:
     return (facts["git_description"] or "").endswith("-dirty")
 
 
 @contextmanager
-def revision(
-    old: Mapping[str, Any], here: Interpreter, root: Path, python: str | None, names: Sequence[str]
-) -> Iterator[str]:
-    """Yield the folder in which `python` imports these targets from the baseline's revision, in a
-    worktree of the repository `root`. Raises UsageError if the revision is unavailable."""
+def worktree(old: Facts, root: Path) -> Iterator[Path]:
+    """Yield a worktree of the repository `root` with the baseline's revision. Raises UsageError if
+    the revision is unavailable."""
     commit = old["git_revision"]
     if commit is None:
         raise UsageError(
@@ -157,32 +172,58 @@ def revision(
         own.mkdir(parents=True, exist_ok=True)
         if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
-        # also the folders of modules imported from elsewhere in the repository, such as `src` of an
-        # editable package
-        files = [
-            path
-            for path in sources(names, here).values()
-            if path is not None and is_versioned(path, root)
-        ]
-        roots = [
-            path.parent.parent if path.name == "__init__.py" else path.parent for path in files
-        ]
-        inside = [path for path in [Path(here.home).resolve(), *roots] if path.is_relative_to(root)]
-        folders = dict.fromkeys(place / path.relative_to(root) for path in inside)
-        yield within(place.resolve(), folders, python, names)
+        yield place
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(root, "worktree", "prune")
 
 
+def homes_of(names: Sequence[str], here: Interpreter, root: Path) -> list[Path]:
+    """Return the folders of the repository from which targets may be imported, relative to its
+    `root`: the working directory and those of modules imported from elsewhere, such as `src` of an
+    editable package."""
+    homes = [Path(here.home).resolve()]
+    for path in sources(names, here).values():
+        if path is not None and is_versioned(path, root):
+            homes.append(path.parent.parent if path.name == "__init__.py" else path.parent)
+    inside = dict.fromkeys(home for home in homes if home.is_relative_to(root))
+    return [home.relative_to(root) for home in inside]
+
+
+def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
+    """Return the first of the folders `homes` in which `python` imports all targets from the
+    worktree `place`. Raises UsageError without such a folder, because otherwise other code would be
+    measured."""
+    place = place.resolve()
+    reasons: list[str] = []
+    for home in homes:
+        folder = place / home
+        if not folder.is_dir():
+            continue
+        paths = sources(names, Interpreter(python, str(folder)))
+        outside = [name for name in names if not is_inside(paths[name], place)]
+        if not outside:
+            return str(folder.resolve())
+        path = paths[outside[0]]
+        problem = f"would be imported from {path}" if path else "is missing"
+        reasons.append(f"its {outside[0]} {problem}")
+    reasons.append("it does not contain this folder")
+    raise UsageError(f"the baseline's revision {place.name}: {reasons[0]}")
+
+
+def is_inside(path: Path | None, folder: Path) -> bool:
+    return path is not None and path.is_relative_to(folder)
+
+
 def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:
     """Return the files of these targets that git does not track; of a package, `__init__.py`
     only."""
-    files = [
-        path for path in sources(names, interpreter).values() if path is not None and path.is_file()
-    ]
     return [
-        path for path in files if git(path.parent, "ls-files", "--error-unmatch", path.name) is None
+        path
+        for path in sources(names, interpreter).values()
+        if path is not None
+        and path.is_file()
+        and git(path.parent, "ls-files", "--error-unmatch", path.name) is None
     ]
 
 
@@ -192,63 +233,35 @@ def is_versioned(path: Path, root: Path) -> bool:
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
-def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
-    """Return the first of the folders in which all targets are imported from the worktree `place`.
-    Raises UsageError without such a folder, because otherwise other code would be measured."""
-    reasons = []
-    for folder in filter(Path.is_dir, folders):
-        paths = sources(names, Interpreter(python, str(folder)))
-        outside = {
-            name: path
-            for name, path in paths.items()
-            if path is None or not path.is_relative_to(place)
-        }
-        if not outside:
-            return str(folder.resolve())
-        name, path = next(iter(outside.items()))
-        reasons.append(f"its {name} {f'would be imported from {path}' if path else 'is missing'}")
-    raise UsageError(
-        f"the baseline's revision {place.name}:"
-        f" {(reasons or ['it does not contain this folder'])[0]}"
-    )
-
-
 def targets(cells: Iterable[Cell]) -> list[str]:
     """Return the import paths that the cells use (`_target_` at any depth, losses), except
     effbench's and torch's."""
-    names = {}
+    names: dict[str, None] = {}
     for cell in cells:
-        used = [
-            *targets_in(cell.model["module"]),
-            *targets_in(cell.mode),
-            (cell.training or {}).get("loss", "mean"),
-        ]
-        names |= dict.fromkeys(
-            name for name in used if "." in name and not name.startswith(OWN_TARGETS)
-        )
-    return list(names)
+        names |= dict.fromkeys([*targets_in(cell.model["module"]), *targets_in(cell.mode)])
+        names[str((cell.training or {}).get("loss", "mean"))] = None
+    return [name for name in names if "." in name and not name.startswith(OWN_TARGETS)]
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
     """Return target -> the file or folder from which this interpreter imports its package; None if
     it has none."""
     home = Path(interpreter.home)
-    # `path/to/file.py:Name`, not `package.module.Name`
-    files = {
-        name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")
-    }
-    paths: dict[str, Path | None] = {
-        name: path if path.is_file() else None for name, path in files.items()
-    }
-    packages = {name: name.partition(".")[0] for name in names if name not in files}
+    paths: dict[str, Path | None] = {}
+    packages: dict[str, str] = {}
+    for name in names:
+        if ":" in name or name.endswith(".py"):  # `path/to/file.py:Name`
+            file = home / name.partition(":")[0]
+            paths[name] = file.resolve() if file.is_file() else None
+        else:  # `package.module.Name`
+            packages[name] = name.partition(".")[0]
     if packages:
         command = [interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))]
         text = output(command, TIMEOUT_S, home) or ""
         # a sitecustomize may print before the answer; without an answer no path is known
         lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
         answer = json.loads(lines[-1])[1] if lines else {}
-        paths |= {
-            name: Path(path) if (path := answer.get(package)) else None
-            for name, package in packages.items()
-        }
-    return {name: path and path.resolve() for name, path in paths.items()}
+        for name, package in packages.items():
+            path = answer.get(package)
+            paths[name] = Path(path).resolve() if path else None
+    return paths

@@ -9,21 +9,28 @@ and an absolute difference, times only of two trials per side.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 from effbench.cell import Status
-from effbench.comparison.limits import STATUS, Limit, Limits
+from effbench.comparison.limits import STATUS, CellFacts, Limit, Limits
+from effbench.comparison.matching import Pair
 from effbench.config import OnFailure
-from effbench.metrics import METRICS, percent
+from effbench.labels import grouped
+from effbench.metrics import METRICS, Metric, percent
 from effbench.stats.intervals import TUNED, is_number, log_mean
-from effbench.stats.significance import FLOOR, Comparison, compare, compare_pairs, significant
+from effbench.stats.significance import (
+    FLOOR,
+    Comparison,
+    Compilations,
+    compare,
+    compare_pairs,
+    significant,
+)
 from effbench.store.sides import CellResult
 
 
@@ -63,9 +70,6 @@ HOST_METRICS, HOST_CHANGE = (
 )
 #: Their tests are a family of their own, because noisy times must not hide a change of memory.
 SIZES = frozenset(name for name, metric in METRICS.items() if metric.unit == "bytes")
-#: Compilations per side after which kernels that differ between the sides, but not within one, are
-#: no coincidence.
-LEAST_COMPILATIONS = 3
 #: Columns of a row in exports and in the Python API (`record`) -> attribute of a Change.
 COLUMNS = {
     "cell": "name",
@@ -93,61 +97,8 @@ IN_NOISE = "inside the noise threshold"
 #: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single
 #: compilations of unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
-#: Start of the reason why a marked figure has no verdict.
-DISTURBED = "host disturbed"
 #: People read it instead of `ambiguous` if a figure is marked.
 NOT_JUDGED = "not judged"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the
-    reason. `about`: its model, bs, mode, dtype, phase, device and hardware, which exceptions match.
-    `differs`: the cells differ."""
-
-    key: str
-    name: str
-    about: Mapping[str, Any]
-    before: CellResult | None
-    after: CellResult | None
-    why: str | None = None
-    differs: bool = False
-
-    @property
-    def disturbance(self) -> str | None:
-        """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
-        None if they are not."""
-        before = self.before.disturbance if self.before else None
-        after = self.after.disturbance if self.after else None
-        if before and after:
-            return f"{DISTURBED} before and now: {after}"
-        if before or after:
-            return f"{DISTURBED} {'before' if before else 'now'}: {before or after}"
-        return None
-
-    @cached_property
-    def compilations(self) -> list[dict[int, int | None]]:
-        """Round -> compile cache, of both sides."""
-        return [
-            {n: number for n, (number, _) in side.compiled.items()}
-            for side in (self.before, self.after)
-        ]
-
-    @cached_property
-    def kernels(self) -> tuple[str | None, set[str]]:
-        """How the kernels of the sides differ, and the kernels among which the compiler may choose
-        by chance: none if each side has one choice, in all of LEAST_COMPILATIONS or in a cell of
-        its own."""
-        sides = [[*side.compiled.values()] for side in (self.before, self.after)]
-        old, new = ({kernels for _, kernels in side if kernels} for side in sides)
-        count = min(len({number for number, _ in side if number is not None}) for side in sides)
-        is_known = old and new and old != new and count and not self.differs
-        if max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS):
-            return f"other kernels in each of {count} compilations" if is_known else None, set()
-        return (
-            "the compiler chose other kernels, unless the code changed" if is_known else None,
-            old | new,
-        )
 
 
 @dataclass
@@ -175,7 +126,7 @@ class Change:
     ignored: bool = False
     floor: float | None = None
     kernels: str | None = None
-    about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    about: CellFacts = field(default_factory=CellFacts, repr=False, compare=False)
     test: Comparison | None = None
     marked_before: bool = False
     marked_after: bool = False
@@ -192,10 +143,78 @@ class Change:
         return None if self.test is None else self.test.smallest_slowdown
 
     @property
+    def has_both(self) -> bool:
+        """Whether there is a figure on both sides."""
+        return self.before is not None and self.after is not None
+
+    @property
     def gates(self) -> bool:
         if self.ignored:
             return False
         return self.verdict in FAILING or (self.is_unjudged and self.must_be_judged)
+
+    @property
+    def difference(self) -> float:
+        """The absolute difference of the figures, infinite if one is missing."""
+        if self.before is None or self.after is None:
+            return math.inf
+        return abs(self.after - self.before)
+
+    def verdict_by(self, is_significant: bool, floor: float) -> Verdict:
+        """Return the verdict by the interval of the ratio; see `verdict_of`."""
+        if self.ratio is None:
+            return Verdict.AMBIGUOUS
+        return verdict_of(self.ratio, self.low, self.high, is_significant, floor)
+
+    def add_reason(self, text: str | None) -> None:
+        self.reason = joined(self.reason, text)
+
+    def doubt(self, why: str | None, verdict: Verdict = Verdict.AMBIGUOUS) -> None:
+        """Set the verdict that the row has instead, with the reason in front."""
+        self.verdict = verdict
+        self.reason = joined(why, self.reason)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The valid figures of a metric by round. `invalid`: text about invalid and missing ones."""
+
+    metric: Metric
+    before: Mapping[int, float]
+    after: Mapping[int, float]
+    invalid: str | None = None
+
+    @classmethod
+    def of(cls, pair: Pair, metric: str) -> Figures:
+        before, invalid_before = valid_figures(pair.before, metric, "before")
+        after, invalid_now = valid_figures(pair.after, metric, "now")
+        return cls(METRICS[metric], before, after, joined(invalid_before, invalid_now))
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.before or self.after or self.invalid)
+
+    @property
+    def are_on_both(self) -> bool:
+        return bool(self.before and self.after)
+
+    @property
+    def have_ratio(self) -> bool:
+        """Whether a test can compare their logarithms: sizes may be 0 in a trial, such as a graph
+        pool."""
+        if self.metric.compare != "ratio":
+            return False
+        return 0 not in self.before.values() and 0 not in self.after.values()
+
+    def summary(self, figures: Mapping[int, float]) -> float | None:
+        """Return the geometric mean of the figures of a side, or the largest, as in results; None
+        without figures."""
+        if not figures:
+            return None
+        is_of_sweep = self.metric.compare == "bound" and not self.metric.of_trial
+        if self.have_ratio or is_of_sweep:
+            return math.exp(log_mean(figures.values()).value)
+        return max(figures.values())
 
 
 def judge(
@@ -206,34 +225,25 @@ def judge(
 ) -> list[Change]:
     """Return every verdict, the most important first. `interleaved`: both sides were measured in
     the same rounds, so pairs are compared."""
-    pairs = list(pairs)
     changes: list[Change] = []
+    least_of_host: dict[str, float] = {}
     for pair in pairs:
         whole = status_change(pair, limits)
-        changes += (
-            figure_changes(pair, limits, thresholds or {}, interleaved)
-            if whole is None
-            else [whole]
-        )
-    launch_bound = {
-        # parts of a sweep that was resumed after an update have different rounds
-        pair.key: (
-            0.0
-            if interleaved and shared_rounds("latency_ms", pair.before, pair.after) >= 2
-            else HOST_CHANGE
-        )
-        for pair in pairs
-        if any(side and side.bound == "launch" for side in (pair.before, pair.after))
-    }
+        if whole is not None:
+            changes.append(whole)
+        else:
+            changes += figure_changes(pair, limits, thresholds or {}, interleaved)
+        if pair.is_launch_bound:
+            # parts of a sweep that was resumed after an update have different rounds
+            is_paired = interleaved and shared_rounds("latency_ms", *pair.results) >= 2
+            least_of_host[pair.key] = 0.0 if is_paired else HOST_CHANGE
+    tested = [change for change in changes if change.floor is not None]
     # families of tests, so that ignored changes do not affect the others
-    for ignored, of_sizes in itertools.product((False, True), repeat=2):
-        tested = [
-            change for change in changes if change.floor is not None and change.ignored is ignored
-        ]
-        family = [change for change in tested if (change.metric in SIZES) is of_sizes]
+    families = grouped(tested, lambda change: (change.ignored, change.metric in SIZES))
+    for family in families.values():
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
-            decide(change, is_significant, launch_bound.get(change.key))
+            decide(change, is_significant, least_of_host.get(change.key))
     return ordered(changes)
 
 
@@ -243,10 +253,11 @@ def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]
     order = list(Verdict)
 
     def place(change: Change) -> tuple[int, bool, float]:
+        size = 0.0
         if change.ratio:
             size = abs(math.log(change.ratio))
-        else:
-            size = math.inf if change.ratio == 0 or change.metric == STATUS else 0.0
+        elif change.ratio == 0 or change.metric == STATUS:
+            size = math.inf
         return order.index(change.verdict), change.metric != first, -size
 
     return sorted(changes, key=place)
@@ -261,23 +272,19 @@ def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
 
 def counted(changes: Iterable[Change]) -> str:
     """Return `2 slower, 1 ambiguous, 5 not judged, 30 same`, the most important first."""
-    changes = list(changes)
-    judged = [change for change in changes if not change.is_unjudged]
-    unjudged = len(changes) - len(judged)
-    texts = {verdict: f"{number} {verdict}" for verdict, number in counts(judged).items()}
-    words = []
-    for verdict in Verdict:
-        if verdict in texts:
-            words.append(texts[verdict])
-        if verdict is Verdict.AMBIGUOUS and unjudged:
-            words.append(f"{unjudged} {NOT_JUDGED}")
-    return ", ".join(words)
+    words = Counter(NOT_JUDGED if change.is_unjudged else change.verdict for change in changes)
+    order = list(map(str, Verdict))
+    order.insert(order.index(Verdict.AMBIGUOUS) + 1, NOT_JUDGED)
+    return ", ".join(f"{words[word]} {word}" for word in order if words[word])
 
 
 def shared_rounds(metric: str, *sides: CellResult | None) -> int:
     """Return the number of rounds in which every side has a figure."""
-    figures = [side.figures.get(metric, {}) if side else {} for side in sides]
-    return sum(all(of.get(number) is not None for of in figures) for number in figures[0])
+    rounds = []
+    for side in sides:
+        figures = side.figures.get(metric, {}) if side else {}
+        rounds.append({number for number, value in figures.items() if value is not None})
+    return len(set.intersection(*rounds))
 
 
 # --- statuses ---
@@ -299,25 +306,27 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
 def status_change(pair: Pair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
     before, after = pair.before, pair.after
-    verdict = verdict_of_statuses(before and before.status, after and after.status)
+    verdict = verdict_of_statuses(
+        before.status if before else None, after.status if after else None
+    )
     if verdict is None:
         return None
     limit = limits.of(pair.about, STATUS)
-    ignored = limit.ignore or (verdict is Verdict.MISSING and limits.on_missing == "ignore")
-    if before is None:
-        reason = joined(pair.why, None if after.status == Status.OK else str(after))
-    elif after is None:
-        failed = not Status(before.status).is_measured  # such a cell has no figures to guard
-        reason = joined(pair.why, f"it gave no figures before: {before}" if failed else None)
-        ignored |= failed
+    change = Change(pair.key, pair.name, STATUS, verdict, reason=pair.why, about=pair.about)
+    change.ignored = bool(limit.ignore)
+    if after is None:
+        change.ignored |= limits.on_missing == OnFailure.ignore
+        if before and not Status(before.status).is_measured:
+            change.ignored = True  # such a cell has no figures to guard
+            change.add_reason(f"it gave no figures before: {before}")
+    elif before is None:
+        change.add_reason(None if after.status == Status.OK else str(after))
+    elif str(after) == str(before):
+        change.reason = f"{after} (as before)"
     else:
-        reason = (
-            f"{after} (as before)" if str(after) == str(before) else f"{after} (before {before})"
-        )
-    reason = joined(reason, exception_text(limit))
-    return Change(
-        pair.key, pair.name, STATUS, verdict, reason=reason, ignored=ignored, about=pair.about
-    )
+        change.reason = f"{after} (before {before})"
+    change.add_reason(exception_text(limit))
+    return change
 
 
 # --- figures ---
@@ -327,182 +336,176 @@ def figure_changes(
     pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool
 ) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
-    for metric in limits.metrics:
-        before, after, odd = usable(pair, metric)
-        if not before and not after and not odd:
+    for name in limits.metrics:
+        figures = Figures.of(pair, name)
+        if not figures.are_any:
             continue
-        if METRICS[metric].is_timed and pair.disturbance and before and after:
-            yield unjudged_change(pair, metric, before, after, limits, thresholds)
-            continue
-        how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
-        counts = least_change(pair, metric, limit, thresholds)
-        change = Change(
-            pair.key,
-            pair.name,
-            metric,
-            Verdict.AMBIGUOUS,
-            limit=counts,
-            reason=odd,
-            about=pair.about,
-        )
-        change.ignored = limit.ignore
-        has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
-        is_mean = has_ratio or (how == "bound" and not METRICS[metric].of_trial)  # as in results
-        change.before, change.after = (summary(side, is_mean) for side in (before, after))
-        if before and after:
-            if how != "ratio" and change.before:
-                change.ratio = change.after / change.before
-            if has_ratio:
-                add_test(change, pair, before, after, limit, interleaved)
-            else:  # also sizes that are 0 in a trial, such as a graph pool
-                by_range(change, before, after, limit.least)
-                if metric == "kernels" and change.verdict in CHANGED:
-                    doubt_tuned(change, pair)
-                if (
-                    METRICS[metric].unit == "s"
-                    and change.verdict in CHANGED
-                    and 1 in (len(before), len(after))
-                ):
-                    change.verdict, change.reason = (
-                        Verdict.AMBIGUOUS,
-                        joined(ONE_TIME, change.reason),
-                    )
-        elif before or after:
-            change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
-        change.reason = joined(change.reason, exception_text(limit))
+        limit = limits.of(pair.about, name)
+        change = Change(pair.key, pair.name, name, Verdict.AMBIGUOUS, about=pair.about)
+        change.limit = least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0))
+        change.ignored = bool(limit.ignore)
+        change.before = figures.summary(figures.before)
+        change.after = figures.summary(figures.after)
+        is_marked = figures.metric.is_timed and pair.disturbance is not None
+        has_plain_ratio = is_marked or figures.metric.compare != "ratio"
+        if has_plain_ratio and change.before and change.after is not None:
+            change.ratio = change.after / change.before
+        if is_marked and figures.are_on_both:
+            leave_unjudged(change, pair, limits)
+        else:
+            change.reason = figures.invalid
+            judge_figures(change, pair, figures, limit, interleaved)
+        change.add_reason(exception_text(limit))
         yield change
 
 
-def least_change(pair: Pair, metric: str, limit: Limit, thresholds: Thresholds) -> float:
+def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
     """Return the relative change of a metric that counts."""
-    how = METRICS[metric].compare
-    if how == "ratio":
-        return max(limit.floor, thresholds.get((pair.key, metric), 0.0))
-    return 0.0 if how == "exact" else limit.factor - 1
+    if metric.compare == "ratio":
+        return max(limit.floor, threshold)
+    return 0.0 if metric.compare == "exact" else limit.factor - 1
 
 
-def unjudged_change(
-    pair: Pair,
-    metric: str,
-    before: Mapping[int, float],
-    after: Mapping[int, float],
-    limits: Limits,
-    thresholds: Thresholds,
-) -> Change:
-    """Return the row of a time of which a side is marked: figures and their ratio, without a test
-    and a verdict."""
-    limit = limits.of(pair.about, metric)
-    change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, about=pair.about)
-    change.limit = least_change(pair, metric, limit, thresholds)
-    change.ignored = limit.ignore
-    is_mean = METRICS[metric].compare == "ratio" or not METRICS[metric].of_trial
-    change.before, change.after = summary(before, is_mean), summary(after, is_mean)
-    if change.before:
-        change.ratio = change.after / change.before
-    change.marked_before = pair.before.disturbance is not None
-    change.marked_after = pair.after.disturbance is not None
-    change.disturbance = pair.disturbance
+def leave_unjudged(change: Change, pair: Pair, limits: Limits) -> None:
+    """Note why the row of a time has no test and no verdict: a side is marked."""
+    change.marked_before = pair.before is not None and pair.before.disturbance is not None
+    change.marked_after = pair.after is not None and pair.after.disturbance is not None
+    change.reason = change.disturbance = pair.disturbance
     change.must_be_judged = limits.on_unjudged == OnFailure.fail
-    change.reason = joined(pair.disturbance, exception_text(limit))
-    return change
 
 
-def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:
-    """Return the geometric mean of figures, or the largest; None without figures."""
-    if not figures:
-        return None
-    return math.exp(log_mean(figures.values()).value) if is_mean else max(figures.values())
-
-
-def add_test(
-    change: Change,
-    pair: Pair,
-    before: Mapping[int, float],
-    after: Mapping[int, float],
-    limit: Limit,
-    interleaved: bool,
+def judge_figures(
+    change: Change, pair: Pair, figures: Figures, limit: Limit, interleaved: bool
 ) -> None:
-    """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
-    change.kernels, kernels = (None, set()) if change.metric in SIZES else pair.kernels
-    test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    change.test = test(before, after, change.limit, pair.compilations, kernels)
-    for name in ("ratio", "low", "high", "p_value"):
-        setattr(change, name, getattr(change.test, name))
+    """Set the verdict of a row, unless the tests of all rows decide it."""
+    if figures.are_on_both and figures.have_ratio:
+        add_test(change, pair, figures, interleaved)
+        if limit.least and change.difference <= limit.least:
+            change.doubt("the difference is too small to matter", Verdict.SAME)
+            return
+        change.floor = limit.floor
+        if change.p_value is None:
+            change.doubt("a side has only one trial, so the spread is unknown")
+    elif figures.are_on_both:
+        judge_range(change, figures, limit.least)
+        if change.verdict in CHANGED:
+            doubt_range(change, pair, figures)
+    elif figures.before:
+        change.doubt(NOT_NOW)
+    elif figures.after:
+        change.doubt(NOT_BEFORE)
+
+
+def doubt_range(change: Change, pair: Pair, figures: Figures) -> None:
+    """Make a change ambiguous that may be a coincidence."""
+    metric = figures.metric
+    # autotuning also decides what is fused
+    may_be_tuned = any(name.endswith(TUNED) for name in pair.kernels.by_chance)
+    if metric.name == "kernels" and may_be_tuned:
+        change.doubt(pair.kernels.difference)
+    if metric.unit == "s" and 1 in (len(figures.before), len(figures.after)):
+        change.doubt(ONE_TIME)
+
+
+def add_test(change: Change, pair: Pair, figures: Figures, interleaved: bool) -> None:
+    """Add ratio, interval and p-value."""
+    by_chance: frozenset[str] = frozenset()
+    if change.metric not in SIZES:
+        change.kernels = pair.kernels.difference
+        by_chance = pair.kernels.by_chance
+    compiled = Compilations(compilations_of(pair.before), compilations_of(pair.after), by_chance)
+    shared = figures.before.keys() & figures.after.keys()
+    are_paired = interleaved and len(shared) >= 2
+    run_test = compare_pairs if are_paired else compare
+    test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
+    change.test = test
+    change.ratio = test.ratio
+    change.low = test.low
+    change.high = test.high
+    change.p_value = test.p_value
     # which may be means over compilations, like those of results
-    if test is compare and change.test.sides:
-        change.before, change.after = (math.exp(side.value) for side in change.test.sides)
-    if limit.least and abs(change.after - change.before) <= limit.least:
-        change.verdict, change.reason = (
-            Verdict.SAME,
-            joined("the difference is too small to matter", change.reason),
-        )
-        return
-    change.floor = limit.floor
-    if change.p_value is None:
-        change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
+    if test.sides and not are_paired:
+        change.before, change.after = (math.exp(side.value) for side in test.sides)
 
 
-def by_range(
-    change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float
-) -> None:
+def compilations_of(side: CellResult | None) -> dict[int, int | None]:
+    """Return round -> compile cache."""
+    compiled = side.compiled if side else {}
+    return {number: compilation for number, (compilation, _) in compiled.items()}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest figure of a side."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, figures: Mapping[int, float]) -> Range:
+        return cls(min(figures.values()), max(figures.values()))
+
+    def is_below(self, other: Range, least: float, factor: float) -> bool:
+        """Return whether all figures of the other side exceed these by more than `least` and by
+        this factor."""
+        return other.low - self.high > least and other.low > factor * self.high
+
+
+def judge_range(change: Change, figures: Figures, least: float) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit."""
-    factor = 1 + change.limit
-    old_low, old_high, new_low, new_high = (
-        end(side.values()) for side in (before, after) for end in (min, max)
-    )
-    low, high = min(old_low, new_low), max(old_high, new_high)
-    if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):
+    factor = 1 + (change.limit or 0.0)
+    old, new = Range.of(figures.before), Range.of(figures.after)
+    low, high = min(old.low, new.low), max(old.high, new.high)
+    if old == new or high - low <= least or high <= factor * low:
         change.verdict = Verdict.SAME
-    elif new_low - old_high > least and new_low > factor * old_high:
+    elif old.is_below(new, least, factor):
         change.verdict = Verdict.SLOWER
-    elif old_low - new_high > least and old_low > factor * new_high:
+    elif new.is_below(old, least, factor):
         change.verdict = Verdict.FASTER
     else:
-        form = (
-            "{:.15g}".format
-            if METRICS[change.metric].compare == "exact"
-            else METRICS[change.metric].format
+        is_exact = figures.metric.compare == "exact"
+        text = "{:.15g}".format if is_exact else figures.metric.format
+        before = f"{text(old.low)} to {text(old.high)} before"
+        now = f"{text(new.low)} to {text(new.high)} now"
+        change.doubt(f"its trials differ: {before}, {now}")
+
+
+def decide(change: Change, is_significant: bool, least_of_host: float | None) -> None:
+    """Set the verdict of a tested row; `is_significant`: by the tests of all rows. `least_of_host`:
+    the least change of a host metric that counts, if the cell is launch-bound."""
+    floor, limit = change.floor or 0.0, change.limit or 0.0
+    change.verdict = change.verdict_by(is_significant, limit)
+    if change.verdict in CHANGED:
+        if least_of_host is not None and change.metric in HOST_METRICS:
+            doubt_host(change, least_of_host)
+    elif change.verdict_by(is_significant, floor) in CHANGED:
+        change.doubt(
+            f"beyond the floor of {percent(floor)}, but {IN_NOISE} of {percent(limit)} from earlier"
+            " sweeps"
         )
-        ranges = (
-            f"{form(old_low)} to {form(old_high)} before, {form(new_low)} to {form(new_high)} now"
-        )
-        change.reason = joined(f"its trials differ: {ranges}", change.reason)
-
-
-def doubt_tuned(change: Change, pair: Pair) -> None:
-    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may
-    have chosen them."""
-    reason, kernels = pair.kernels
-    if any(name.endswith(TUNED) for name in kernels):
-        change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
-
-
-def decide(change: Change, is_significant: bool, host_change: float | None) -> None:
-    """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if
-    launch-bound."""
-    figures = (change.ratio, change.low, change.high)
-    change.verdict = verdict_of(*figures, is_significant, change.limit)
-    why = None
-    if change.verdict not in CHANGED:
-        is_unsure = change.verdict is Verdict.AMBIGUOUS and change.low is not None
-        if verdict_of(*figures, is_significant, change.floor) in CHANGED:
-            limit, floor = percent(change.limit), percent(change.floor)
-            why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
-        elif (
-            is_unsure
-            and verdict_of(*figures, not change.low <= 1 <= change.high, change.floor) in CHANGED
-        ):
-            # the interval alone looks significant
-            why = "not significant among all rows"
-    elif host_change is not None and change.metric in HOST_METRICS:
-        growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
-        if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):
-            why = f"launch-bound: up to {percent(least)} may be noise of the host"
-    if why:
-        change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
-    if not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
+    elif looks_significant(change) and change.verdict_by(True, floor) in CHANGED:
+        change.doubt("not significant among all rows")
+    if change.ratio is not None and not 1 / (1 + floor) <= change.ratio <= 1 + floor:
         change.reason = joined(change.kernels, change.reason)
+
+
+def looks_significant(change: Change) -> bool:
+    """Return whether the row is ambiguous although its interval alone excludes 1."""
+    if change.verdict is not Verdict.AMBIGUOUS or change.low is None or change.high is None:
+        return False
+    return not change.low <= 1 <= change.high
+
+
+def doubt_host(change: Change, least: float) -> None:
+    """Make a change of a host metric ambiguous that is smaller than the trials can show, or than
+    `least`."""
+    growth = change.ratio or 0.0
+    if change.verdict is Verdict.FASTER:
+        growth = 1 / max(growth, 1e-300)
+    shown = max(change.smallest_slowdown or 0.0, least)
+    if growth - 1 <= shown:
+        change.doubt(f"launch-bound: up to {percent(shown)} may be noise of the host")
 
 
 def verdict_of(
@@ -520,23 +523,23 @@ def verdict_of(
     return Verdict.SAME if low >= 1 / (1 + floor) and high <= 1 + floor else Verdict.AMBIGUOUS
 
 
-def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:
-    """Return the valid figures of both sides, and a text about invalid and missing ones."""
-    least, sides, odd = least_valid(metric), [], None
-    for side, when in ((pair.before, "before"), (pair.after, "now")):
-        every = side.figures.get(metric, {})
-        kept = {
-            number: float(value)
-            for number, value in every.items()
-            if is_number(value) and value >= least
-        }
-        # if no trial has the metric, it was not measured
-        if len(kept) < len(every) and any(value is not None for value in every.values()):
-            odd = joined(
-                odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure"
-            )
-        sides.append(kept)
-    return sides[0], sides[1], odd
+def valid_figures(
+    side: CellResult | None, metric: str, when: str
+) -> tuple[dict[int, float], str | None]:
+    """Return the valid figures of a side, and a text about invalid and missing ones."""
+    every = side.figures.get(metric, {}) if side else {}
+    least = least_valid(metric)
+    valid = {
+        number: float(value)
+        for number, value in every.items()
+        if is_number(value) and value >= least
+    }
+    # if no trial has the metric, it was not measured
+    is_unmeasured = all(value is None for value in every.values())
+    if is_unmeasured or len(valid) == len(every):
+        return valid, None
+    odd = len(every) - len(valid)
+    return valid, f"{odd} of {len(every)} trials {when} have no valid figure"
 
 
 def least_valid(metric: str) -> float:
@@ -547,12 +550,12 @@ def least_valid(metric: str) -> float:
 
 def record(change: Change) -> dict[str, Any]:
     """Return one row under COLUMNS; a number that is not finite is None."""
-    row = {column: getattr(change, name) for column, name in COLUMNS.items()} | {
-        "verdict": str(change.verdict)
-    }
-    return {
-        key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()
-    }
+    row: dict[str, Any] = {}
+    for column, name in COLUMNS.items():
+        value = getattr(change, name)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        row[column] = value if is_finite else None
+    return row | {"verdict": str(change.verdict)}
 
 
 def exception_text(limit: Limit) -> str | None:
@@ -560,4 +563,4 @@ def exception_text(limit: Limit) -> str | None:
 
 
 def joined(*parts: str | None) -> str | None:
-    return "; ".join(part for part in parts if part) or None
+    return "; ".join(filter(None, parts)) or None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.limits import STATUS
+from effbench.comparison.matching import DISTURBED
 from effbench.comparison.verdicts import (
     COLUMNS,
-    DISTURBED,
     NOT_JUDGED,
-    STATUS,
     Change,
     Verdict,
     counted,
@@ -46,6 +47,8 @@ SIGNS = {
     Verdict.NEW: ("+", ""),
     Verdict.SAME: ("=", ""),
 }
+#: Attribute of a suite -> the elements that it counts.
+TOTALS = {"tests": "testcase", "failures": "failure", "skipped": "skipped", "errors": "error"}
 #: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 Shows = Callable[[Change], str]
@@ -87,25 +90,23 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
 
 def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
     shows, name = change.smallest_slowdown, one_line(change.name)
-    has_page = cell_page and change.verdict is not Verdict.MISSING
+    tone = SIGNS[change.verdict][1]
+    cell: Shown | str = name
+    if cell_page:
+        tone += " nowrap"
+        if change.verdict is not Verdict.MISSING:
+            cell = Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
+    detectable = ""
+    if shows is not None:
+        detectable = f"≥ {percent(shows)}" if shows < 10 else percent(shows)
     return {
-        "verdict": Shown(
-            change.verdict,
-            marked(change),
-            f"{SIGNS[change.verdict][1]}{' nowrap' if cell_page else ''}",
-        ),
-        "cell": (
-            Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
-            if has_page
-            else name
-        ),
+        "verdict": Shown(change.verdict, marked(change), tone),
+        "cell": cell,
         "metric": change.metric,
         "before": figure_text(change, change.before, change.marked_before),
         "after": figure_text(change, change.after, change.marked_after),
         "ratio": ratio_text(change.ratio, change.low, change.high),
-        "detectable": (
-            "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows)
-        ),
+        "detectable": detectable,
         "why": one_line(change.reason or ""),
     }
 
@@ -150,11 +151,16 @@ def heading(compared: Compared) -> str:
 def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, the detectable slowdowns, and the source of the limits."""
     phases = {line.phase for line in compared.modes}
-    lines = [
-        (f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes
-    ]
-    limits = f"limits: {compared.limits.source}" if compared.limits.source else None
-    return [*lines, *filter(None, [sensitivity(compared), limits])]
+    lines = []
+    for line in compared.modes:
+        text = mode_text(line)
+        lines.append(f"{line.phase} {text}" if len(phases) > 1 else text)
+    detectable = sensitivity(compared)
+    if detectable:
+        lines.append(detectable)
+    if compared.limits.source:
+        lines.append(f"limits: {compared.limits.source}")
+    return lines
 
 
 def mode_text(line: ModeChange) -> str:
@@ -163,29 +169,32 @@ def mode_text(line: ModeChange) -> str:
     text = ratio_text(line.ratio, line.low, line.high)
     if not is_clear(line.low, line.high):
         text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
-    count = f"{line.cells} {'' if line.of == line.cells else f'of {line.of} '}"
-    title = f"{METRICS[line.metric].title} after ÷ before"
-    return f"{line.mode}: {title} {text} over {count}cell{'s' * (line.of != 1)}"
+    cells = count(line.of, "cell")
+    if line.cells != line.of:
+        cells = f"{line.cells} of {cells}"
+    return f"{line.mode}: {METRICS[line.metric].title} after ÷ before {text} over {cells}"
 
 
 def sensitivity(compared: Compared) -> str | None:
     """Return the latency slowdowns that these trials can detect; None if no latency was
     compared."""
-    rows = [
+    latencies = [
         change
         for change in compared.changes
-        if change.metric == "latency_ms" and not change.is_unjudged
+        if change.metric == "latency_ms" and not change.is_unjudged and change.ratio is not None
     ]
-    latencies = [change for change in rows if change.ratio is not None]
-    known = sorted(
-        (row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None
-    )
-    if known:
-        middle, (worst, name) = statistics.median(slowdown for slowdown, _ in known), known[-1]
+    slowdowns, names = [], []
+    for change in latencies:
+        if change.smallest_slowdown is not None:
+            slowdowns.append(change.smallest_slowdown)
+            names.append(change.name)
+    if slowdowns:
+        worst, name = max(zip(slowdowns, names, strict=True))
+        trials = "pairs of the same round" if compared.interleaved else "trials"
         return (
-            f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a"
-            f" latency slowdown of {percent(middle)} in the median cell, {percent(worst)} in the"
-            f" worst ({one_line(name)}); {MORE_ROUNDS}"
+            f"these {trials} detect a latency slowdown of"
+            f" {percent(statistics.median(slowdowns))} in the median cell,"
+            f" {percent(worst)} in the worst ({one_line(name)}); {MORE_ROUNDS}"
         )
     # a re-run judged none
     if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):
@@ -217,15 +226,14 @@ def bullets(lines: Iterable[str]) -> str:
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields.
     `more`: others."""
-    sides = (compared.before, compared.after)
     before, after = (
-        {"sweep": side.title, "label": side.label, "state": side.state} for side in sides
+        {"sweep": side.title, "label": side.label, "state": side.state}
+        for side in (compared.before, compared.after)
     )
-    renamed = {"low": "ci_low", "high": "ci_high"}
-    modes = [
-        {renamed.get(name, name): value for name, value in vars(line).items()}
-        for line in compared.modes
-    ]
+    modes = []
+    for line in compared.modes:
+        fields = dict(vars(line))
+        modes.append(fields | {"ci_low": fields.pop("low"), "ci_high": fields.pop("high")})
     return json_text(
         {
             "before": before,
@@ -256,38 +264,71 @@ def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[s
     return [f"{indent}{text}" for command, name in names.items() for text in (name, command)]
 
 
-def check_markdown(
-    compared: Compared,
-    rows: Sequence[Change],
-    failed: Sequence[Change],
-    line: str,
-    shows: Shows,
-    everything: bool = False,
-    again: str | None = None,
-) -> str:
-    """Return a section: verdict, failing rows and the commands that show them; other changes are
-    folded. `rows`: the rows to report. `line`: the verdict. `everything`: include unchanged rows.
+@dataclass(frozen=True)
+class Document:
+    """A check as a document. `line`: the verdict; `shows`: returns the command that shows a row;
     `again`: the command that measures marked cells again."""
-    others = [
-        c
-        for c in rows
-        if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)
-    ]
-    text = "\n".join(commands(failed[:MOST_ROWS], shows))
-    # longer than any run of backticks in the text, so that the text cannot end the block
-    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
-    return paragraphs(
-        f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(line)}",
-        markdown_text(heading(compared)),
-        markdown_text(unjudged_text(compared, again) or ""),
-        bullets(compared.differences),
-        first_rows([change for change in rows if change.gates]),
-        folded("How to see each failing cell", f"{fence}sh\n{text}\n{fence}") if failed else "",
-        folded(f"Not failing: {counted(others)}", first_rows(others)) if others else "",
-        bullets(summary_lines(compared)),
-        counts_text(compared),
-        bullets(f"note: {text}" for text in compared.notes),
-    )
+
+    compared: Compared
+    line: str
+    shows: Shows
+    again: str
+
+    def markdown(self, rows: Sequence[Change], everything: bool = False) -> str:
+        """Return a section: verdict, failing rows and the commands that show them; other changes
+        are folded. `rows`: those to report. `everything`: include unchanged rows."""
+        compared = self.compared
+        failing = [change for change in rows if change.gates]
+        others = [
+            change
+            for change in rows
+            if not change.gates
+            and (everything or change.verdict is not Verdict.SAME or change.metric == STATUS)
+        ]
+        return paragraphs(
+            f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(self.line)}",
+            markdown_text(heading(compared)),
+            markdown_text(unjudged_text(compared, self.again) or ""),
+            bullets(compared.differences),
+            first_rows(failing),
+            self.how_to_see_failing(),
+            folded(f"Not failing: {counted(others)}", first_rows(others)) if others else "",
+            bullets(summary_lines(compared)),
+            counts_text(compared),
+            bullets(f"note: {text}" for text in compared.notes),
+        )
+
+    def how_to_see_failing(self) -> str:
+        failing = self.compared.failing[:MOST_ROWS]
+        if not failing:
+            return ""
+        text = "\n".join(commands(failing, self.shows))
+        # longer than any run of backticks in the text, so that the text cannot end the block
+        longest = max(map(len, re.findall(r"`+", text)), default=0)
+        fence = "`" * max(3, 1 + longest)
+        return folded("How to see each failing cell", f"{fence}sh\n{text}\n{fence}")
+
+    def json(self, rows: Sequence[Change], baseline: str) -> str:
+        compared = self.compared
+        return as_json(
+            compared,
+            rows,
+            baseline=baseline,
+            passed=compared.passed,
+            failing=[
+                {"cell_key": row.key, "metric": row.metric, "command": self.shows(row)}
+                for row in compared.failing
+            ],
+            unchecked=compared.unchecked,
+            unjudged=[
+                {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
+                for row in compared.unjudged.values()
+            ],
+            measure_again=self.again if compared.unjudged else None,
+        )
+
+    def junit(self, rows: Iterable[Change]) -> str:
+        return as_junit(self.compared, rows, self.shows)
 
 
 def not_checked(why: str, name: str) -> str:
@@ -298,10 +339,11 @@ def not_checked(why: str, name: str) -> str:
 
 
 def first_rows(rows: Sequence[Change]) -> str:
-    more = (
-        f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
-    )
-    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown") if rows else "", more).rstrip()
+    if not rows:
+        return ""
+    omitted = len(rows) - MOST_ROWS
+    more = f"{omitted} further rows are omitted here." if omitted > 0 else ""
+    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
 
 
 def folded(title: str, body: str) -> str:
@@ -311,10 +353,12 @@ def folded(title: str, body: str) -> str:
 def sentence(change: Change) -> str:
     """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
     row = _row(change)
-    parts = [f"{change.metric} {word_of(change)}"]
-    if change.before is not None and change.after is not None:
+    parts = [f"{row['cell']}: {change.metric} {word_of(change)}"]
+    if change.has_both:
         parts.append(f"{row['before']} → {row['after']}, {row['ratio']}".rstrip(", "))
-    return f"{row['cell']}: " + ": ".join([*parts, *filter(None, [row["why"]])])
+    if row["why"]:
+        parts.append(row["why"])
+    return ": ".join(parts)
 
 
 # --- JUnit ---
@@ -338,29 +382,19 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
         if change.gates:
             kind = NOT_JUDGED if change.is_unjudged else str(change.verdict)
             failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
-            failure.text = clean(
-                "\n".join([heading(compared), *([shows(change)] if shows else [])])
-            )
+            command = f"\n{shows(change)}" if shows else ""
+            failure.text = clean(heading(compared) + command)
         elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in measured:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:
-        ElementTree.SubElement(
-            add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked")
-        )
+        message = clean(f"{machine}: not checked")
+        ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=message)
     for element in (root, *root):
-        for total, tag in {
-            "tests": "testcase",
-            "failures": "failure",
-            "skipped": "skipped",
-            "errors": "error",
-        }.items():
+        for total, tag in TOTALS.items():
             element.set(total, str(len(list(element.iter(tag)))))
     ElementTree.indent(root)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n'
-        + ElementTree.tostring(root, encoding="unicode")
-        + "\n"
-    )
+    text = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
 def clean(text: str) -> str:

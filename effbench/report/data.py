@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from effbench.cell import digest
-from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.events import History
+from effbench.comparison.compare import Selection, compare_sweeps
+from effbench.comparison.history import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
 from effbench.environments import COLUMNS, TELLING, hardware_of, interpreter_of
@@ -23,6 +23,7 @@ from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_orde
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
 from effbench.report import marks
+from effbench.report.history_table import Filters
 from effbench.report.history_table import read as read_history
 from effbench.report.marks import why_marked
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
@@ -295,7 +296,8 @@ def read(
             else ()
         )
         most = MOST_RESULTS * len(device_sweeps)
-        data.history = read_history(store, everything=True, environment_ids=ids, most=most)
+        filters = Filters(environment_ids=ids, most=most, everything=True)
+        data.history = read_history(store, filters=filters)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         if not references:
             data.older = older(store, infos, device_sweeps)
@@ -447,7 +449,7 @@ def read_changes(
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
     try:
-        compared = compare_sweeps(store, before, info, read_limits(), on=after.hardware)
+        compared = compare_sweeps(store, before, info, read_limits(), Selection(on=after.hardware))
     except EffbenchError as error:
         return Changes(previous, None, str(error))
     return Changes(previous, compared, "", shlex.join(words), is_baseline)

@@ -4,7 +4,7 @@ the best."""
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from effbench.stats.intervals import PRIOR_DF, LogEstimate, log_difference, log_mean, t_tail
@@ -21,6 +21,8 @@ FAR, UNWATCHED_FAR = 1.15, 1.5
 #: A race ends if none of those left is likely to be faster than the best one by more than this
 #: ratio.
 CLOSE = 1.05
+#: Times of each candidate.
+Times = Mapping[Hashable, Sequence[float]]
 
 
 @dataclass
@@ -41,7 +43,13 @@ class Race:
     def leader(self) -> Hashable | None:
         """The fastest of those left."""
         left = self.estimates.keys() - self.eliminated.keys()
-        return min(left, key=lambda name: self.estimates[name].value, default=None)
+        return self.fastest(left) if left else None
+
+    def fastest(self, names: Iterable[Hashable]) -> Hashable:
+        return min(names, key=lambda name: self.estimates[name].value)
+
+    def gap(self, name: Hashable, best: Hashable) -> LogEstimate:
+        return log_difference(self.estimates[name], self.estimates[best])
 
 
 def race(
@@ -63,40 +71,57 @@ def race(
     races eliminate the best one, and at most ALPHA are over with one that is slower than the best
     by more than CLOSE.
     """
-    state, left = Race(), list(times)
+    state = Race()
     level = ALPHA / max(1, candidates - 1) / rounds
     for ended in range(1, rounds + 1):
-        if any(len(times[name]) < ended for name in left):
+        left = [name for name in times if name not in state.eliminated]
+        if state.is_over or any(len(times[name]) < ended for name in left):
             break
-        known = {name: [time for time in times[name][:ended] if time] for name in left}
-        known = {name: values for name, values in known.items() if values}
-        if not known:
-            continue
-        state.estimates |= moderated(known, variation)
-        best = min(known, key=lambda name: state.estimates[name].value)
-        behind = {
-            name: log_difference(state.estimates[name], state.estimates[best])
-            for name in known
-            if name != best
-        }
-        for name, gap in behind.items():
-            is_far = min(len(known[name]), len(known[best])) > 1 or gap.value > math.log(far)
-            if is_far and t_tail(gap.value / gap.error, gap.df) / 2 < level:
-                state.eliminated[name] = ended
-        left = [name for name in left if name not in state.eliminated]
-        rest = [name for name in left if name != best]
-        if all(len(known.get(name, [])) > 1 for name in left):
-            gaps = [behind[name] for name in rest]
-            state.risk = math.fsum(
-                t_tail((gap.value + math.log(CLOSE)) / gap.error, gap.df) / 2 for gap in gaps
-            )
-            means = {name: log_mean(known[name]) for name in left}
-            highs = [log_difference(means[name], means[best]).interval().high for name in rest]
-            state.is_tie = bool(rest) and max(highs) < 1 + FLOOR
-        state.is_over = not rest or state.is_tie or state.risk <= ALPHA
-        if state.is_over:
-            break
+        known = {name: _figures(times[name][:ended]) for name in left}
+        measured = {name: values for name, values in known.items() if values}
+        if measured:
+            state.estimates |= moderated(measured, variation)
+            best = state.fastest(measured)
+            _eliminate(state, measured, best, ended, level, far)
+            _judge_rest(state, known, best)
     return state
+
+
+def _figures(times: Sequence[float | None]) -> list[float]:
+    return [time for time in times if time]
+
+
+def _eliminate(
+    state: Race, known: Times, best: Hashable, ended: int, level: float, far: float
+) -> None:
+    """Eliminate the candidates that are slower than the best one at this level. `known`: times."""
+    for name, values in known.items():
+        gap = state.gap(name, best)
+        has_several = len(values) > 1 and len(known[best]) > 1
+        is_far = has_several or gap.value > math.log(far)
+        if name != best and is_far and _tail(gap, 0.0) < level:
+            state.eliminated[name] = ended
+
+
+def _judge_rest(state: Race, known: Times, best: Hashable) -> None:
+    """Set risk, tie and end of a race by the candidates that are left. `known`: their times."""
+    left = {name: known[name] for name in known if name not in state.eliminated}
+    rest = [name for name in left if name != best]
+    if min(map(len, left.values())) > 1:
+        gaps = [state.gap(name, best) for name in rest]
+        state.risk = math.fsum(_tail(gap, math.log(CLOSE)) for gap in gaps)
+        state.is_tie = bool(rest)
+        for name in rest:
+            ratio = log_difference(log_mean(left[name]), log_mean(left[best])).interval()
+            state.is_tie &= ratio.high is not None and ratio.high < 1 + FLOOR
+    state.is_over = not rest or state.is_tie or state.risk <= ALPHA
+
+
+def _tail(gap: LogEstimate, distance: float) -> float:
+    """Return the p-value of the test, with one side, that a gap is not larger than -`distance`."""
+    if gap.error is None:
+        return 1.0
+    return t_tail((gap.value + distance) / gap.error, gap.df) / 2
 
 
 def moderated(
@@ -105,15 +130,18 @@ def moderated(
     """Return the mean log time of each candidate from one or more trials. Its error comes from the
     common variance of all trials, which PROCESS_SD moderates but does not reduce, and from the
     `variation` between compilations."""
-    means = {name: log_mean(values).value for name, values in times.items()}
-    squares = math.fsum(
-        (math.log(value) - means[name]) ** 2 for name, values in times.items() for value in values
-    )
-    repeated = sum(len(values) - 1 for values in times.values())
+    squares = 0.0
+    repeated = 0
+    means: dict[Hashable, float] = {}
+    for name, values in times.items():
+        mean = means[name] = log_mean(values).value
+        squares += math.fsum((math.log(value) - mean) ** 2 for value in values)
+        repeated += len(values) - 1
     df = PRIOR_DF + repeated
-    variance = max((PRIOR_DF * PROCESS_SD**2 + squares) / df, squares / max(1, repeated))
-    errors = {
-        name: math.sqrt(variance / len(values) + variation[name] ** 2)
-        for name, values in times.items()
-    }
-    return {name: LogEstimate(means[name], errors[name], df) for name in times}
+    expected = PRIOR_DF * PROCESS_SD**2
+    variance = max((expected + squares) / df, squares / max(1, repeated))
+    estimates = {}
+    for name, values in times.items():
+        error = math.hypot(math.sqrt(variance / len(values)), variation[name])
+        estimates[name] = LogEstimate(means[name], error, df)
+    return estimates

@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeGuard
 
 CONFIDENCE = 0.95
 #: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower
@@ -24,7 +25,7 @@ LEAST_TRIALS = 5
 #: to 2.6 % on an H200, and by 5 to 19 % if autotuning chose among templates. It counts like
 #: PRIOR_DF further degrees of freedom, because two or three compilations say little.
 PRIOR_SD, TUNED_SD, PRIOR_DF = 0.015, 0.08, 3
-_NUMBERS = (int, float)
+_NUMBERS = (int, float)  # a tuple, because a union takes longer
 #: End of the fingerprint of kernels of which some were chosen by autotuning.
 TUNED = "-tuned"
 
@@ -58,17 +59,22 @@ class LogEstimate:
     def is_widened(self) -> bool:
         return self.below > 0.0 or self.above > 0.0
 
+    def half_width(self) -> float:
+        """Return half of the interval of the logarithm, without the offsets."""
+        return 0.0 if self.error is None else t_quantile(self.df) * self.error
+
     def interval(self) -> Interval:
         """Return the mean or ratio itself, with its confidence bounds."""
+        value = _exp(self.value)
         if self.error is None and not self.is_widened:
-            return Interval(_exp(self.value))
-        half = 0.0 if self.error is None else t_quantile(self.df) * self.error
+            return Interval(value)
+        half = self.half_width()
         low = _exp(self.value - half - self.below)
         high = _exp(self.value + half + self.above)
-        return Interval(_exp(self.value), low, high)
+        return Interval(value, low, high)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a finite number. SQLite allows text in numeric columns."""
     return isinstance(value, _NUMBERS) and math.isfinite(value)
 
@@ -122,23 +128,37 @@ def log_mean_of_compilations(
     groups: dict[Hashable, list[float]] = {}
     for value, compilation in zip(values, compilations, strict=True):
         groups.setdefault(compilation, []).append(value)
-    means = {compilation: log_mean(group).value for compilation, group in groups.items()}
-    mean = math.fsum(means.values()) / len(means)
-    df = PRIOR_DF + len(means) - 1
-    residuals = [
-        math.log(value) - means[at] for value, at in zip(values, compilations, strict=True)
-    ]
-    within = math.fsum(residual**2 for residual in residuals) / max(1, len(residuals) - len(means))
-    expected = TUNED_SD if any(name.endswith(TUNED) for name in known) else PRIOR_SD
-    prior = sides * expected**2 + within * math.fsum(
-        1 / len(group) for group in groups.values()
-    ) / len(means)
-    variance = (PRIOR_DF * prior + math.fsum((value - mean) ** 2 for value in means.values())) / df
-    estimate = LogEstimate(mean, math.sqrt(variance / len(means)), df)
-    if len(means) < len(values):
+    is_tuned = any(name.endswith(TUNED) for name in known)
+    expected = sides * (TUNED_SD if is_tuned else PRIOR_SD) ** 2
+    estimate = _mean_of_groups(list(groups.values()), expected)
+    if len(groups) < len(values):
         return estimate
     # one trial per compilation tells nothing about the processes of one: the wider interval counts
-    return max(estimate, log_mean(values), key=lambda mean: t_quantile(mean.df) * mean.error)
+    return max(estimate, log_mean(values), key=LogEstimate.half_width)
+
+
+def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEstimate:
+    """Return the mean over groups with a moderated variance; `expected`: the variance between
+    groups that is expected."""
+    count = len(groups)
+    means = [log_mean(group).value for group in groups]
+    within = _variance_within(groups, means)
+    processes = within * math.fsum(1 / len(group) for group in groups) / count
+    mean = math.fsum(means) / count
+    between = math.fsum((value - mean) ** 2 for value in means)
+    df = PRIOR_DF + count - 1
+    variance = (PRIOR_DF * (expected + processes) + between) / df
+    return LogEstimate(mean, math.sqrt(variance / count), df)
+
+
+def _variance_within(groups: Iterable[Sequence[float]], means: Sequence[float]) -> float:
+    """Return the variance of logarithms around the means of their groups."""
+    squares = 0.0
+    df = 0
+    for group, mean in zip(groups, means, strict=True):
+        squares += math.fsum((math.log(value) - mean) ** 2 for value in group)
+        df += len(group) - 1
+    return squares / max(1, df)
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
@@ -171,18 +191,50 @@ def stored_log_mean(
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
     """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom.
     The interval covers 94 to 96.5 % with equal numbers of trials on both sides."""
-    value = a.value - b.value
-    below = a.below + b.above
-    above = a.above + b.below
-    if a.error is None or b.error is None:
+    return _sum([a, LogEstimate(-b.value, b.error, b.df, b.above, b.below)])
+
+
+def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
+    """Return the mean of independent estimates. Its error is None if the error of any estimate
+    is."""
+    total, number = _sum(estimates), len(estimates)
+    error = None if total.error is None else total.error / number
+    below, above = total.below / number, total.above / number
+    return LogEstimate(total.value / number, error, total.df, below, above)
+
+
+def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
+    """Return the mean of estimates that share their errors, such as those of several cells on the
+    same hosts: averaging does not reduce the errors."""
+    mean = mean_of_estimates(estimates)
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    if len(errors) < len(estimates):
+        return mean
+    uncertain = [estimate.df for estimate in estimates if estimate.error]
+    df = min(uncertain, default=mean.df)
+    return replace(mean, error=math.fsum(errors) / len(errors), df=df)
+
+
+def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
+    """Return the sum of independent estimates."""
+    value = math.fsum(estimate.value for estimate in estimates)
+    below = math.fsum(estimate.below for estimate in estimates)
+    above = math.fsum(estimate.above for estimate in estimates)
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    if len(errors) < len(estimates):
         return LogEstimate(value, None, 0, below, above)
-    error = math.hypot(a.error, b.error)
-    if error == 0.0:
-        return LogEstimate(value, 0.0, a.df + b.df, below, above)
-    # scaled, because fourth powers of tiny errors would underflow to 0 ÷ 0
-    part_a, part_b = (a.error / error) ** 2, (b.error / error) ** 2
-    df = 1.0 / (part_a**2 / a.df + part_b**2 / b.df)
-    return LogEstimate(value, error, df, below, above)
+    largest = max(errors)
+    if largest == 0.0:
+        df = math.fsum(estimate.df for estimate in estimates)
+        return LogEstimate(value, 0.0, df, below, above)
+    # scaled, because powers of tiny errors would underflow to 0 ÷ 0
+    variances = [(error / largest) ** 2 for error in errors]
+    variance = math.fsum(variances)
+    uncertainty = math.fsum(
+        part**2 / estimate.df for part, estimate in zip(variances, estimates, strict=True)
+    )
+    error = largest * math.sqrt(variance)
+    return LogEstimate(value, error, variance**2 / uncertainty, below, above)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -210,40 +262,6 @@ def median_interval(samples: Sequence[float]) -> Interval:
     return Interval(value, ordered[rank - 1], ordered[n - rank]) if rank else Interval(value)
 
 
-def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the mean of independent estimates. Its error is None if the error of any estimate
-    is."""
-    value = math.fsum(estimate.value for estimate in estimates) / len(estimates)
-    below = math.fsum(estimate.below for estimate in estimates) / len(estimates)
-    above = math.fsum(estimate.above for estimate in estimates) / len(estimates)
-    if any(estimate.error is None for estimate in estimates):
-        return LogEstimate(value, None, 0, below, above)
-    largest = max(estimate.error for estimate in estimates)
-    if largest == 0.0:
-        return LogEstimate(
-            value, 0.0, math.fsum(estimate.df for estimate in estimates), below, above
-        )
-    # scaled, because squares of tiny errors would underflow to 0 ÷ 0
-    variances = [(estimate.error / largest) ** 2 for estimate in estimates]
-    variance = math.fsum(variances)
-    df = variance**2 / math.fsum(
-        v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True)
-    )
-    return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df, below, above)
-
-
-def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the mean of estimates that share their errors, such as those of several cells on the
-    same hosts: averaging does not reduce the errors."""
-    mean = mean_of_estimates(estimates)
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
-    if len(errors) < len(estimates):
-        return mean
-    uncertain = [estimate.df for estimate in estimates if estimate.error]
-    df = min(uncertain, default=mean.df)
-    return replace(mean, error=math.fsum(errors) / len(errors), df=df)
-
-
 def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
     """Return whether the 95 % interval of a mean over this many rounds is within ± `target` (0.01 =
     1 %), so that further rounds may be skipped.
@@ -256,7 +274,7 @@ def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
         return False
     allowed = target * FIRST_LOOK if rounds == LEAST_TRIALS else target
     # the upper bound is always the more distant one
-    return t_quantile(mean.df) * mean.error <= math.log1p(allowed)
+    return mean.half_width() <= math.log1p(allowed)
 
 
 @lru_cache(maxsize=1024)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from statistics import median
+from typing import TYPE_CHECKING
 
 from effbench.stats.intervals import (
     LogEstimate,
@@ -21,6 +22,10 @@ from effbench.stats.intervals import (
     log_mean_of_compilations,
     t_tail,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FLOOR = 0.02
 ALPHA = 0.05
@@ -58,7 +63,7 @@ class Comparison:
     high: float | None = None
     p_value: float | None = None
     error: float | None = None
-    df: float | None = None
+    df: float = 0.0
     sides: tuple[LogEstimate, LogEstimate] | None = None
     floor: float = FLOOR
 
@@ -69,29 +74,44 @@ class Comparison:
         return None if self.sides is None else _smallest(*self.sides, self.floor)
 
 
+@dataclass(frozen=True)
+class Compilations:
+    """What two sides compiled: of each side, round -> compile cache, and the `kernels` of all their
+    trials as `log_mean_of_compilations` takes them."""
+
+    before: Mapping[int, int | None] = field(default_factory=dict)
+    after: Mapping[int, int | None] = field(default_factory=dict)
+    kernels: Collection[str] = ()
+
+
+NOTHING_COMPILES = Compilations()
+
+
 def compare(
     before: Mapping[int, float],
     after: Mapping[int, float],
     floor: float = FLOOR,
-    compilations: Sequence[Mapping[int, int | None]] = ({}, {}),
-    kernels: Collection[str] = (),
+    compiled: Compilations = NOTHING_COMPILES,
 ) -> Comparison:
-    """Compare two sweeps, each round -> value of its trial, by Welch's test. `compilations`: of
-    each side, round -> compile cache; `kernels`: as `log_mean_of_compilations` takes them. Raises
-    ValueError as `geometric_mean` does."""
-    old, new = (
-        log_mean_of_compilations([*values.values()], [used.get(n) for n in values], kernels)
-        for values, used in zip((before, after), compilations, strict=True)
-    )
+    """Compare two sweeps, each round -> value of its trial, by Welch's test. Raises ValueError as
+    `geometric_mean` does."""
+    old = _log_mean(before, compiled.before, compiled.kernels)
+    new = _log_mean(after, compiled.after, compiled.kernels)
     return _comparison(log_difference(new, old), (old, new), floor)
+
+
+def _log_mean(
+    values: Mapping[int, float], caches: Mapping[int, int | None], kernels: Collection[str]
+) -> LogEstimate:
+    used = [caches.get(number) for number in values]
+    return log_mean_of_compilations([*values.values()], used, kernels)
 
 
 def compare_pairs(
     before: Mapping[int, float],
     after: Mapping[int, float],
     floor: float = FLOOR,
-    compilations: Sequence[Mapping[int, int | None]] = ({}, {}),
-    kernels: Collection[str] = (),
+    compiled: Compilations = NOTHING_COMPILES,
 ) -> Comparison:
     """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the
     machine affects both sides equally. Raises ValueError if no round has both, and as
@@ -99,12 +119,15 @@ def compare_pairs(
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
-    # use differences of logarithms, because a quotient may overflow
-    logs = (log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds)
-    quotients = [math.exp(max(-700.0, min(value, 700.0))) for value in logs]
-    used = [tuple(side.get(n) for side in compilations) for n in rounds]
-    compiling = sum(None not in side for side in zip(*used, strict=True))
-    ratios = log_mean_of_compilations(quotients, used, kernels if compiling else (), compiling)
+    quotients = []
+    for number in rounds:
+        # a difference of logarithms, because a quotient may overflow
+        value = log_mean([after[number]]).value - log_mean([before[number]]).value
+        quotients.append(math.exp(max(-700.0, min(value, 700.0))))
+    caches = [(compiled.before.get(number), compiled.after.get(number)) for number in rounds]
+    compiling = sum(None not in side for side in zip(*caches, strict=True))
+    kernels = compiled.kernels if compiling else ()
+    ratios = log_mean_of_compilations(quotients, caches, kernels, compiling)
     return _comparison(ratios, (ratios, LogEstimate(0.0, 0.0, ratios.df)), floor)
 
 
@@ -165,10 +188,10 @@ def _comparison(
     ratio, error = difference.interval(), difference.error
     if error is None:
         return Comparison(ratio.value)
-    if error <= _ROUNDING:  # values without spread
-        p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
-    else:
+    if error > _ROUNDING:
         p_value = t_tail(difference.value / error, difference.df)
+    else:  # values without spread
+        p_value = float(abs(difference.value) <= _ROUNDING)
     return Comparison(
         ratio.value, ratio.low, ratio.high, p_value, error, difference.df, sides, floor
     )
@@ -181,51 +204,60 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     """Return the smallest relative slowdown that is detected with probability POWER. The
     probability is the tail of a normal distribution beyond a limit, averaged over the two sample
     variances, which determine the limit."""
-    error = math.hypot(before.error, after.error)
+    old_error, new_error = before.error or 0.0, after.error or 0.0
+    error = math.hypot(old_error, new_error)
     if error <= _ROUNDING:
         return floor
     import numpy as np
     from scipy.special import ndtr
 
     least = math.log1p(floor) / error
-    (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
-    weights = np.outer(old_weights, new_weights)
-    fraction = (before.error / error) ** 2
-    a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
-    total = a + b
-    inverse_df = (a**2 / before.df + b**2 / after.df) / total**2
+    old, new = _variance_nodes(before.df), _variance_nodes(after.df)
+    weights = np.outer(old.weights, new.weights)
+    fraction = (old_error / error) ** 2
+    old_variance = fraction * old.nodes[:, None]
+    new_variance = (1 - fraction) * new.nodes[None, :]
+    variance = old_variance + new_variance
+    inverse_df = (old_variance**2 / before.df + new_variance**2 / after.df) / variance**2
+    limits = _t_limits(before.df, after.df)
+    quantiles = np.interp(inverse_df, limits.nodes, limits.weights)
     # the smallest significant differences, in standard errors
-    needed = np.maximum(
-        np.interp(inverse_df, *_t_limits(before.df, after.df)) * np.sqrt(total), least
-    )
+    needed = np.maximum(quantiles * np.sqrt(variance), least)
     low, high = least, float(needed.max()) + POWER_QUANTILE
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle)
-            if float((ndtr(middle - needed) * weights).sum()) >= POWER
-            else (middle, high)
-        )
+        if float((ndtr(middle - needed) * weights).sum()) >= POWER:
+            high = middle
+        else:
+            low = middle
     return math.expm1(high * error) if high * error < 709.0 else math.inf
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """Points of a function or a distribution, and its value or weight there."""
+
+    nodes: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
 @lru_cache(maxsize=64)
-def _t_limits(before_df: float, after_df: float) -> tuple:
+def _t_limits(before_df: float, after_df: float) -> Nodes:
     """Return reciprocals of all possible degrees of freedom, ascending, and the limits of Student's
     t there. Linear interpolation between these is accurate to 1e-6."""
     import numpy as np
     from scipy.special import stdtrit
 
     reciprocals = np.linspace(1 / (before_df + after_df), 1 / min(before_df, after_df), 1000)
-    return reciprocals, stdtrit(1 / reciprocals, 1 - ALPHA / 2)
+    return Nodes(reciprocals, stdtrit(1 / reciprocals, 1 - ALPHA / 2))
 
 
 @lru_cache(maxsize=64)
-def _variance_nodes(df: float) -> tuple:
+def _variance_nodes(df: float) -> Nodes:
     """Return quadrature nodes and weights for the distribution of a sample variance ÷ the true
     variance."""
     import numpy as np
     from scipy.special import gammaincinv
 
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return gammaincinv(df / 2, (nodes + 1) / 2) * 2 / df, weights / 2
+    return Nodes(gammaincinv(df / 2, (nodes + 1) / 2) * 2 / df, weights / 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from effbench.cell import Cell, Status, Trial
 from effbench.meeting import call_off
 from effbench.message import DUET_PHASE, DuetRequest
-from effbench.stats.significance import LEAST_DUETS, compare_pairs, is_decided
+from effbench.stats.significance import LEAST_DUETS, Compilations, compare_pairs, is_decided
 from effbench.sweeping.client import Request
 from effbench.sweeping.plan import is_of_duet
 
@@ -142,8 +142,9 @@ def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor
     new = {trial.round: getattr(trial, metric) for trial in after}
     if not all(old.values()) or not all(new.values()):
         return True
-    caches = [caches_of(before), caches_of(after)]
-    ratio = compare_pairs(old, new, floor, caches, kernels_by_chance(before, after))
+    kernels = kernels_by_chance(before, after)
+    compiled = Compilations(caches_of(before), caches_of(after), kernels)
+    ratio = compare_pairs(old, new, floor, compiled)
     return is_decided(ratio.low, ratio.high, floor)
 
 

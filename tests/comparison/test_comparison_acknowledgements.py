@@ -4,7 +4,7 @@ import itertools
 
 from made_history import GPU, STEP, ack, latencies, noisy
 
-from effbench.comparison.events import event_id
+from effbench.comparison.history import event_id
 from effbench.comparison.limits import limits_of
 
 
@@ -17,14 +17,14 @@ def test_an_acknowledgement_holds_within_one_sweep():
         ("s016", True),
         ("s017", False),
     ):
-        (event,) = made.judge(acknowledged=[ack(sweep_id)]).events
+        (event,) = made.judge(acknowledged=[ack(sweep_id)]).changes
         assert (event.acknowledged == "known") is held and event.alarms is not held
         # the id is that under which it was acknowledged
         assert event.id == event_id(event.series, sweep_id if held else "s015")
     for other in ({"metric": "period_ms"}, {"place": "other"}, {"cell": "other"}):
-        assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
+        assert made.judge(acknowledged=[ack("s015", **other)]).changes[0].acknowledged is None
     values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
-    assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
+    assert latencies(values).judge(acknowledged=[ack("s009")]).changes[0].acknowledged == "known"
 
 
 def test_each_holds_for_one_change():
@@ -36,14 +36,14 @@ def test_each_holds_for_one_change():
         ([ack("s010"), ack("s014", id=8)], (7, 8)),
     ):
         first, second = sorted(
-            made.judge(acknowledged=rows).events, key=lambda event: event.after_sweep
+            made.judge(acknowledged=rows).changes, key=lambda event: event.after_sweep
         )
         assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledgement, second.acknowledgement) == held
         assert (first.alarms, second.alarms) == tuple(one is None for one in held)
     # of several, the nearest
     for rows in itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)]):
-        assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
+        assert latencies(STEP).judge(acknowledged=rows).changes[0].acknowledgement == 7
 
 
 def test_a_change_is_acknowledged_if_the_last_exception_that_matches_ignores_it():
@@ -58,7 +58,7 @@ def test_a_change_is_acknowledged_if_the_last_exception_that_matches_ignores_it(
         ([{"bs": 1, "floor": 0.5}, ignored, {"bs": 8, "floor": 0.5}], True),
     ):
         limits = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]})
-        (event,) = made.judge(limits=limits).events
+        (event,) = made.judge(limits=limits).changes
         assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rules
         known = [ack("s015", place=event.series.place)]
-        assert made.judge(acknowledged=known, limits=limits).events[0].acknowledged == "known"
+        assert made.judge(acknowledged=known, limits=limits).changes[0].acknowledged == "known"

@@ -5,7 +5,13 @@ from made_sweeps import A100, DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environ
 
 import effbench
 from effbench.commands.check import baseline_of, verdict_line
-from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
+from effbench.comparison.compare import (
+    Compared,
+    Selection,
+    compare_parts,
+    compare_sweeps,
+    find,
+)
 from effbench.comparison.limits import STATUS, Limits, limits_of
 from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
@@ -15,7 +21,7 @@ from effbench.store import Store
 def compared(made, before, after, settings=None, **options):
     with Store.open(made.path) as store:
         sweeps = [store.find_sweep(one) for one in (before, after)]
-        return compare_sweeps(store, *sweeps, limits_of(settings or {}), **options)
+        return compare_sweeps(store, *sweeps, limits_of(settings or {}), Selection(**options))
 
 
 def halves(made, sweep, by, settings=None, **options):
@@ -26,7 +32,7 @@ def halves(made, sweep, by, settings=None, **options):
 
 
 def verdicts(found, metric="latency_ms"):
-    return {one.about["mode"]: one.verdict for one in found.changes if one.metric == metric}
+    return {one.about.mode: one.verdict for one in found.changes if one.metric == metric}
 
 
 def test_a_line_for_each_mode(made):
@@ -92,7 +98,7 @@ def test_the_noise_fence_comes_from_earlier_sweeps(made):
     after = made.sweep({cell: {"latency_ms": steps(1.08, 0.001)} for cell in (EAGER, DEFAULT)})
     found = compared(made, before, after)
     assert verdicts(found) == {"eager": "ambiguous", "default": "slower"}
-    limits = {one.about["mode"]: one.limit for one in found.changes if one.metric == "latency_ms"}
+    limits = {one.about.mode: one.limit for one in found.changes if one.metric == "latency_ms"}
     assert limits == {"eager": pytest.approx(1.05 ** (3 / 0.6745) - 1), "default": 0.02}
 
 
@@ -187,7 +193,7 @@ def test_by_a_parameter(made):
         {EAGER: FAST, half: SLOW, double: FAST, a_cell(dtype="float16", bs=16): FAST}
     )
     found = halves(made, sweep, "dtype")
-    rows = {one.about["bs"]: one for one in found.changes if one.metric == "latency_ms"}
+    rows = {one.about.bs: one for one in found.changes if one.metric == "latency_ms"}
     assert {bs: one.verdict for bs, one in rows.items()} == {8: "slower", 16: "same"}
     assert (rows[8].key, rows[8].name) == (EAGER.key, "mlp bs=8 eager")
     assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
@@ -209,7 +215,7 @@ def test_by_models_whose_cache_follows_bs(made):
         {cached(name, bs): of for name, of in (("a", FAST), ("b", SLOW)) for bs in (1, 8)}
     )
     rows = [one for one in halves(made, sweep, "model").changes if one.metric == "latency_ms"]
-    assert {one.about["bs"]: one.verdict for one in rows} == {1: "slower", 8: "slower"}
+    assert {one.about.bs: one.verdict for one in rows} == {1: "slower", 8: "slower"}
     assert "status" not in {one.metric for one in halves(made, sweep, "bs").changes}, (
         "all cells have partners"
     )

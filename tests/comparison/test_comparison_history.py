@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from made_history import GPU, STEP, Made, ack, latencies, noisy, series
 
-from effbench.comparison.events import SeriesId, place_of
-from effbench.comparison.limits import limits_of
-from effbench.comparison.verdicts import STATUS
+from effbench.comparison.history import SeriesId, place_of
+from effbench.comparison.limits import STATUS, limits_of
 from effbench.environments import changes_between
 from effbench.stats.changepoints import find_all
 
 
 def test_slower_faster_undone_unconfirmed():
     found = latencies(STEP).judge()
-    (event,) = found.events
+    (event,) = found.changes
     assert (event.before_sweep, event.after_sweep, event.kind, event.word) == (
         "s014",
         "s015",
@@ -26,16 +25,16 @@ def test_slower_faster_undone_unconfirmed():
     assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
     assert event.low < 1.1 < event.high
     assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
-    (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().events
+    (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().changes
     assert (event.worse, event.state, event.word) == (False, "holds", "faster")
     second, first = (
         latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2))
         .judge(acknowledged=[ack("s010")])
-        .events
+        .changes
     )
     assert first.undone_sweep == second.after_sweep == "s020" and first.state == "undone"
     assert second.undone_sweep is None
-    (event,) = latencies([*noisy(20), 1.3]).judge().events
+    (event,) = latencies([*noisy(20), 1.3]).judge().changes
     assert (event.kind, event.after_sweep, event.state, event.low) == (
         "recent",
         "s020",
@@ -56,18 +55,18 @@ def test_what_counts_as_not_measured():
     ]
     gap = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     for values, expected in ((thirds, ("s019", "s020")), (gap, ("s009", "s020"))):
-        (event,) = latencies(values).judge().events
+        (event,) = latencies(values).judge().changes
         assert (event.before_sweep, event.after_sweep) == expected
     for bad in (math.nan, math.inf, -1.0, 0.0):
         values = noisy(10) + noisy(10, 1.1, 1)
         values[3] = values[14] = bad
-        assert [event.after_sweep for event in latencies(values).judge("latency_ms").events] == [
+        assert [event.after_sweep for event in latencies(values).judge("latency_ms").changes] == [
             "s010"
         ]
     made = latencies(noisy(20))
     for status in ("degraded", "error"):
         made.sweep().result(latency_ms=5.0, status=status)
-    assert "latency_ms" not in {event.series.metric for event in made.judge().events}
+    assert "latency_ms" not in {event.series.metric for event in made.judge().changes}
 
 
 def test_sweeps_with_wide_intervals_count_less():
@@ -97,7 +96,7 @@ def test_where_a_change_may_lie():
     places = (event.earliest_sweep, event.after_sweep, event.latest_sweep)
     assert places == tuple(f"s{place:03}" for place in (change.earliest, change.at, change.latest))
     held = [
-        latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).events[0].state
+        latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).changes[0].state
         for n in range(21, 30)
     ]
     # an acknowledgement holds within one sweep of these
@@ -132,7 +131,7 @@ def test_another_machine_or_interpreter_is_another_series():
             made.result(environment="b", latency_ms=value * 3)
     found = made.judge("latency_ms")
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
-    assert (found.changes, {key.place for key in found.states}, found.of("new")) == ([], places, [])
+    assert (found.changes, {key.place for key in found.states}) == ([], places)
     assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": None}) == "Xeon"
     assert (
         place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": {"folder": "/x"}})
@@ -146,9 +145,9 @@ def test_another_machine_or_interpreter_is_another_series():
             environment="b", latency_ms=value * 2, trials=1
         )
     found = made.judge("latency_ms")
-    assert found.events == [] and set(found.states.values()) == {"steady"}
+    assert found.changes == [] and set(found.states.values()) == {"steady"}
     made.sweep().result(latency_ms=1.0).result(environment="b", status="error", trials=9)
-    ((*rows,),) = (track.rows for track in made.judge().tracks)
+    ((*rows,),) = (track.points for track in made.judge().tracks)
     assert {row.environment_id for row in rows} == {"a"}, (
         "the result that is ok, and that of most trials"
     )
@@ -162,7 +161,7 @@ def test_what_coincides():
         environment, rounds, host = ("b", 3, "two") if place >= 15 else ("a", 5, "one")
         made.sweep(protocol={"rounds": rounds}, host={"hostname": host})
         made.result(environment=environment, latency_ms=value)
-    assert made.judge().events[0].coincides == (
+    assert made.judge().changes[0].coincides == (
         "torch 2.11 -> 2.13",
         "driver 570 -> 580",
         "TORCH_X none -> 1",
@@ -174,7 +173,7 @@ def test_what_coincides():
     made = latencies(STEP)
     made.environment("b", torch_version="2.13")
     made.rows[16:] = [(*row[:2], "b", *row[3:]) for row in made.rows[16:]]
-    assert made.judge().events[0].coincides == (), "it came a sweep later"
+    assert made.judge().changes[0].coincides == (), "it came a sweep later"
 
 
 def test_of_a_resumed_sweep_the_last_environment_counts():
@@ -185,16 +184,13 @@ def test_of_a_resumed_sweep_the_last_environment_counts():
         made.sweep(host={"environments": dict.fromkeys(order)})
         for key in "xy":
             made.result(environment=key, latency_ms=1.0)
-        ((row,),) = (track.rows for track in made.judge().tracks)
+        ((row,),) = (track.points for track in made.judge().tracks)
         assert row.environment_id == order[-1]
-
-
-IGNORED = {"model": "m*", "ignore": True, "reason": "shared runner"}
 
 
 def test_counters_and_compile_seconds():
     made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3, recompiles=[0] * 10)
-    breaks, kernels = made.judge().events
+    breaks, kernels = made.judge().changes
     assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == (
         "graph_breaks",
         0,
@@ -232,21 +228,13 @@ def test_counters_and_compile_seconds():
         ), metric
         assert change.ratio == (0.0 if before else None), metric
     for close in ([0.0] * 6 + [5e-5] * 6, [0.0, 1e-8] * 6):
-        assert series(rel_error=close).judge("rel_error").events == []
+        assert series(rel_error=close).judge("rel_error").changes == []
     (change,) = series(rel_error=[0.0, 1e-8] * 6 + [1e-3] * 6).judge("rel_error").changes
     assert (change.after_sweep, change.old < 1e-7, change.new) == (
         "s012",
         True,
         pytest.approx(1e-3),
     )
-    made = Made()
-    for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
-        made.sweep(host={"hostname": "ab"[place % 2]}).result(
-            kernels=9 if place == 4 else 12 - place % 2
-        )
-    (event,) = made.judge("kernels", limits=limits_of({"exceptions": [IGNORED]})).of("flapping")
-    # only changes are acknowledged
-    assert (event.coincides, event.acknowledged) == (("host b | a",), None)
     # a cell that does not run as its mode promises has counts, too
     made = series(status=["degraded"] * 4, graph_breaks=[0, 0, 2, 2], latency_ms=[1.0] * 4)
     assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]
@@ -263,7 +251,7 @@ def test_the_limits_of_a_check_apply():
     made = Made()
     for place in range(20):  # one segment of the caching allocator more
         made.sweep().result(peak_reserved_bytes=(20 + 2 * (place >= 10)) * 2**20)
-    assert made.judge("peak_reserved_bytes").events == []
+    assert made.judge("peak_reserved_bytes").changes == []
     for limit, found in (({"least": 0}, 1), ({"least": 0, "floor": 0.15}, 0)):
         limits = limits_of({"limits": {"peak_reserved_bytes": limit}})
         assert len(made.judge("peak_reserved_bytes", limits=limits).changes) == found, limit
@@ -284,22 +272,22 @@ def test_other_changes_of_compile_seconds():
         made = compiling(*levels)
         changes = sorted(made.judge("compile_cold_s").changes, key=lambda event: event.after_sweep)
         assert [(event.after_sweep, event.state) for event in changes] == expected, levels
-    # less than a second does not count, nor does one slow compilation
-    for level, odd, kinds in ((0.3, 7.0, []), (2.0, 4.0, ["flapping", "drifting"])):
-        drifting = (level * np.exp(0.03 * np.arange(20))).tolist()
-        flapping = [level, 2 * level] * 10
-        flapping[9] = odd
-        judged = (
-            series(compile_cold_s=values).judge("compile_cold_s") for values in (flapping, drifting)
-        )
-        assert [event.kind for found in judged for event in found.events] == kinds
     made.sweep().result(compile_cold_s=30.0)
-    (event,) = made.judge("compile_cold_s").of("recent")
-    assert (event.after_sweep, event.state) == ("s018", "unconfirmed")
+    events = {event.kind: event for event in made.judge("compile_cold_s").changes}
+    assert (events["recent"].after_sweep, events["recent"].state) == ("s018", "unconfirmed")
 
 
-def test_statuses():
-    for statuses, expected in (
+def test_less_than_a_second_does_not_count():
+    sliding = (0.3 * np.exp(0.03 * np.arange(20))).tolist()
+    switching = [0.3, 0.6] * 10
+    switching[9] = 7.0  # one slow compilation
+    for values in (sliding, switching):
+        assert series(compile_cold_s=values).judge("compile_cold_s").changes == []
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
         ("ok ok degraded", [("broken", "s002", None)]),
         ("ok error oom ok ok", [("fixed", "s003", None), ("broken", "s001", "s003")]),
         ("error error ok ok", [("fixed", "s002", None)]),
@@ -311,73 +299,45 @@ def test_statuses():
             [("broken", "s005", None), ("fixed", "s003", "s005"), ("broken", "s001", "s003")],
         ),
         ("ok crashed ok ok", []),  # over at once
-        ("ok error ok error ok error ok crashed", []),
-    ):
-        made = Made()
-        for status in statuses.split():
-            made.sweep().result(
-                status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0
-            )
-        found = made.judge("latency_ms")
-        assert [
-            (one.kind, one.after_sweep, one.undone_sweep) for one in found.changes
-        ] == expected, statuses
-        for event in found.changes:
-            assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
-            assert event.worse is (event.kind == "broken")
-    (one,) = found.of("flapping")
-    assert (one.series.metric, one.old, one.new, one.switches) == (STATUS, "ok", "crashed", 7)
+        ("ok error ok error ok error ok crashed", [("broken", "s007", None)]),
+    ],
+)
+def test_statuses(statuses, expected):
+    made = Made()
+    for status in statuses.split():
+        reason = None if status == "ok" else f"why {status}"
+        made.sweep().result(status=status, reason=reason, latency_ms=1.0)
+    found = made.judge("latency_ms").changes
+    assert [(one.kind, one.after_sweep, one.undone_sweep) for one in found] == expected
+    for event in found:
+        assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
+        assert event.worse is (event.kind == "broken")
 
 
 def test_states():
     made = Made()
     for place, value in enumerate(noisy(40)):
         made.sweep().result("steady", latency_ms=value)
-        made.result("drifting", latency_ms=value * math.exp(0.1 * place / 40))
-        made.result("flapping", latency_ms=value * (1.2 if place % 4 < 2 else 1))
+        made.result("changed", latency_ms=value * (1.2 if place < 20 else 1))
         if place >= 36:
             made.result("short", latency_ms=value)
-    found = made.judge("latency_ms")
-    kernels = series(latency_ms=[1.0] * 4, kernels=[3] * 4)
-    assert {key.metric: state for key, state in kernels.judge().states.items()} == {
+    states = made.judge("latency_ms").states
+    assert len(states) == 3 and all(key.cell_key == state for key, state in states.items())
+
+
+def test_times_need_more_sweeps_than_counters():
+    states = series(latency_ms=[1.0] * 4, kernels=[3] * 4).judge().states
+    assert {key.metric: state for key, state in states.items()} == {
         "latency_ms": "short",
         "kernels": "steady",
     }
-    assert len(found.states) == 4 and all(
-        key.cell_key == state for key, state in found.states.items()
-    )
-    assert found.changes == []
-    assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
-    (one,) = found.of("flapping")
-    assert (one.old, one.new, one.after_sweep) == (
-        pytest.approx(1, rel=0.01),
-        pytest.approx(1.2, rel=0.01),
-        "s038",
-    )
 
 
-def test_new_and_dead():
-    made = Made()
-    for place in range(10):
-        made.sweep().result("always", latency_ms=1.0)
-        if place >= 8:
-            made.result("new", latency_ms=1.0).result("new model", model="later", latency_ms=1.0)
-        if place < 6:
-            made.result("dead", latency_ms=1.0)
-        if place < 8:
-            made.result("absent twice", latency_ms=1.0)
-        if place < 5:
-            made.result("other", model="other", latency_ms=1.0)
-        if place == 4:
-            made.result("new other", model="other", latency_ms=1.0)
-    found = made.judge()
-    new = [(one.series.cell_key, one.after_sweep) for one in found.of("new")]
-    assert new == [
-        ("new model", "s008"),
-        ("new", "s008"),
-        ("new other", "s004"),
-    ], "by sweep, then by name (later, mlp)"
-    # `other`: its model was not measured since, so nothing says that it is gone
-    assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [
-        ("dead", "s005")
-    ]
+def test_a_series_that_switches_between_two_levels_has_changes_that_are_undone():
+    """A pull request's sweeps among those of the main branch: each switch that lasts counts."""
+    values = noisy(40)
+    made = latencies([value * (1.2 if place // 5 % 2 else 1) for place, value in enumerate(values)])
+    states = [event.state for event in made.judge("latency_ms").changes]
+    assert states == ["open", *["undone"] * 6]
+    made = latencies([value * (1.2 if place % 2 else 1) for place, value in enumerate(values)])
+    assert made.judge("latency_ms").changes == []

@@ -1,18 +1,11 @@
-"""A re-run that was interrupted counts as far as it went, and tells how long it takes."""
+"""A re-run that was interrupted counts as far as it went; it tells how many rounds it has."""
 
 import pytest
 from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 
 from effbench.cell import Status, Trial
 from effbench.comparison import confirm as rerun
-from effbench.comparison.confirm import Rerun, plan_text
-from effbench.comparison.rerun_progress import (
-    RerunProgress,
-    duration_text,
-    expected_s,
-    seconds_of_trials,
-)
-from effbench.store import Store
+from effbench.comparison.confirm import Rerun, RerunProgress, plan_text
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.run import Outcome
@@ -102,48 +95,18 @@ def test_the_new_side_alone(interrupted):
     assert "confirmed: 1.1" in text and "after 7 of 20 rounds; verdicts use complete rounds" in text
 
 
-def test_expected_durations(made):
-    def trials(seconds, caches):
-        return {"wall_s": seconds, "compile_cache": caches, "compilation": 0}
-
-    compiled, plain = a_cell("default"), a_cell()
-    first = made.sweep(
-        {compiled: trials([9.0, 2.0, 2.0], ["cold", "warm", "warm"]), plain: {"wall_s": 1.0}},
-        rounds=3,
-    )
-    with Store.open(made.path) as store:
-        known = seconds_of_trials(store, [first], [compiled, plain, a_cell("cuda-graph")])
-    assert known == {
-        (compiled.key, True): 9.0,
-        (compiled.key, False): 2.0,
-        (plain.key, True): 1.0,
-        (plain.key, False): 1.0,
-    }
-    assert expected_s(known, [compiled, plain], 2, 20, 3) == 2 * (3 * 9 + 17 * 2 + 20)
-    assert expected_s(known, [compiled, plain], 2, 20, 3, slots=2) == 3 * 9 + 17 * 2 + 20
-    assert expected_s(known, [a_cell("cuda-graph")], 1, 5, 3) is None
-    settings = Settings.with_defaults(protocol={"rounds": 20, "compilations": 3})
-    said = plan_text([plain], 2, settings, known, 1)
-    assert said == "3 to 20 duets of old and new: about 6 s to 40 s"
-    apart = Settings.with_defaults(protocol={"rounds": 20, "compilations": 3, "duet": False})
-    said = plan_text([plain], 2, apart, known, 1)
-    assert said == "5 to 20 rounds, old and new alternating: about 10 s to 40 s"
-    assert plan_text([a_cell("cuda-graph")], 1, settings, known, 1).endswith(
-        "the new side alone; duration unknown"
-    )
-    five = Settings.with_defaults(protocol={"rounds": 5, "compilations": 3})
-    assert plan_text([plain], 1, five, known, 1) == "5 rounds, the new side alone: about 5 s"
-
-
-def test_duration_texts():
-    for seconds, text in (
-        (0, "1 s"),
-        (89, "89 s"),
-        (90, "2 min"),
-        (3600, "60 min"),
-        (5400, "1 h 30 min"),
-    ):
-        assert duration_text(seconds) == text
+@pytest.mark.parametrize(
+    ("mode", "protocol", "sides", "text"),
+    [
+        ("eager", {}, 2, "3 to 20 duets of old and new"),
+        ("eager", {"duet": False}, 2, "5 to 20 rounds, old and new alternating"),
+        ("cuda-graph", {}, 1, "5 to 20 rounds, the new side alone"),
+        ("eager", {"rounds": 5}, 1, "5 rounds, the new side alone"),
+    ],
+)
+def test_the_plan_of_a_re_run(mode, protocol, sides, text):
+    settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
+    assert plan_text([a_cell(mode)], settings, sides) == text
 
 
 def test_the_time_left_is_updated_each_round(capsys):

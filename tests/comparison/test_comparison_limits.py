@@ -4,18 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from effbench.comparison.limits import COMPARED, SHIPPED, Limit, limits_of, read
+from effbench.comparison.limits import COMPARED, SHIPPED, CellFacts, Limit, limits_of, read
 from effbench.errors import ConfigError
 
-CELL = {
-    "model": "llama-7b",
-    "bs": 8,
-    "mode": "default",
-    "dtype": "bfloat16",
-    "phase": "inference",
-    "device": "cuda",
-    "hardware": "NVIDIA H200",
-}
+CELL = CellFacts("llama-7b", 8, "default", "bfloat16", "inference", "cuda", "NVIDIA H200")
 TODAY = dt.date(2026, 11, 21)
 
 

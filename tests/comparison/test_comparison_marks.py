@@ -49,7 +49,7 @@ def test_no_time_of_a_marked_result_has_a_verdict(made, which, after):
     sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]
     with Store.open(made.path) as store:
         found = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
-    eager = [change for change in found.changes if change.about["mode"] == "eager"]
+    eager = [change for change in found.changes if change.about.mode == "eager"]
     times = [change for change in eager if change.is_unjudged]
     assert {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"} <= {
         row.metric for row in times
@@ -243,53 +243,11 @@ def test_counters_of_marked_results_make_change_points():
     assert [event.word for event in made.judge("kernels").changes] == ["more"]
 
 
-def test_speedups_against_a_marked_baseline_make_no_change_point():
-    for is_marked, changes in ((False, 1), (True, 0)):
-        made = Made()
-        made.cells["e"] = {
-            "key": "e",
-            "model": "mlp",
-            "bs": 1,
-            "mode": "eager",
-            "params": {"bs": 1, "mode": "e"},
-        }
-        made.cells["g"] = {
-            "key": "g",
-            "model": "mlp",
-            "bs": 1,
-            "mode": "graph",
-            "params": {"bs": 1, "mode": "g"},
-        }
-        for value in STEP:
-            made.sweep().result("e", speedup=1.0, marked=is_marked and value > 1.05)
-            made.result("g", speedup=2 * value, marked=False)
-        assert len(made.judge("speedup").changes) == changes
-
-
-def test_the_first_sweeps_tell_neither_new_nor_dead():
-    """Three sweeps of three matrices: one line says that they are too few."""
-    from effbench.report.history_table import coming_and_going, summary
-
+@pytest.mark.parametrize(("why", "changes"), [(None, 1), ("of eager: host busy", 0)])
+def test_marked_speedups_make_no_change_point(why, changes):
+    """They have marks of their own: the baseline may be marked, or pairs may not be."""
     made = Made()
-    for number in range(3):
-        made.sweep()
-        for cell in range(10):
-            made.result(f"{number}-{cell}", latency_ms=1.0)
-    found = made.judge("latency_ms")
-    assert found.of("new", "dead") == [] == coming_and_going(found)
-    assert "too short to judge: 30 of 30 series (times need 6 sweeps, counters 4)" in summary(found)
-
-
-def test_a_cell_of_a_single_sweep_never_dies():
-    made = Made()
-    for number in range(12):
-        made.sweep().result("always", latency_ms=1.0)
-        if number == 2:
-            made.result("once", latency_ms=1.0)
-        if number < 5:
-            made.result("dead", latency_ms=1.0)
-        if number == 11:
-            made.result("new", latency_ms=1.0)
-    found = made.judge("latency_ms")
-    assert [event.series.cell_key for event in found.of("dead")] == ["dead"]
-    assert [event.series.cell_key for event in found.of("new")] == ["new"]
+    for value in STEP:
+        disturbance = why if value > 1.05 else None
+        made.sweep().result(speedup=value, speedup_disturbance=disturbance, marked=why is None)
+    assert len(made.judge("speedup").changes) == changes

@@ -8,6 +8,8 @@ from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import (
+    How,
+    Repetition,
     is_flagged,
     judge_again,
     may_be_slower,
@@ -15,7 +17,7 @@ from effbench.comparison.confirm import (
     settle,
 )
 from effbench.comparison.limits import limits_of
-from effbench.comparison.sides import load
+from effbench.comparison.matching import load
 from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
 from effbench.errors import UsageError
 from effbench.store import Store
@@ -38,9 +40,9 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         side = load(store, store.find_sweep(rerun))
     flagged, count = [row for row in compared.changes if is_flagged(row)], len(compared.changes)
-    judge_again(
-        compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here"
-    )
+    old = side.within([there.id]) if olds else None
+    repetition = Repetition(side.title, side.within([HERE.id]), old, None if olds else "not here")
+    judge_again(compared, flagged, repetition)
     assert flagged and len(compared.changes) == count
     return compared, flagged
 
@@ -259,7 +261,7 @@ def test_an_interval_beyond_the_floor_may_not_be_enough():
             )
             for kind, why in (("ambiguous", None), (verdict, reason))
         )
-        settle(flagged, {("a", "latency_ms"): row}, "alternating", pairs)
+        settle(flagged, {("a", "latency_ms"): row}, How("alternating", pairs))
         assert (flagged.verdict, flagged.reason) == (
             "ambiguous",
             f"not confirmed: 1.100 (1.050–1.150) ({said}",
@@ -269,7 +271,7 @@ def test_an_interval_beyond_the_floor_may_not_be_enough():
 def test_each_cell_by_its_own(made):
     """One cell whose old side cannot run does not take the pairs from another."""
     _, rows = again(made, {EAGER: SLOW, DEFAULT: SLOW}, {EAGER: CRASHED, DEFAULT: FAST})
-    said = {row.about["mode"]: row.reason for row in rows}
+    said = {row.about.mode: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
     assert "old and new alternating, 5 pairs" in said["default"]
 

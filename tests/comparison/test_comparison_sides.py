@@ -6,11 +6,11 @@ import pytest
 from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
 from effbench.cell import Cell
-from effbench.comparison.sides import (
+from effbench.comparison.matching import (
+    Machine,
     Side,
     differences,
     machine_names,
-    machine_of,
     on_one_machine,
     pairs_of,
 )
@@ -50,13 +50,10 @@ def test_planned_cells_that_were_not_measured_say_so():
 def test_cells_that_differ_in_what_is_accepted_are_matched():
     half = a_cell(dtype="float16")
     (pair,) = pairs(a_side([EAGER]), a_side([half]), ["dtype"])
-    assert (pair.key, pair.about["dtype"], pair.about["after"]) == (
-        EAGER.key,
-        "bfloat16",
-        {"dtype": "float16"},
-    )
+    assert (pair.key, pair.about.dtype) == (EAGER.key, "bfloat16")
+    assert pair.about.after == replace(pair.about, dtype="float16", after=None)
     same, other = pairs(a_side([EAGER, half]), a_side([half, EAGER]), ["dtype"])
-    assert "after" not in same.about and "after" not in other.about, "the same cell goes first"
+    assert same.about.after is other.about.after is None, "the same cell goes first"
     third = a_cell(dtype="float32")
     for old, new in (([third], [EAGER, half]), ([EAGER, half], [third])):
         with pytest.raises(
@@ -129,7 +126,7 @@ def test_names_and_inputs_follow_a_parameter_of_the_module():
 
     parts = part(("small", 8)), part(("large", 16))
     (pair,) = pairs_of(*parts, by="model.module.width")
-    assert (pair.about["model"], pair.about["after"]) == ("small", {"model": "large"})
+    assert (pair.about.model, pair.about.after.model) == ("small", "large")
     with pytest.raises(
         NothingFoundError,
         match=r"differ in model.module.width 8 → 16, model.inputs.x.shape \[8\] → ",
@@ -137,7 +134,7 @@ def test_names_and_inputs_follow_a_parameter_of_the_module():
         pairs_of(*parts, by="model.name")
     # a model that has both widths is compared with itself
     both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
-    assert [pair.about.get("after") for pair in pairs_of(*both, by="model.module.width")] == [
+    assert [pair.about.after for pair in pairs_of(*both, by="model.module.width")] == [
         None,
         None,
     ]
@@ -154,17 +151,17 @@ def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
     (pair,) = pairs_of(request(8), request(32), by="generate.prompt")
     assert pair.differs and pair.before and pair.after
     (pair,) = pairs_of(part("inference"), part("training", training={"lr": 0.1}), by="phase")
-    assert pair.about["after"] == {"phase": "training"}
+    assert pair.about.after.phase == "training"
 
 
 def test_machines():
-    assert machine_of(row(environment(gpu_name=None, cpu_name="EPYC")))[0] == "EPYC"
+    assert Machine.of(row(environment(gpu_name=None, cpu_name="EPYC"))).hardware == "EPYC"
     chosen = environment(flags={"interpreter": "/venvs/new/bin/python"})
     for other, names in (
         (A100, [H200, "NVIDIA A100"]),
         (chosen, [f"{H200} own", f"{H200} /venvs/new/bin/python"]),
     ):
-        assert list(machine_names(machine_of(row(env)) for env in (*HERE, other)).values()) == names
+        assert list(machine_names(Machine.of(row(env)) for env in (*HERE, other)).values()) == names
     # of several GPUs the shared one counts
     narrow = on_one_machine(a_side([EAGER]), a_side([EAGER], [A100, environment()], "after"))[1]
     assert [one["gpu_name"] for one in narrow.environments.values()] == [H200]

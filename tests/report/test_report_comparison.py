@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.limits import Limits
-from effbench.comparison.sides import Side
+from effbench.comparison.matching import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict
 from effbench.report import comparison
 from effbench.report.data import Changes

@@ -4,22 +4,21 @@ import claim_sweeps as sweeps
 import pytest
 import synthetic as make
 from browsing import EVIL, device_sweep, page_of, report_of, site
-from made_history import latencies
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.events import short_id
+from effbench.comparison.history import short_id
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
 from effbench.report.claims import claims_table, shipped_verdicts
-from effbench.report.history_table import events_table, lead
+from effbench.report.history_table import Filters, events_table, lead
 from effbench.report.history_table import read as read_history
 from effbench.report.site import cell_data
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import environments, failures, index
-from effbench.report.site.pages.history import lines_of
+from effbench.report.site.pages.history import Lines
 from effbench.store import Store
 
 
@@ -41,12 +40,16 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
     past = report.history
     ids = list(past.sweeps)
     found = {}
-    for track, line in lines_of(past):
+    lines = Lines(past)
+    for track in past.tracks:
+        line = lines.line(track)
         assert list(line["breaks"]) == [sweeps.UPDATE], (
             "the environment changed there and nowhere else"
         )
         assert "torch 2.12.0 -> 2.13.0" in line["breaks"][sweeps.UPDATE]
-        found |= {(ids[at], track.cell_key): (line, place) for place, at in enumerate(line["at"])}
+        found |= {
+            (ids[at], track.id.cell_key): (line, place) for place, at in enumerate(line["at"])
+        }
     with Store.open(made[0].path) as store:
         results = store.results()
     assert len(found) == len(results)
@@ -68,7 +71,7 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
 
 def test_changes_are_those_of_the_command(made, report):
     with Store.open(made[0].path) as store:
-        past = read_history(store, report.history.metrics, everything=True)
+        past = read_history(store, report.history.metrics, Filters(everything=True))
     rows = [texts(row) for row in events_table(report.history).rows]
     assert [row["id"] for row in rows if row["id"]] == [
         short_id(event.id) for event in past.changes
@@ -85,15 +88,6 @@ def test_changes_are_those_of_the_command(made, report):
     assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, (
         "figures keep their units"
     )
-
-
-def test_a_line_lists_what_happened_without_a_change():
-    past = latencies([1.0, 1.0, 1.2, 1.2] * 4).judge()
-    [(_, line)] = lines_of(past)
-    text = {"text": "flapping", "details": "1.00 ms → 1.20 ms, 7 switches, the last in v14"}
-    assert (line["events"], line["others"]) == ([], [{"metric": "latency_ms", **text}])
-    [(_, line)] = lines_of(latencies([1 + 0.01 * sweep for sweep in range(15)]).judge())
-    assert [event["text"].split()[0] for event in line["others"]] == ["drifting"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +107,10 @@ def test_an_error_leaves_no_overview(error, made, effbench, tmp_path, monkeypatc
 def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, monkeypatch):
     for most, kept in ((0, 1), (16, 2), (17, 3), (1000, sweeps.SWEEPS)):
         with Store.open(made[0].path) as store:  # 6 cells, and 5 in the newest sweep
-            past = read_history(store, most=most)
-        assert {row.sweep_id for track in past.tracks for row in track.rows} == set(made[1][-kept:])
+            past = read_history(store, filters=Filters(most=most))
+        assert {row.sweep_id for track in past.tracks for row in track.points} == set(
+            made[1][-kept:]
+        )
         assert past.series.older == sweeps.SWEEPS - kept
     monkeypatch.setattr(data, "MOST_RESULTS", 30)
     write_site(report_of(made[0].path), tmp_path)

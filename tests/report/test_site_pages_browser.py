@@ -162,17 +162,6 @@ def test_rows_lead_to_the_cells_that_are_here(visit, made):
     )
 
 
-def test_a_series_without_a_change_says_that_it_flaps(chromium, tmp_path):
-    folder = site(
-        tmp_path, device_sweep([make.row()]), history=latencies([1.0, 1.0, 1.2, 1.2] * 4).judge()
-    )
-    with Visit(chromium, folder / "history.html") as one:
-        until(one.page, READY)
-        assert one.texts("#series-events li") == [
-            "flapping: 1.00 ms → 1.20 ms, 7 switches, the last in v14"
-        ]
-
-
 def test_the_buttons_of_the_figure_hide_no_sign_of_a_new_change(chromium, tmp_path):
     folder = site(
         tmp_path,

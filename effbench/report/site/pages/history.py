@@ -1,33 +1,24 @@
 """History and regressions: changes over all sweeps, and every series as a figure.
 
 The page loads series from small files on demand. A line of a file holds all metrics of one cell at
-one place (see `comparison.events.Track`).
+one place (see `comparison.history.Track`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 from effbench.cell import Status
-from effbench.comparison.events import History, SeriesId, Track, short_id
-from effbench.comparison.history import OTHER_KINDS
-from effbench.comparison.verdicts import STATUS
+from effbench.comparison.history import History, Point, Track, TrackId, short_id
+from effbench.comparison.limits import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.history_table import (
-    change_text,
-    coming_and_going,
-    details_text,
-    events_table,
-    lead,
-    line_id,
-    summary,
-)
+from effbench.report.history_table import change_text, events_table, lead, line_id, summary
 from effbench.report.marks import is_timed, why_marked
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.changepoints import EXACT_SHORTEST
@@ -36,8 +27,6 @@ from effbench.stats.segmentation import SHORTEST
 
 #: Most changes in the table, which a browser still loads at once.
 MOST_CHANGES = 3000
-#: Most lines about cells that are new or were not measured again, the newest.
-MOST_COMING = 20
 NO_SERIES = (
     f"No series to judge yet: changes of times need {SHORTEST} sweeps of a cell, changes of"
     f" counters {EXACT_SHORTEST}."
@@ -50,107 +39,117 @@ DIGITS = 7
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     past = folder.report.history
-    longest = max((len(track.rows) for track in past.tracks), default=0) if past else 0
+    longest = max((len(track.points) for track in past.tracks), default=0) if past else 0
     values: dict[str, Any] = {"longest": longest, "least": SHORTEST}
-    if longest > 1:
-        is_judged = any(state != "short" for state in past.states.values())
-        # a cell that is new or was not measured again is no change
-        listed = past.without("new", "dead")[:MOST_CHANGES]
-        values["changes"] = folder.grid("changes", events_table(past, listed)) if listed else None
-        values["index"] = write_lines(folder, past)
-        values["lead"] = lead(past) if is_judged else NO_SERIES
-        values["summary"] = summary(past) if is_judged else ""
-        values["coming"] = coming_and_going(past)[-MOST_COMING:] if is_judged else []
-        values["older"] = past.series.older
-        values["metrics"] = [METRICS[name] for name in past.metrics]
-        values["has_marks"] = any(mark_of(row) for track in past.tracks for row in track.rows)
-    return values
+    if past is None or longest <= 1:
+        return values
+    is_judged = any(state != "short" for state in past.states.values())
+    table = events_table(past, MOST_CHANGES)
+    return {
+        **values,
+        "changes": folder.grid("changes", table) if past.changes else None,
+        "index": write_lines(folder, past),
+        "lead": lead(past) if is_judged else NO_SERIES,
+        "summary": summary(past) if is_judged else "",
+        "older": past.series.older,
+        "metrics": [METRICS[name] for name in past.metrics],
+        "has_marks": any(mark_of(point) for track in past.tracks for point in track.points),
+    }
 
 
-def lines_of(
-    past: History, several: Collection[str] = ()
-) -> Iterator[tuple[Track, dict[str, Any]]]:
-    """Yield each track with its line. `several`: sweeps whose cells the site has in several
-    environments.
+class Lines:
+    """The lines of all tracks. `several`: sweeps whose cells the site has in several
+    environments."""
 
-    Keys of a line: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status,
-    reason] of results that are not ok), `marks` (why results are marked), `breaks` (changes of
-    protocol and environment since the previous point), and `environments` if links to cells need
-    them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
-    `others`: metric and text of other events, such as flapping.
-    """
-
-    @cache
-    def difference(*points: tuple[str, str]) -> str:
-        where = (
-            (
-                {"protocol": past.sweeps[sweep_id]["protocol"], "host": {}},
-                past.series.environments[environment_id],
+    def __init__(self, past: History, several: Collection[str] = ()) -> None:
+        self.past = past
+        self.several = several
+        self.events: dict[TrackId, list[dict[str, Any]]] = defaultdict(list)
+        for event in past.changes:
+            self.events[event.series.track].append(
+                {
+                    "id": short_id(event.id),
+                    "metric": event.series.metric,
+                    "text": change_text(event),
+                    "state": event.state,
+                    "worse": event.worse,
+                    "before": past.position[event.before_sweep],
+                    "after": past.position[event.after_sweep],
+                }
             )
-            for sweep_id, environment_id in points
-        )
+        self.difference = cache(self._difference)
+
+    def _difference(self, before: tuple[str, str], after: tuple[str, str]) -> str:
+        """Return what changed between two points, given by sweep and environment."""
+        where = []
+        for sweep_id, environment_id in (before, after):
+            sweep = {"protocol": self.past.sweeps[sweep_id]["protocol"], "host": {}}
+            where.append((sweep, self.past.series.environments[environment_id]))
         return ", ".join(changes_between(*where))
 
-    events: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for event in past.changes:
-        events[event.series[:2]].append(
-            {
-                "id": short_id(event.id),
-                "metric": event.series.metric,
-                "text": change_text(event),
-                "state": event.state,
-                "worse": event.worse,
-                "before": past.position[event.before_sweep],
-                "after": past.position[event.after_sweep],
-            }
-        )
-    others: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for event in past.of(*OTHER_KINDS):
-        text = {
-            "metric": event.series.metric,
-            "text": change_text(event),
-            "details": details_text(past, event),
+    def line(self, track: Track) -> dict[str, Any]:
+        """Return the line of a track.
+
+        Its keys: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status,
+        reason] of results that are not ok), `marks` (why results are marked), `breaks` (changes of
+        protocol and environment since the previous point), and `environments` if links to cells
+        need them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`:
+        changes.
+        """
+        points = track.points
+        values, bounds = {}, {}
+        for name in self.past.metrics:
+            figures = figures_of(track, name)
+            limits = [figures_of(track, column) for column in INTERVALS.get(name, ())]
+            if are_any(figures):
+                values[name] = figures
+                if limits and are_any(limits[0]):
+                    bounds[name] = limits
+        status, marks, environments = {}, {}, {}
+        for index, point in enumerate(points):
+            marks[index] = mark_of(point)
+            if point.status != Status.OK:
+                status[index] = [point.status, point.reason]
+            if point.sweep_id in self.several:
+                environments[index] = point.environment_id
+        return {
+            "at": [self.past.position[point.sweep_id] for point in points],
+            "trials": [point.figures["trials"] for point in points],
+            "status": status,
+            "marks": without_none(marks),
+            "values": values,
+            "bounds": bounds,
+            "breaks": self.breaks(points),
+            "environments": environments,
+            "events": self.events[track.id],
         }
-        others[event.series[:2]].append(text)
-    for track in past.tracks:
-        rows = track.rows
-        points = [(row.sweep_id, row.environment_id) for row in rows]
-        differences = enumerate((difference(*pair) for pair in pairwise(points)), 1)
-        line: dict[str, Any] = {
-            "at": [past.position[row.sweep_id] for row in rows],
-            "trials": [row.trials for row in rows],
-            "status": {
-                index: [row.status, row.reason]
-                for index, row in enumerate(rows)
-                if row.status != Status.OK
-            },
-            "marks": {index: mark_of(row) for index, row in enumerate(rows) if mark_of(row)},
-            "values": {},
-            "bounds": {},
-            "breaks": {index: text for index, text in differences if text},
-            "environments": {
-                index: row.environment_id
-                for index, row in enumerate(rows)
-                if row.sweep_id in several
-            },
-            "events": events[track[:2]],
-            "others": others[track[:2]],
+
+    def breaks(self, points: Sequence[Point]) -> dict[int, str]:
+        """Return the index of each point before which the protocol or environment changed -> what
+        did."""
+        places = [(point.sweep_id, point.environment_id) for point in points]
+        texts = {
+            index: self.difference(before, after)
+            for index, (before, after) in enumerate(pairwise(places), 1)
         }
-        of_column = dict(zip(past.series.columns, zip(*rows, strict=True), strict=True))
-        for name in past.metrics:
-            values, *bounds = (
-                [*map(number, of_column[column])] for column in (name, *INTERVALS.get(name, ()))
-            )
-            if any(value is not None for value in values):
-                line["values"][name] = values
-                if bounds and any(value is not None for value in bounds[0]):
-                    line["bounds"][name] = bounds
-        yield track, line
+        return without_none(texts)
 
 
-def mark_of(row: Any) -> str | None:
-    """Return why a row of a track is marked; None if it is not."""
-    return why_marked({name: getattr(row, name, None) for name in ("marked", "disturbance")})
+def without_none(texts: Mapping[int, str | None]) -> dict[int, str]:
+    return {index: text for index, text in texts.items() if text}
+
+
+def are_any(figures: Sequence[float | int | None]) -> bool:
+    return any(value is not None for value in figures)
+
+
+def figures_of(track: Track, column: str) -> list[float | int | None]:
+    return [number(point.figures[column]) for point in track.points]
+
+
+def mark_of(point: Point) -> str | None:
+    """Return why a point of a track is marked; None if it is not."""
+    return why_marked(point.figures)
 
 
 def number(value: Any) -> float | int | None:
@@ -164,63 +163,83 @@ def number(value: Any) -> float | int | None:
 def write_lines(folder: PageFolder, past: History) -> str:
     """Write the lines and their index, which the figure and the list of cells need; return the
     index's path."""
-    lines = lines_of(past, {sweep.sweep_id for sweep in folder.held if sweep.several})
-    size = max(1, POINTS_A_FILE // max(len(track.rows) for track in past.tracks))
-    rows = {}
-    for file in range(-(-len(past.tracks) // size)):
-        part = {
-            line_id(track.cell_key, track.place): (track, line)
-            for track, line in islice(lines, size)
-        }
-        folder.data(f"lines-{file}", {name: line for name, (_, line) in part.items()})
-        for name, (track, line) in part.items():
-            cell, last = past.series.cells[track.cell_key], track.rows[-1]
-            states = [event["state"] for event in line["events"]]
-            rows[name] = [
-                file,
-                past.names[track.cell_key],
-                track.place,
-                cell["model"],
-                cell["mode"],
-                track.cell_key[:16],
-                len(track.rows),
-                line["at"][-1],
-                last.status,
-                number(getattr(last, "latency_ms", None)),
-                len(states) - states.count("unconfirmed"),
-                states.count("open"),
-                past.hardware[track.place],
-                mark_of(last),
-            ]
-    metrics = {
-        metric.name: {
-            "title": metric.title,
-            "unit": metric.unit,
-            "exact": metric.compare == "exact",
-        }
-        | {"timed": is_timed(metric.name)}
-        for metric in (METRICS[name] for name in past.metrics)
-    }
-    sweeps = past.series.sweeps
-    # initially show the worst open change, or without one the cell with the most ok results
-    changes = [event.series for event in past.changes if event.series.metric != STATUS]
-    longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
-    first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))
+    lines = Lines(past, {sweep.sweep_id for sweep in folder.held if sweep.several})
+    size = max(1, POINTS_A_FILE // max(len(track.points) for track in past.tracks))
+    rows: dict[str, list[Any]] = {}
+    for file, start in enumerate(range(0, len(past.tracks), size)):
+        tracks = past.tracks[start : start + size]
+        part = {line_id(track.id.cell_key, track.id.place): lines.line(track) for track in tracks}
+        folder.data(f"lines-{file}", part)
+        for track in tracks:
+            name = line_id(track.id.cell_key, track.id.place)
+            rows[name] = [file, *row_of(past, track, part[name])]
     index = {
         "sweeps": [
-            [it["id"], it["name"], it["label"], f"{it['started_at']:%Y-%m-%d %H:%M}"]
-            for it in sweeps
+            [sweep["id"], sweep["name"], sweep["label"], f"{sweep['started_at']:%Y-%m-%d %H:%M}"]
+            for sweep in past.series.sweeps
         ],
-        "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True, "timed": False}},
-        "baselines": [[it.name, it.hardware, it.sweep_id] for it in past.baselines],
+        "metrics": metrics_of(past.metrics),
+        "baselines": [
+            [baseline.name, baseline.hardware, baseline.sweep_id] for baseline in past.baselines
+        ],
         "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.series.cells.values()},
-        "several": len({track.place for track in past.tracks}) > 1,
+        "several": past.has_several_places,
         "lines": rows,
-        "first": f"{line_id(first.cell_key, first.place)}.{first.metric}",
+        "first": first_series(past),
         # sweep, hardware and folder of each device sweep on the site
         "held": [[sweep.sweep_id, sweep.hardware, sweep.slug] for sweep in folder.held],
     }
     return folder.data("index", index)
+
+
+def first_series(past: History) -> str:
+    """Return which series the page shows first: the worst open change, or without one the cell with
+    the most ok results."""
+    for event in past.changes:
+        if event.series.metric != STATUS:
+            series = event.series
+            return f"{line_id(series.cell_key, series.place)}.{series.metric}"
+    longest = max(past.tracks, key=count_ok).id
+    return f"{line_id(longest.cell_key, longest.place)}.{past.metrics[0]}"
+
+
+def row_of(past: History, track: Track, line: Mapping[str, Any]) -> list[Any]:
+    """Return what the list of cells shows of a track."""
+    cell, last = past.series.cells[track.id.cell_key], track.points[-1]
+    states = [event["state"] for event in line["events"]]
+    return [
+        past.names[track.id.cell_key],
+        track.id.place,
+        cell["model"],
+        cell["mode"],
+        track.id.cell_key[:16],
+        len(track.points),
+        line["at"][-1],
+        last.status,
+        number(last.figures.get("latency_ms")),
+        len(states) - states.count("unconfirmed"),
+        states.count("open"),
+        past.hardware[track.id.place],
+        mark_of(last),
+    ]
+
+
+def metrics_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what the figure needs to know of each metric, and of the status."""
+    metrics: dict[str, dict[str, Any]] = {}
+    for name in names:
+        metric = METRICS[name]
+        metrics[name] = {
+            "title": metric.title,
+            "unit": metric.unit,
+            "exact": metric.compare == "exact",
+            "timed": is_timed(name),
+        }
+    return metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True, "timed": False}}
+
+
+def count_ok(track: Track) -> int:
+    return sum(point.status == Status.OK for point in track.points)
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "history.js")

@@ -192,10 +192,9 @@ document.addEventListener("DOMContentLoaded", async () => {
     const name = metrics.includes(metric) ? metric : metrics[0];
     title.textContent = index.several ? `${facts[NAME]} on ${facts[PLACE]}` : facts[NAME];
     const listed = (events) => events.filter((event) => event.metric === name || event.metric === "status");
-    const word = (event) => element("b", { text: `${event.metric === "status" && event.id ? "status " : ""}${event.text}` });
+    const word = (event) => element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` });
     eventList.replaceChildren(
       ...listed(line.events).map((event) => element("li", {}, word(event), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))),
-      ...listed(line.others).map((event) => element("li", {}, word(event), event.details && `: ${event.details}`)),
     );
     links = line.at.map((_, i) => cellOf(line, facts, i));
     section.dataset.series = name ? `${id}.${name}` : id;
