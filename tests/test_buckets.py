@@ -9,21 +9,25 @@ from effbench.buckets import LISTS, PRESETS, bucket_of, capture_sizes, usage
 from effbench.errors import ConfigError
 
 
-def test_lists_are_those_of_their_projects():
-    for preset, count, first, last in [
+@pytest.mark.parametrize(
+    ("preset", "count", "first", "last"),
+    [
         ("sglang-classic", 23, (1, 2, 4, 8, 16), 160),
         ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
         ("vllm", 51, (1, 2, 4, 8, 16), 512),
         ("no-padding", 32, (1, 2, 3), 32),
         ("powers-of-two", 13, (1, 2, 4), 4096),
-    ]:
-        sizes = LISTS[preset]
-        assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
-        assert list(sizes) == sorted(set(sizes))
+    ],
+)
+def test_lists_are_those_of_their_projects(preset, count, first, last):
+    sizes = LISTS[preset]
+    assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
+    assert list(sizes) == sorted(set(sizes))
 
 
-def test_a_preset_ends_at_the_largest_size():
-    for buckets, largest, end in [
+@pytest.mark.parametrize(
+    ("buckets", "largest", "end"),
+    [
         ("sglang", 30, [16, 24, 30]),
         ("sglang", 24, [16, 24]),
         ("sglang", 300, [248, 256]),
@@ -32,21 +36,40 @@ def test_a_preset_ends_at_the_largest_size():
         ("no-padding", 20, [19, 20]),
         ("no-padding", 48, [31, 32]),
         ("vllm", 1, [1]),
-    ]:
-        assert capture_sizes(buckets, [1, largest])[-len(end) :] == end
+    ],
+)
+def test_a_preset_ends_at_the_largest_size(buckets, largest, end):
+    assert capture_sizes(buckets, [1, largest])[-len(end) :] == end
 
 
-def test_exact_given_and_refused_lists():
+def test_exact_and_given_lists():
     assert capture_sizes("exact", [7, 3, 7, 1]) == [1, 3, 7]
     assert capture_sizes([8, 2, 2, 64], [5]) == [2, 8, 64]
-    for buckets in ("sglnag", [], [0, 1], [1.5], [True], 8, None, {"a": 1}):
-        with pytest.raises(ConfigError):
-            capture_sizes(buckets, [4])
+
+
+@pytest.mark.parametrize("buckets", ["sglnag", [], [0, 1], [1.5], [True], 8, None, {"a": 1}])
+def test_refused_lists(buckets):
+    with pytest.raises(ConfigError):
+        capture_sizes(buckets, [4])
+
+
+@pytest.mark.parametrize(("raw", "bucket"), [(1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, None)])
+def test_the_smallest_bucket_that_holds_a_batch(raw, bucket):
+    assert bucket_of([1, 4, 8], raw) == bucket
+
+
+def test_no_graph_wastes_nothing():
+    assert usage([2], {5: 3}).padding_waste is None
+
+
+def test_exact_buckets_waste_nothing():
+    sizes = [3, 5, 3]
+    exact = usage(capture_sizes("exact", sizes), Counter(sizes))
+    assert (exact.padding_waste, exact.fallbacks) == (0, 0)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_usage_is_the_sum_over_calls(preset):
-    assert [bucket_of([1, 4, 8], raw) for raw in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
     draw = random.Random(preset)
     sizes = [draw.randint(1, 70) for _ in range(300)]
     captured = capture_sizes(preset, sizes)
@@ -58,5 +81,3 @@ def test_usage_is_the_sum_over_calls(preset):
         bucket - raw for bucket, raw in zip(taken, sizes, strict=True) if bucket
     )
     assert found.by_bucket == {bucket: taken.count(bucket) for bucket in captured}
-    assert preset != "exact" or (found.padding_waste, found.fallbacks) == (0, 0)
-    assert usage([2], {5: 3}).padding_waste is None, "no graph, no waste"

@@ -1,5 +1,7 @@
 """Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
 
+import pytest
+
 from effbench.environments import labelled, labels, names_by, short_names
 from effbench.labels import label_rows
 
@@ -21,8 +23,9 @@ def row(environment):
     }
 
 
-def test_the_shortest_telling_part():
-    for paths, names in (
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
         (["/venvs/a/bin/python", "/venvs/b/bin/python"], ["a", "b"]),
         (["/x/env/bin/python", "/y/env/bin/python"], ["x", "y"]),
         (["/usr/bin/python3.11", "/usr/bin/python3.12"], ["python3.11", "python3.12"]),
@@ -34,8 +37,10 @@ def test_the_shortest_telling_part():
         (["/repo", "/repo/src"], ["repo", "repo/src"]),
         (["/checkout/new", None, "/checkout/new"], ["new", "none", "new"]),
         ([], []),
-    ):
-        assert short_names(paths, "none") == names
+    ],
+)
+def test_the_shortest_telling_part(paths, names):
+    assert short_names(paths, "none") == names
 
 
 def test_labels_only_where_the_versions_do_not_tell():

@@ -49,7 +49,7 @@ class Case:
     ended after less time say nothing; `here`: the environment that results must resemble."""
 
     keys: frozenset[str]
-    metric: str
+    metric: str | None
     timeout_s: float
     here: Environment
 

@@ -86,11 +86,7 @@ class Composer:
         one value is needed.
         """
         words = [self.parse(text) for text in texts]
-        is_local = self.is_local and all(word.is_local for word in words)
-        choices = choices_in(words)
-        together = None if is_local else choices
-        if is_local and not self.local:
-            self.local.append(choices)  # it has every section of this job
+        together = self.choices_together(words)
         composed = self.composition(self.local[0] if together is None else together)
         words_of: dict[str, Words] = {str(name): () for name in composed}
         for word in words:
@@ -101,6 +97,16 @@ class Composer:
             related = tuple(word for other in sections for word in words_of[other])
             plain |= self.section(name, Scope(sections, related, together))
         return plain
+
+    def choices_together(self, words: Sequence[Word]) -> Words | None:
+        """Return the choices of a job if one of them may affect other sections than its own, else
+        None."""
+        choices = choices_in(words)
+        if not self.is_local or not all(word.is_local for word in words):
+            return choices
+        if not self.local:
+            self.local.append(choices)  # it has every section of this job
+        return None
 
     def related(
         self, name: str, words_of: Mapping[str, Words], together: Words | None

@@ -271,12 +271,7 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
     # password
     dropped = {*given, "db", *REMOVED}
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
-    for word in replayed:
-        if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():
-            where = f"sweep {sweep.id} began in {sweep.host.get('folder')}"
-            raise UsageError(
-                f"{word}: no such folder here; {where}: resume it there, or add --config-dir=DIR"
-            )
+    refuse_missing_folder(replayed, sweep)
     own = [word for word in words if key_of(word) != "resume"]
     together = [*replayed, *own, f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
@@ -298,6 +293,16 @@ def sweep_to_resume(reference: str | None, db: str) -> SweepInfo:
         again = f"run it again: effbench {shlex.join(sweep.command)}"
         raise UsageError(f"sweep {sweep.id} is a duet, which cannot be resumed; {again}")
     return sweep
+
+
+def refuse_missing_folder(words: Iterable[str], sweep: SweepInfo) -> None:
+    """Raise UsageError if the folder with YAML files of a sweep is not here."""
+    for word in words:
+        if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():
+            where = f"sweep {sweep.id} began in {sweep.host.get('folder')}"
+            raise UsageError(
+                f"{word}: no such folder here; {where}: resume it there, or add --config-dir=DIR"
+            )
 
 
 def refuse_shards(sweep: SweepInfo) -> None:

@@ -6,17 +6,20 @@ import effbench
 from effbench.store import Store
 
 
-def test_what_hydra_prints(cli):
-    for words, said in (
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         ("--hydra-help", ["Hydra"]),
         ("-c job bs=3 model=tiny", ["bs: 3", "name: tiny"]),
         ("bs=3 --multirun --cfg=job mode=default", ["bs: 3", "name: default"]),
         ("--version", [f"effbench {effbench.__version__}"]),
         ("-sc install=bash", ["hydra_bash_completion"]),
-    ):
-        done = cli.run(*words.split())
-        assert (done.code, done.err) == (0, ""), words
-        assert all(text in done.out for text in said), words
+    ],
+)
+def test_what_hydra_prints(cli, words, said):
+    done = cli.run(*words.split())
+    assert (done.code, done.err) == (0, "")
+    assert all(text in done.out for text in said)
     assert list(cli.folder.iterdir()) == []
 
 

@@ -45,20 +45,23 @@ def test_a_name_that_no_library_knows(cli):
     assert done.code == 2 and "'resnet5O': did you mean resnet50?" in done.err, done
 
 
-def test_a_setting_that_a_model_does_not_have_is_refused_before_a_trial(cli):
-    for words, reason in (
-        (("model=tiny", "model.module.widht=16"), "'model.module.widht': did you mean width?"),
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("model=tiny model.module.widht=16", "'model.module.widht': did you mean width?"),
         (
-            ("model=torchvision", "model.arch=resnet18", "model.module.layers=1"),
+            "model=torchvision model.arch=resnet18 model.module.layers=1",
             "resnet18 itself: model.kwargs.NAME=VALUE",
         ),
         (
-            ("model=transformers", "model.arch=gpt2", "model.module.layers=1"),
+            "model=transformers model.arch=gpt2 model.module.layers=1",
             "gpt2 itself: model.config.NAME=VALUE",
         ),
-    ):
-        done = cli.sweep(*words)
-        assert done.code == 2 and reason in done.err, done
+    ],
+)
+def test_a_setting_that_a_model_does_not_have_is_refused_before_a_trial(cli, words, reason):
+    done = cli.sweep(*words.split())
+    assert done.code == 2 and reason in done.err, done
     with Store.open(cli.db) as store:
         assert store.sweeps() == []
 

@@ -46,39 +46,47 @@ def leftovers():
     return [str(path) for path in Path().rglob(".*")]
 
 
-def test_only_an_earlier_output_is_replaced(two, effbench):
-    for words, form in [(words, form) for words, forms in FILES.items() for form in forms]:
-        command = [*words.split(), *(["--format", form] if form else [])]
-        Path("out").unlink(missing_ok=True)
-        Path("out").touch()  # as mktemp makes it
-        for _ in "twice":
-            assert effbench(*command, "--out", "out").code == 0, command
-        ours = Path("out").read_bytes()
-        Path("out").write_text(NOTES)
-        refused(effbench(*command, "--out", "out"), "out exists", "--force")
-        assert Path("out").read_text() == NOTES
-        assert effbench(*command, "--out", "out", "--force").code == 0
-        assert len(Path("out").read_bytes()) == pytest.approx(len(ours), abs=60)
-        why = "writes a SQLite file" if words == "export" and form else "database in use"
-        refused(effbench(*command, "--out", DB, "--force"), why)
+def options(form):
+    return ["--format", form] if form else []
+
+
+@pytest.mark.parametrize(
+    ("words", "form"), [(words, form) for words, forms in FILES.items() for form in forms]
+)
+def test_only_an_earlier_output_is_replaced(two, effbench, words, form):
+    command = [*words.split(), *options(form)]
+    out = Path("out")
+    out.touch()  # as mktemp makes it
+    for _ in "twice":
+        assert effbench(*command, "--out", "out").code == 0
+    ours = out.read_bytes()
+    out.write_text(NOTES)
+    refused(effbench(*command, "--out", "out"), "out exists", "--force")
+    assert out.read_text() == NOTES
+    assert effbench(*command, "--out", "out", "--force").code == 0
+    assert len(out.read_bytes()) == pytest.approx(len(ours), abs=60)
+    why = "writes a SQLite file" if words == "export" and form else "database in use"
+    refused(effbench(*command, "--out", DB, "--force"), why)
+    assert (Path(DB).read_bytes(), leftovers()) == (two, [])
+
+
+@pytest.mark.parametrize("words", ["claims", "report --format markdown"])
+def test_notes_of_the_user_are_not_replaced(two, effbench, words):
     Path("out").write_text(NOTES)
-    for command in (("claims",), ("report", "--format", "markdown")):
-        refused(effbench(*command, "--out", "out"), "out exists", "--force")
-        refused(effbench(*command, "--out", DB, "--force"), "database in use")
+    refused(effbench(*words.split(), "--out", "out"), "out exists", "--force")
+    refused(effbench(*words.split(), "--out", DB, "--force"), "database in use")
     assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
-    # nor files of the same format that others wrote
-    for text in (
-        '{"name": "app", "version": 1}',
-        "[1, 2]",
-        "a,b\n1,2\n",
-        "\n\n",
-        "<?xml?>\n<a/>",
-        "{",
-    ):
-        Path("out").write_text(text)
-        for form in ("csv", "json", "markdown"):
-            refused(effbench("show", "--format", form, "--out", "out"), "out exists")
-        assert Path("out").read_text() == text
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "markdown"])
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"],
+)
+def test_a_file_of_the_same_format_that_others_wrote_is_not_replaced(two, effbench, text, form):
+    Path("out").write_text(text)
+    refused(effbench("show", "--format", form, "--out", "out"), "out exists")
+    assert Path("out").read_text() == text
 
 
 @pytest.mark.parametrize("way", ["name", "symlink", "hard link"])
@@ -230,17 +238,23 @@ def test_a_folder_of_others_is_not_written(two, effbench):
     refused(effbench("report", "--out", "/"), "/ is not empty")
 
 
-def test_the_name_of_an_export_says_its_format(two, effbench):
-    refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
-    assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
-    for form, out, said in (
+@pytest.mark.parametrize(
+    ("form", "out", "said"),
+    [
         ("csv", "y.db", "y.db writes a SQLite file"),
         ("csv", "y.sqlite", "SQLite"),
         ("jsonl", "y.csv", ".csv is for csv, not jsonl"),
         ("csv", "y.jsonl.gz", ".jsonl is for jsonl, not csv"),
-    ):
-        refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
-        assert not Path(out).exists()
+    ],
+)
+def test_an_export_of_another_format_than_its_name_says(two, effbench, form, out, said):
+    refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
+    assert not Path(out).exists()
+
+
+def test_the_name_of_an_export_says_its_format(two, effbench):
+    refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
+    assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
     refused(
         effbench("export", "--whole", "--out", "y.csv.gz"),
         "writes a SQLite file: name it as in y.db",

@@ -234,10 +234,10 @@ REFUSED = (
 )
 
 
-def test_refused_before_anything_starts(cli):
-    for args, parts in REFUSED:
-        refused(cli.run(*args), *parts)
-        assert not cli.db.exists(), args
+@pytest.mark.parametrize(("args", "parts"), REFUSED, ids=lambda value: " ".join(value)[:50])
+def test_refused_before_anything_starts(cli, args, parts):
+    refused(cli.run(*args), *parts)
+    assert not cli.db.exists()
 
 
 @pytest.mark.parametrize(
@@ -283,29 +283,38 @@ def test_other_words_that_are_no_overrides(cli):
     refused(words, "cannot parse the override 'bs=(1'")
 
 
-def test_refused_once_the_modules_are_known(workshop):
-    """The database exists by then; no sweep does."""
-    for words, *parts in (
-        ([*CUSTOM, "model.module._target_=nothere.Net"], "no module named nothere"),
-        ([*CUSTOM, "model.module._target_=leaves.Net"], "leaves.Net", "exited with code 3"),
-        ([*CUSTOM, "model.module._target_=good.value"], "not callable"),
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([*CUSTOM, "model.module._target_=nothere.Net"], ["no module named nothere"]),
+        ([*CUSTOM, "model.module._target_=leaves.Net"], ["leaves.Net", "exited with code 3"]),
+        ([*CUSTOM, "model.module._target_=good.value"], ["not callable"]),
         (
             [*CUSTOM, "model.module._target_=good.Net,blocks.Net"],
-            "have the name Net",
-            "model.name=",
+            ["have the name Net", "model.name="],
         ),
-        (["model=tiny", "mode=eager", "mode.foo=1"], "mode eager has no setting 'foo'"),
-        (["model=tiny", "executor.gpus=[97]"], "executor.gpus names [97]"),
-        (["model=tiny", "device=cuda"], "device=cuda", "no GPU"),
+        (["model=tiny", "mode=eager", "mode.foo=1"], ["mode eager has no setting 'foo'"]),
+        (["model=tiny", "executor.gpus=[97]"], ["executor.gpus names [97]"]),
+        (["model=tiny", "device=cuda"], ["device=cuda", "no GPU"]),
         (
             ["model=tiny", "device=cpu", "protocol=advise", "protocol.eliminate=period_ms"],
-            "eliminate=period_ms needs CUDA",
+            ["eliminate=period_ms needs CUDA"],
         ),
-        (["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"], "device=cuda", "no GPU"),
-    ):
-        refused(workshop.sweep(*words, "db=refused.db"), *parts)
+        (
+            ["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"],
+            ["device=cuda", "no GPU"],
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:50],
+)
+def test_refused_once_the_modules_are_known(workshop, words, parts):
+    """The database exists by then; no sweep does."""
+    refused(workshop.sweep(*words, "db=refused.db"), *parts)
     with Store.open(workshop.folder / "refused.db") as store:
         assert store.sweeps() == []
+
+
+def test_cells_of_a_missing_device_are_unsupported(workshop):
     done = workshop.sweep("model=tiny", "mode=eager", "device=cpu,cuda", "db=two-devices.db")
     assert done.code == 0 and "1 ok, 1 unsupported of 2 cells" in done.out
 

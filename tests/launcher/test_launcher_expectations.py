@@ -17,8 +17,9 @@ from effbench.launcher.expectations import (
 from effbench.launcher.validation import validate
 
 
-def test_settings_of_every_type_say_what_they_take():
-    for name, expected in (
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
         ("bs", "a whole number of at least 1"),
         ("protocol.rounds", "a whole number from 1 to 10,000"),
         ("protocol.min_time_s", "a number of seconds, at least 0"),
@@ -30,8 +31,10 @@ def test_settings_of_every_type_say_what_they_take():
         ("protocol.eliminate", "one of latency_ms, period_ms, or null"),
         ("artifacts", "a list of trace, code, snapshot, graph"),
         ("shard", "text or null"),
-    ):
-        assert expectation(SETTINGS[name]) == expected
+    ],
+)
+def test_settings_of_every_type_say_what_they_take(name, expected):
+    assert expectation(SETTINGS[name]) == expected
 
 
 #: Settings whose examples are valid only together with others.
@@ -61,32 +64,62 @@ def test_the_example_of_every_setting_is_valid(name, compose):
         validate(composed, set(), [word])
 
 
-def test_values_out_of_bounds():
-    for name, good, bad in (
-        ("bs", (1, 2**31 - 1), (0, -1, 2**31)),
-        ("protocol.rounds", (1, 10_000), (0, 10_001)),
-        ("protocol.budget_s", (0.1, 1e12), (0, -1.0)),
-        ("protocol.min_time_s", (0, 0.0), (-0.1,)),
-        ("sweep.seed", (-5, 0), (2**31, -(2**31))),
-        ("model.tolerance", (None, 0.1), (0.0,)),
-        ("protocol.profile", (True, False), ()),
-        ("mode", ({}, 5), ()),
-    ):
-        for value in good:
-            check_bounds(name, value)
-        for value in bad:
-            with pytest.raises(ConfigError, match=f"{name}: expected a .* got .* Example: {name}="):
-                check_bounds(name, value)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bs", 1),
+        ("bs", 2**31 - 1),
+        ("protocol.rounds", 1),
+        ("protocol.rounds", 10_000),
+        ("protocol.budget_s", 0.1),
+        ("protocol.budget_s", 1e12),
+        ("protocol.min_time_s", 0),
+        ("sweep.seed", -5),
+        ("model.tolerance", None),
+        ("protocol.profile", True),
+        ("mode", {}),
+        ("mode", 5),
+    ],
+)
+def test_values_within_their_bounds(name, value):
+    check_bounds(name, value)
 
 
-def test_values_as_they_were_typed():
-    for value, text in (
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bs", 0),
+        ("bs", -1),
+        ("bs", 2**31),
+        ("protocol.rounds", 0),
+        ("protocol.rounds", 10_001),
+        ("protocol.budget_s", 0),
+        ("protocol.budget_s", -1.0),
+        ("protocol.min_time_s", -0.1),
+        ("sweep.seed", 2**31),
+        ("sweep.seed", -(2**31)),
+        ("model.tolerance", 0.0),
+    ],
+)
+def test_values_out_of_bounds(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: expected a .* got .* Example: {name}="):
+        check_bounds(name, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
         ("one", "'one'"),
         ("", "''"),
         ("1.5", "1.5"),
         ("null", "null"),
         ("[a]", "[a]"),
         ("1e5", "1e5"),
-    ):
-        assert as_typed(value) == text
+    ],
+)
+def test_values_as_they_were_typed(value, text):
+    assert as_typed(value) == text
+
+
+def test_no_setting_has_no_error():
     assert wrong_value("nothing", "1") is None
