@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from effbench.cell import LATER_NUMERICS, Cell
 
@@ -59,6 +58,10 @@ _COVERED = frozenset(
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
 _SCALARS = frozenset({type(None), str, int, float, bool})
+#: Dotted path -> value of the parameters of a cell.
+Parameters = dict[str, Hashable]
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass
@@ -75,23 +78,36 @@ class LabelledRow:
     swept: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def status(self) -> str:
+        return str(self.source["status"])
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def reason(self) -> str | None:
+        """Why the result is not ok, or what is remarkable about it."""
+        reason = self.source.get("reason")
+        return None if reason is None else str(reason)
+
+    @property
     def case(self) -> str:
         """All labels except bs on one line: the name of a curve over bs."""
         return self.curve("bs")
 
     def curve(self, axis: str) -> str:
         """Return all labels except this one on one line: the name of a curve over it."""
-        extra = [
-            f"{name}={value}"
-            for name, value in self.labels.items()
-            if name not in ("model", axis) and value not in (ABSENT, None)
-        ]
-        return " · ".join([str(self.labels["model"]), *extra])
+        words = [str(self.labels["model"])]
+        for name, value in self.labels.items():
+            if name not in ("model", axis) and value not in (ABSENT, None):
+                words.append(f"{name}={value}")
+        return " · ".join(words)
 
     def number(self, label: str) -> float:
         """Return the number that a label has in this row; NaN if it has none."""
         try:
-            return float(self.labels.get(label))
+            return float(self.labels.get(label, math.nan))
         except (TypeError, ValueError):
             return math.nan
 
@@ -105,74 +121,53 @@ class LabelledRow:
     def name(self) -> str:
         """All labels and the mode on one line: `Net how=fast bs=2 default (fullgraph=True)
         float32`."""
-        extra = [
-            f"{short_label(name)}={value}"
-            for name, value in self.labels.items()
-            if name not in ("model", "bs", "dtype") and value != ABSENT
-        ]
-        words = [
-            self.labels["model"],
-            *extra,
-            f"bs={self.labels['bs']}",
-            self.mode,
-            self.source.get("dtype"),
-        ]
+        words = [self.labels["model"]]
+        for name, value in self.labels.items():
+            if name not in ("model", "bs", "dtype") and value != ABSENT:
+                words.append(f"{short_label(name)}={value}")
+        words += [f"bs={self.labels['bs']}", self.mode, self.source.get("dtype")]
         return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
 
 
 def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     """Return rows of the view with labels, so that no two rows have the same labels and mode. They
     are sorted by model and further labels in order of first appearance, then by bs."""
-    labelled = _labelled(rows)
+    labelled = _Labeller.of(rows).label()
     first: dict[tuple[str, Any], int] = {}
     for row in labelled:
         for item in row.labels.items():
             first.setdefault(item, len(first))
 
     def rank(row: LabelledRow) -> list[int]:
+        ranks = [first[name, value] for name, value in row.labels.items() if name != "bs"]
         bs = row.labels["bs"]
-        return [
-            *(first[item] for item in row.labels.items() if item[0] != "bs"),
-            -1 if bs is None else bs,
-        ]
+        return [*ranks, -1 if bs is None else bs]
 
     return sorted(labelled, key=rank)
 
 
-def short_label(label: str) -> str:
-    return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
-
-
-def axis_of(rows: Sequence[LabelledRow]) -> str:
-    """Return the label for the x axis of figures: the rate if all requests arrive at one and
-    several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
-    all rows have a number."""
-    rates = {row.number(_RATE) for row in rows}
-    # bs is the largest batch that the server takes
-    if len(rates) > 1 and all(map(math.isfinite, rates)):
-        return _RATE
-    if len({row.labels["bs"] for row in rows}) > 1:
-        return "bs"
-    best, most = "bs", 1
-    for label in rows[0].labels if rows else ():
-        numbers = {row.number(label) for row in rows}
-        if len(numbers) > most and all(map(math.isfinite, numbers)):
-            best, most = label, len(numbers)
-    return best
-
-
 def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a unique name for each row."""
-    return [row.name for row in _labelled(rows)]
+    return [row.name for row in _Labeller.of(rows).label()]
+
+
+def swept_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the swept parameters that are no columns of the view: name in overrides -> the value
+    of each row, in the order of the rows; None for rows without the parameter."""
+    labelled = _Labeller.of(rows).label()
+    names = dict.fromkeys(name for row in labelled for name in row.swept)
+    return {name: [row.swept.get(name) for row in labelled] for name in names}
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return a row of the view for a cell."""
-    row = {name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")}
     return {
         "model": cell.model_name,
         "mode": cell.mode_name,
-        **row,
+        "bs": cell.bs,
+        "dtype": cell.dtype,
+        "phase": cell.phase,
+        "device": cell.device,
         "params": cell.params(),
         "cell_key": cell.key,
     }
@@ -184,95 +179,204 @@ def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
     return dict(zip(distinct, row_names(distinct.values()), strict=True))
 
 
-def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """Return the rows with labels, in their order. NaN and infinity become None."""
-    rows = [
-        {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in row.items()
-        }
-        for row in rows
-    ]
-    params = [OMITTED | flatten(row.get("params") or {}) for row in rows]
-    unusual = {"phase"} if any(row.get("phase") not in (None, "inference") for row in rows) else ()
-    columns = [
-        name for name in COLUMNS if name in unusual or _varies(row.get(name) for row in rows)
-    ]
-    labels = [{name: override_text(row.get(name)) for name in ("model", *columns)} for row in rows]
-    modes, sizes = [override_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
-    groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
-    for label, mode, values in zip(labels, modes, params, strict=True):
-        groups[mode, *label.values()].append(values)
-    # parameters that vary among rows with the same model, mode and columns: mode settings, and all
-    # others
-    of_mode: dict[str, set[str]] = defaultdict(set)
-    others: set[str] = set()
-    for (mode, *_), members in groups.items():
-        for path in {path for values in members for path in values} - _COVERED - others:
-            if _varies(values.get(path) for values in members):
-                (of_mode[mode] if path.startswith("mode.") else others).add(path)
-    # those that differ only between modes, as after `exclude`; but variables may belong to a mode
-    points: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
-    for label, bs, values in zip(labels, sizes, params, strict=True):
-        points[(*label.values(), bs, *(values.get(path) for path in sorted(others)))].append(values)
-    for members in points.values():
-        for path in {path for values in members for path in values} - _COVERED - others:
-            if not path.startswith(("mode.", "env.")) and _varies(
-                values.get(path) for values in members
-            ):
-                others.add(path)
-    always = [path for path in _ALWAYS if any(path in values for values in params)]
-    # the length of the cache follows the prompt, not the other way round
-    known = [
-        (*label.values(), bs, *(override_text(values.get(path)) for path in always))
-        for label, bs, values in zip(labels, sizes, params, strict=True)
-    ]
-    paths = [*_undetermined(others, known, params), *always]
-    for label, values in zip(labels, params, strict=True):
-        label |= {
-            "stream" if path == _STREAM else path: override_text(values.get(path)) for path in paths
-        }
-    names = []
-    for mode, values in zip(modes, params, strict=True):
-        settings = [
-            f"{path.removeprefix('mode.')}={override_text(values[path])}"
-            for path in sorted(of_mode[mode] & values.keys())
-            if values[path] is not None
-        ]
-        names.append(f"{mode} ({', '.join(settings)})" if settings else mode)
-    for name in _FALLBACKS:
-        points = {
-            (*label.values(), *point) for label, *point in zip(labels, sizes, names, strict=True)
-        }
-        if len(points) < len(rows) and _varies(row.get(name) for row in rows):
-            labels = [
-                label | {name: override_text(row.get(name))}
-                for label, row in zip(labels, rows, strict=True)
-            ]
-    labelled = []
-    for label, bs, name, mode, row, values in zip(
-        labels, sizes, names, modes, rows, params, strict=True
-    ):
-        swept = {"stream" if path == _STREAM else path: values.get(path) for path in paths}
-        swept |= {path: values.get(path) for path in sorted(of_mode[mode])}
-        swept |= {name: row[name] for name in _OF_INTERPRETERS if name in columns}
-        labelled.append(
-            LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row, swept)
+def short_label(label: str) -> str:
+    return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
+
+
+def axis_of(rows: Sequence[LabelledRow]) -> str:
+    """Return the label for the x axis of figures: the rate if all requests arrive at one and
+    several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
+    all rows have a number."""
+    # bs is the largest batch that the server takes
+    if _count_numbers(rows, _RATE) > 1:
+        return _RATE
+    if len({row.labels["bs"] for row in rows}) > 1:
+        return "bs"
+    best, most = "bs", 1
+    for label in rows[0].labels if rows else ():
+        numbers = _count_numbers(rows, label)
+        if numbers > most:
+            best, most = label, numbers
+    return best
+
+
+def _count_numbers(rows: Sequence[LabelledRow], label: str) -> int:
+    """Return how many numbers a label has; 0 if a row has none."""
+    numbers = {row.number(label) for row in rows}
+    return len(numbers) if all(map(math.isfinite, numbers)) else 0
+
+
+# --- finding the labels ---
+
+
+@dataclass
+class _Labeller:
+    """Rows of the view with what is known of each: its parameters, and its labels so far."""
+
+    rows: list[dict[str, Any]]
+    params: list[Parameters]
+    labels: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> _Labeller:
+        finite = [_without_infinities(row) for row in rows]
+        params = [OMITTED | flatten(row.get("params") or {}) for row in finite]
+        return cls(finite, params, [{"model": override_text(row.get("model"))} for row in finite])
+
+    def label(self) -> list[LabelledRow]:
+        """Return the rows with labels, in their order. NaN and infinity become None."""
+        columns = self._varying_columns()
+        self._add(columns, self.rows)
+        settings, others = self._swept_paths()
+        always = [path for path in _ALWAYS if any(path in values for values in self.params)]
+        paths = [*self._undetermined(others, always), *always]
+        self._add(paths, self.params)
+        modes = self._names_of_modes(settings)
+        for name in _FALLBACKS:
+            points = zip(map(_point, self.labels), self._sizes(), modes, strict=True)
+            if len(set(points)) < len(self.rows) and _varies(row.get(name) for row in self.rows):
+                self._add([name], self.rows)
+        labelled = []
+        for index, row in enumerate(self.rows):
+            base_mode = override_text(row.get("mode"))
+            swept = {_label_of(path): self.params[index].get(path) for path in paths}
+            for path in sorted(settings.get(base_mode, ())):
+                swept[path] = self.params[index].get(path)
+            swept |= {name: row[name] for name in _OF_INTERPRETERS if name in columns}
+            bs = row.get("bs")
+            labels = {**self.labels[index], "bs": None if bs is None else int(bs)}
+            labelled.append(LabelledRow(labels, modes[index], base_mode, row, swept))
+        return labelled
+
+    def _add(self, names: Iterable[str], sources: Sequence[Mapping[str, Any]]) -> None:
+        """Add labels with the values of these columns or paths."""
+        for name in names:
+            for labels, source in zip(self.labels, sources, strict=True):
+                labels[_label_of(name)] = override_text(source.get(name))
+
+    def _sizes(self) -> Iterator[Any]:
+        return (row.get("bs") for row in self.rows)
+
+    def _varying_columns(self) -> list[str]:
+        """Return the columns that are labels. The phase is one if it is not always inference."""
+        columns = []
+        for name in COLUMNS:
+            values = [row.get(name) for row in self.rows]
+            is_unusual = name == "phase" and not {*values} <= {None, "inference"}
+            if is_unusual or _varies(values):
+                columns.append(name)
+        return columns
+
+    def _swept_paths(self) -> tuple[dict[str, set[str]], set[str]]:
+        """Return the settings that vary within each mode, and all other parameters that vary."""
+        settings: dict[str, set[str]] = {}
+        others: set[str] = set()
+        modes = [override_text(row.get("mode")) for row in self.rows]
+        # among rows with the same model, mode and columns
+        alike = zip(modes, map(_point, self.labels), strict=True)
+        for (mode, _), members in self._params_by(alike).items():
+            for path in _varying_paths(members, others):
+                if path.startswith("mode."):
+                    settings.setdefault(mode, set()).add(path)
+                else:
+                    others.add(path)
+        # those that differ only between modes, as after `exclude`; but variables may belong to a
+        # mode
+        known = sorted(others)
+        values = [_point({path: params.get(path) for path in known}) for params in self.params]
+        points = zip(map(_point, self.labels), self._sizes(), values, strict=True)
+        for members in self._params_by(points).values():
+            for path in _varying_paths(members, others):
+                if not path.startswith(("mode.", "env.")):
+                    others.add(path)
+        return settings, others
+
+    def _params_by(self, keys: Iterable[Key]) -> dict[Key, list[Parameters]]:
+        """Return key -> parameters of the rows with this key."""
+        groups: dict[Key, list[Parameters]] = {}
+        for key, params in zip(keys, self.params, strict=True):
+            groups.setdefault(key, []).append(params)
+        return groups
+
+    def _undetermined(self, paths: Iterable[str], always: Sequence[str]) -> list[str]:
+        """Return the paths that distinguish rows beyond the labels, bs and the paths `always`,
+        which excludes a cache size that follows bs or a shape that follows a width. Arguments of
+        the module are tried first, because inputs refer to them; and the length of a cache follows
+        the prompt, not the other way round."""
+        known: list[tuple[Hashable, ...]] = list(
+            zip(map(_point, self.labels), self._sizes(), strict=True)
         )
-    return labelled
+        for path in always:
+            known = self._extended(known, path)
+        kept = []
+        for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
+            more = self._extended(known, path)
+            if len(set(more)) > len(set(known)):
+                kept.append(path)
+                known = more
+        return sorted(kept)
+
+    def _extended(self, known: list[tuple[Hashable, ...]], path: str) -> list[tuple[Hashable, ...]]:
+        """Return the known keys with the text of a parameter."""
+        texts = (override_text(params.get(path)) for params in self.params)
+        return [(*key, text) for key, text in zip(known, texts, strict=True)]
+
+    def _names_of_modes(self, settings: Mapping[str, set[str]]) -> list[str]:
+        """Return the name of each row's mode with its settings that vary."""
+        names = []
+        for row, params in zip(self.rows, self.params, strict=True):
+            mode = override_text(row.get("mode"))
+            texts = []
+            for path in sorted(settings.get(mode, ())):
+                if params.get(path) is not None:
+                    texts.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
+            names.append(f"{mode} ({', '.join(texts)})" if texts else mode)
+        return names
 
 
-def swept_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the swept parameters that are no columns of the view: name in overrides -> the value
-    of each row, in the order of the rows; None for rows without the parameter."""
-    labelled = _labelled(rows)
-    names = dict.fromkeys(name for row in labelled for name in row.swept)
-    return {name: [row.swept.get(name) for row in labelled] for name in names}
+def _without_infinities(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which NaN and infinity are None."""
+    finite = dict(row)
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            finite[key] = None
+    return finite
 
 
-def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
+def _label_of(path: str) -> str:
+    return "stream" if path == _STREAM else path
+
+
+def _point(labels: Mapping[str, Hashable]) -> tuple[Hashable, ...]:
+    return tuple(labels.values())
+
+
+def _varying_paths(members: Sequence[Parameters], known: Iterable[str]) -> Iterator[str]:
+    """Yield the paths, except `known` ones, whose values differ among these parameters."""
+    if len(members) < 2:
+        return
+    for path in set().union(*members) - _COVERED - set(known):
+        if _varies(values.get(path) for values in members):
+            yield path
+
+
+def _varies(values: Iterable[Any]) -> bool:
+    return len({override_text(value) for value in values}) > 1
+
+
+def override_text(value: Any) -> str:
+    """Return a value as an override spells it."""
+    if value is None:
+        return ABSENT
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- helpers for rows and parameters ---
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return key -> its items, both in order of appearance."""
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
@@ -283,7 +387,7 @@ def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
     name."""
     rank = {name: index for index, name in enumerate(MODES)}
 
-    def place(mode: tuple[str, str]) -> tuple:
+    def place(mode: tuple[str, str]) -> tuple[int, list[str | float], list[str | float], str]:
         name, base = mode
         return rank.get(base, len(MODES)), natural(base), natural(name), name
 
@@ -295,55 +399,27 @@ def natural(name: str) -> list[str | float]:
     return [float(part) if index % 2 else part for index, part in enumerate(_NUMBER.split(name))]
 
 
-def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
+def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:
     """Return dotted path -> value of nested mappings. Lists of mappings with a `name` (a model's
     inputs) are treated as mappings by name; other lists become JSON text."""
-    flat: dict[str, Hashable] = {}
+    flat: Parameters = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
         if type(item) in _SCALARS:  # most values; `isinstance` is slower
             flat[path] = item
             continue
-        if (
-            isinstance(item, list)
-            and item
-            and all(isinstance(part, Mapping) and "name" in part for part in item)
-        ):
-            item = {
-                str(part["name"]): {name: inner for name, inner in part.items() if name != "name"}
-                for part in item
-            }
-        if type(item) is dict or isinstance(item, Mapping):
+        if isinstance(item, list) and item and all(map(_is_named, item)):
+            item = {str(part["name"]): _without_name(part) for part in item}
+        if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
         else:
-            flat[path] = (json.dumps(item) if item else "[]") if isinstance(item, list) else item
+            flat[path] = json.dumps(item) if isinstance(item, list) else item
     return flat
 
 
-def _undetermined(
-    paths: set[str], known: list[tuple], params: list[dict[str, Hashable]]
-) -> list[str]:
-    """Return the paths that distinguish rows beyond the `known` labels, which excludes a cache size
-    that follows bs or a shape that follows a width. Arguments of the module are tried first,
-    because inputs refer to them."""
-    kept = []
-    for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
-        more = [
-            (*before, override_text(values.get(path)))
-            for before, values in zip(known, params, strict=True)
-        ]
-        if len(set(more)) > len(set(known)):
-            kept.append(path)
-            known = more
-    return sorted(kept)
+def _is_named(part: object) -> bool:
+    return isinstance(part, Mapping) and "name" in part
 
 
-def _varies(values: Iterable[Any]) -> bool:
-    return len({override_text(value) for value in values}) > 1
-
-
-def override_text(value: Any) -> str:
-    """Return a value as an override spells it."""
-    return (
-        str(value).lower() if isinstance(value, bool) else ABSENT if value is None else str(value)
-    )
+def _without_name(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: inner for name, inner in part.items() if name != "name"}

@@ -4,15 +4,19 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich.console
 from rich import markup
 from rich.console import ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table as RichTable
 
 from effbench.printable import printable
+
+if TYPE_CHECKING:
+    from effbench.table import Table
 
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
@@ -35,34 +39,28 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Any, **form: bool) -> None:
-        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If
-        words would break, such as ids that are to be copied, wide columns move below their rows."""
-        drawn = table.rich(width=self.width, **form)
-        if Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width:
-            is_wide = any(column.wide for column in table.columns)
-            drawn = (
-                table.split(self.width)
-                if is_wide
-                else table.rich(width=self.width, breaks=True, **form)
-            )
+    def print_table(self, table: Table, *, lines: bool = False) -> None:
+        """Print a table, in its narrow form if it does not fit; `lines`: draw borders."""
+        drawn = table.rich(lines=lines)
+        if self._widths_of(drawn).minimum > self.width:
+            drawn = table.rich(stacked=True)
         self.print(drawn)
 
-    def fitted(self, table: Any) -> RenderableType | None:
-        """Return the first form of a `table.Table` that the console is wide enough for: second
-        lines in brackets, second lines below the first, the same without borders and at last with
-        narrow gaps. None if none fits."""
-        unbounded = self.options.update(max_width=10_000)
-        forms = (
-            {"lines": True},
-            {"lines": True, "stacked": True},
-            {"stacked": True},
-            {"stacked": True, "gap": 1},
-        )
-        drawn = (table.rich(width=self.width, **form) for form in forms)
-        return next(
-            (it for it in drawn if Measurement.get(self, unbounded, it).maximum <= self.width), None
-        )
+    def fitted(self, table: Table) -> RenderableType | None:
+        """Return the first form of a table that the console is wide enough for without wrapping:
+        with borders and second lines in brackets, with second lines below the first, or without
+        borders. None if none fits."""
+        for form in (
+            table.rich(lines=True),
+            table.rich(lines=True, stacked=True),
+            table.rich(stacked=True),
+        ):
+            if self._widths_of(form).maximum <= self.width:
+                return form
+        return None
+
+    def _widths_of(self, drawn: RichTable) -> Measurement:
+        return Measurement.get(self, self.options.update(max_width=10_000), drawn)
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

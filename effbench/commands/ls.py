@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
-from operator import itemgetter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import cell_row, label_rows, row_names
+from effbench.labels import cell_row, grouped, label_rows, row_names
 from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.report.marks import is_marked, signed
@@ -28,8 +27,18 @@ HELP = (
     "List the sweeps in the database, or the planned cells, failed results or artifacts of one"
     " sweep."
 )
-#: Returns the cell key and environment id of a result or a trial.
-unit_of = itemgetter("cell_key", "environment_id")
+
+
+class Unit(NamedTuple):
+    """What has one result: a cell in an environment."""
+
+    cell_key: str
+    environment_id: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Unit:
+        """Return the unit of a result or a trial."""
+        return cls(row["cell_key"], row["environment_id"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,19 +90,21 @@ def print_table(
     terminal().print_table(Table.of(columns, rows))
 
 
-def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
-    """Return (cell key, environment id) -> unique name for every planned cell, once for each
-    environment that it was planned for or ran in. The environment id is "" if no environment is
-    known."""
-    ran = (row["id"] for row in store.environments_of(sweep.id))
+def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
+    """Return the unique name of every planned cell, once for each environment that it was planned
+    for or ran in. The environment id is "" if no environment is known."""
+    ran = [row["id"] for row in store.environments_of(sweep.id)]
     ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
     environments = {row["id"]: row for row in store.environments(ids)}
     added = labels(environments.values())
+    known = [key for key in ids if key in environments]
     rows = {}
     for cell in store.planned(sweep.id):
-        for key in [key for key in ids if key in environments] or [""]:
-            place = {name: environments[key][name] for name in TELLING} | added[key] if key else {}
-            rows[cell.key, key] = {**cell_row(cell), **place, "environment_id": key}
+        for key in known or [""]:
+            row = {**cell_row(cell), "environment_id": key}
+            if key:
+                row |= {name: environments[key][name] for name in TELLING} | added[key]
+            rows[Unit(cell.key, key)] = row
     return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
@@ -101,20 +112,17 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     """Print each cell's files, and the artifacts that it could not write, with the reason."""
     names = names_of(store, sweep)
     # only the last attempt of a round still has its files
-    kinds = {"artifacts", "artifact_notes"}
-    last = {
-        unit_of(trial): trial["extra"]
-        for trial in store.trials(sweep.id)
-        if kinds & trial["extra"].keys()
-    }
+    last = {}
+    for trial in store.trials(sweep.id):
+        if {"artifacts", "artifact_notes"} & trial["extra"].keys():
+            last[Unit.of(trial)] = trial["extra"]
     rows = []
     for unit, extra in last.items():
-        for path in (folder / name for name in extra.get("artifacts", ())):
-            rows.append((names[unit], f"{path}{'' if path.is_file() else ' (gone)'}"))
-        rows += [
-            (names[unit], f"no {kind}: {why}")
-            for kind, why in extra.get("artifact_notes", {}).items()
-        ]
+        for name in extra.get("artifacts", ()):
+            path = folder / name
+            rows.append((names[unit], str(path) if path.is_file() else f"{path} (gone)"))
+        for kind, why in extra.get("artifact_notes", {}).items():
+            rows.append((names[unit], f"no {kind}: {why}"))
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
@@ -124,26 +132,27 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
 
 def print_sweeps(store: Store) -> None:
     store.find_sweep("last")  # raises NothingFoundError for an empty database
-    # sweep id -> its baseline names, in order and without duplicates
-    baselines: dict[str, dict[str, None]] = {}
-    for baseline in store.baselines():
-        baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
-    rows = [
-        (
-            sweep.id,
-            sweep.name,
-            ", ".join(baselines.get(sweep.id, ())),
-            str(sweep.started_at)[:19],
-            sweep.state + ", imported" * (sweep.imported_at is not None),
-            sweep.protocol.get("name", ""),
-            sweep.cells,
-            sweep.trials,
-            ", ".join(f"{number} {status}" for status, number in sweep.statuses.items()),
-            sweep.label,
+    baselines = grouped(store.baselines(), lambda baseline: baseline.sweep_id)
+    rows = []
+    for sweep in store.sweeps():
+        names = dict.fromkeys(baseline.name for baseline in baselines.get(sweep.id, ()))
+        imported = ", imported" if sweep.imported_at is not None else ""
+        statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
+        rows.append(
+            (
+                sweep.id,
+                sweep.name,
+                ", ".join(names),
+                f"{sweep.started_at:%Y-%m-%d %H:%M:%S}",
+                sweep.state + imported,
+                sweep.protocol.get("name", ""),
+                sweep.cells,
+                sweep.trials,
+                ", ".join(statuses),
+                sweep.label,
+            )
         )
-        for sweep in store.sweeps()
-    ]
-    names = (
+    headings = (
         "sweep",
         "name",
         "baseline",
@@ -155,28 +164,31 @@ def print_sweeps(store: Store) -> None:
         "statuses",
         "label",
     )
-    print_table(names, rows, wide=("name", "baseline", "protocol", "statuses", "label"))
+    print_table(headings, rows, wide=("name", "baseline", "protocol", "statuses", "label"))
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
-    results = {unit_of(row): row for row in store.results(sweep.id)}
-    names, rows = names_of(store, sweep), []
-    under = {
-        row["id"]: interpreter_of(row)
-        for row in store.environments({key for _, key in names if key})
-    }
-    shown = {(cell_key, under[key]) for cell_key, key in results}
+    results = {Unit.of(row): row for row in store.results(sweep.id)}
+    names = names_of(store, sweep)
+    known = store.environments({unit.environment_id for unit in names if unit.environment_id})
+    interpreters = {row["id"]: interpreter_of(row) for row in known}
+
+    def place(unit: Unit) -> tuple[str, tuple[str | None, ...] | None]:
+        return unit.cell_key, interpreters.get(unit.environment_id)
+
+    shown = set(map(place, results))
+    rows = []
     for unit, name in names.items():
-        row, place = results.get(unit), (unit[0], under.get(unit[1]))
-        if row is None and place in shown:
+        row = results.get(unit)
+        if row is None and place(unit) in shown:
             continue
-        shown.add(place)
-        latency = (
-            signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row)) if row else ""
-        )
-        measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
-        rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
+        shown.add(place(unit))
+        facts: tuple[Any, ...] = ("not run yet", 0, "")
+        if row is not None:
+            latency = METRICS["latency_ms"].format(row["latency_ms"])
+            facts = (row["status"], row["trials"], signed(latency, is_marked(row)))
+        rows.append((unit.cell_key[:12], name, devices[unit.cell_key], *facts))
     print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
     note = marks_note(label_rows(rows_of(store, sweep)))
     if note:
@@ -187,34 +199,31 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     rows = rows_of(store, sweep)
+    names = row_names(rows)
     failed = [
-        (row, name)
-        for row, name in zip(rows, row_names(rows), strict=True)
-        if row["status"] != Status.OK
+        (row, name) for row, name in zip(rows, names, strict=True) if row["status"] != Status.OK
     ]
-    console = terminal()
     if not failed:
-        console.print(
-            f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok", highlight=False
-        )
-        return
-    if not traceback:
-        print_table(
-            ("status", "cell", "reason"),
-            [(row["status"], name, row["reason"]) for row, name in failed],
-        )
-        return
-    last = {
-        unit_of(trial): trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK
-    }
-    for row, name in failed:
-        trial = last[unit_of(row)]
-        text = (
-            trial["extra"].get("traceback")
-            or trial["extra"].get("log")
-            or "no traceback and no output recorded"
-        )
+        text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
+        terminal().print(text, highlight=False)
+    elif traceback:
+        print_tracebacks(store, sweep, {Unit.of(row): name for row, name in failed})
+    else:
+        texts = [(row["status"], name, row["reason"]) for row, name in failed]
+        print_table(("status", "cell", "reason"), texts)
+
+
+def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[Unit, str]) -> None:
+    """Print the reason and the traceback of the last failed trial of each result, or the end of its
+    output."""
+    trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
+    last = {Unit.of(trial): trial for trial in trials}
+    console = terminal()
+    for unit, name in failed.items():
+        trial = last[unit]
+        extra = trial["extra"]
         head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
         console.print_line(f"{head}: {escape(trial['reason'] or '')}")
+        text = extra.get("traceback") or extra.get("log") or "no traceback and no output recorded"
         for line in str(text).splitlines():
             console.print_line(f"    {escape(line)}")

@@ -147,7 +147,7 @@ def show(console: Console, done: Run) -> None:
         if rows.empty:  # its sweeps do not apply to this machine
             continue
         try:
-            drawn = pivot_table(table, rows).rich(width=console.width, breaks=True)
+            drawn = pivot_table(table, rows).rich()
         except Exception as error:  # the user's function may raise anything
             done.mistakes.append(
                 f"{done.experiment.path}: table {table.title!r}: {describe(error)}"

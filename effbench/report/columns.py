@@ -54,7 +54,7 @@ def interval_text(name: str, row: Mapping[str, Any]) -> str:
     """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty without one."""
     if name not in INTERVALS:
         return ""
-    low, high = map(row.get, INTERVALS[name])
-    if is_missing(low) or is_missing(high) or not low < high:
+    low, high = (row.get(bound) for bound in INTERVALS[name])
+    if low is None or high is None or not low < high:  # unknown values are NaN in a frame
         return ""
     return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"

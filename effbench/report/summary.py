@@ -11,17 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from effbench.cell import SEVERITY, Status
+from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
-from effbench.labels import LabelledRow, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS, change_text
+from effbench.labels import LabelledRow, flatten, grouped, mode_order
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, change_text
 from effbench.report import marks
 from effbench.report.colors import glyph_of
+from effbench.report.columns import value_text
 from effbench.report.marks import is_marked, signed
 from effbench.report.reasons import undecided
-from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of
+from effbench.report.tables import UNCLEAR, Row, SpeedupTable, log_of
 from effbench.stats.intervals import (
     CLEAR,
     Interval,
@@ -36,6 +37,7 @@ from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
+    from effbench.comparison.verdicts import Change
     from effbench.report.data import Changes, DeviceSweep
 
 #: Most changes shown in a summary.
@@ -54,14 +56,14 @@ def severity(status: str) -> int:
 
 def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
     """Return status -> number of results, the worst status first."""
-    counts = Counter(str(row.source["status"]) for row in rows)
+    counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in sorted(counts, key=severity)}
 
 
 def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     """Return the results that are not ok, the worst status first."""
-    bad = (row for row in rows if row.source["status"] != Status.OK)
-    return sorted(bad, key=lambda row: severity(row.source["status"]))
+    bad = [row for row in rows if not row.is_ok]
+    return sorted(bad, key=lambda row: severity(row.status))
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
@@ -69,52 +71,71 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     (model × batch size) with several ok modes, and its mean speedup."""
     if not any(mode.scores["speedup"].passed for mode in modes):
         return "No result of this sweep is ok."
-    if len({mode.mode for mode in modes}) < 2:
-        return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
-    if not any(row.best for row in table.rows):
-        return undecided(table.rows).capitalize()
     means = {mode.mode: mode for mode in modes}
+    if len(means) < 2:
+        return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
+    decided = [row for row in table.rows if row.best]
+    if not decided:
+        return undecided(table.rows).capitalize()
     sentences, points = [], "points (model × batch size)"
-    for metric in dict.fromkeys(row.metric for row in table.rows if row.best):
-        rows = [row for row in table.rows if row.best and row.metric == metric]
-        scores = {name: mode.scores[metric] for name, mode in means.items()}
-        wins = Counter(row.winner for row in rows)
-        ties = wins.pop(None, 0)
-        text = f"no mode wins any of {len(rows)} {points}"
-        if wins:
-            best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
-            also = f", {ties} {'is a tie' if ties == 1 else 'are ties'}" if ties else ""
-            text = f"{best} wins {wins[best]} of {len(rows)} {points}"
-            if equal := [mode for mode in wins if wins[mode] == wins[best] and mode != best]:
-                text += f", as many as {' and '.join(equal)}"
-            text += also
-            if not means[best].group and scores[best].value and scores[best].clear:
-                text += f"; its mean speedup is {score_text(scores[best])}"
-        sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")
+    for metric, rows in grouped(decided, attrgetter("metric")).items():
+        conclusion = _conclusion(rows, metric, means, points)
+        sentences.append(f"{rows[0].quantity.capitalize()}: {conclusion}.")
         points = "points"
     return " ".join(sentences)
 
 
+def _conclusion(
+    rows: Sequence[Row], metric: str, means: Mapping[str, ModeSummary], points: str
+) -> str:
+    """Return which mode wins most of the decided rows of a metric: `default wins 5 of 9 points, 2
+    are ties; its mean speedup is 1.30×`."""
+    wins = Counter(row.winner for row in rows if row.winner is not None)
+    if not wins:
+        return f"no mode wins any of {len(rows)} {points}"
+    scores = {name: mode.scores[metric] for name, mode in means.items()}
+    best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
+    text = f"{best} wins {wins[best]} of {len(rows)} {points}"
+    equal = [mode for mode in wins if wins[mode] == wins[best] and mode != best]
+    if equal:
+        text += f", as many as {' and '.join(equal)}"
+    ties = len(rows) - wins.total()
+    if ties:
+        text += f", {ties} {'is a tie' if ties == 1 else 'are ties'}"
+    if not means[best].group and scores[best].value and scores[best].clear:
+        text += f"; its mean speedup is {score_text(scores[best])}"
+    return text
+
+
 # --- each mode over all points ---
+
+
+class Middle(NamedTuple):
+    """A mean or median over cells; `note`: its interval or range as text."""
+
+    value: float | None
+    note: str
 
 
 def over_cells(
     values: Iterable[float | None],
     middle: Callable[[Sequence[float]], Interval],
     form: Callable[[float], str],
-) -> tuple[float | None, str]:
-    """Return the mean or median of one value per cell, and its 95 % interval as text, or the range
-    without one. `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing,
-    infinite and non-positive values are skipped."""
+) -> Middle:
+    """Return the mean or median of one value per cell, with its 95 % interval, or the range without
+    one. `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing, infinite
+    and non-positive values are skipped."""
     known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
-        return None, ""
+        return Middle(None, "")
     if math.isclose(known[0], known[-1], rel_tol=ALIKE):
-        return known[0], "one cell" if len(known) == 1 else f"the same in all {len(known)}"
+        note = "one cell" if len(known) == 1 else f"the same in all {len(known)}"
+        return Middle(known[0], note)
     mean = middle(known)
-    if mean.low is None or (middle is geometric_mean and not is_clear(mean.low, mean.high)):
-        return mean.value, f"range {form(known[0])} to {form(known[-1])}"
-    return mean.value, f"{form(mean.low)} to {form(mean.high)}"
+    is_vague = middle is geometric_mean and not is_clear(mean.low, mean.high)
+    if mean.low is None or mean.high is None or is_vague:
+        return Middle(mean.value, f"range {form(known[0])} to {form(known[-1])}")
+    return Middle(mean.value, f"{form(mean.low)} to {form(mean.high)}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
     marked = False
     estimates = []
     for row in rows:
-        if row["status"] != Status.OK:
+        if row["status"] != "ok":
             continue
         passed += 1
         if 0 < (row.get(metric) or 0) < math.inf:
@@ -173,14 +194,14 @@ def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimat
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged
     with inference calls. `group` names phase and environment if there are several. `scores`: one
-    per speedup. `memory` (ratio) and `compiled` (seconds) are results of `over_cells`;
-    `compiled_marked`: whether a compile time is marked."""
+    per speedup. `memory`: a ratio; `compiled`: in seconds; `compiled_marked`: whether a compile
+    time is marked."""
 
     mode: str
     group: str
     scores: dict[str, ModeScore]
-    memory: tuple[float | None, str]
-    compiled: tuple[float | None, str]
+    memory: Middle
+    compiled: Middle
     not_ok: str
     compiled_marked: bool = False
 
@@ -193,127 +214,140 @@ def score_text(score: ModeScore) -> str:
 
 def score_interval(score: ModeScore) -> str:
     """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
-    low, high, form = score.low, score.high, METRICS["speedup"].format
     words = []
-    if low is not None and low < high:
-        words = [
-            "–".join(
-                form(bound).removesuffix("×") if bound < 100 else f"{bound:,.0f}"
-                for bound in (low, high)
-            )
-        ]
-    return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
+    if score.low is not None and score.high is not None and score.low < score.high:
+        words.append(f"{_bound_text(score.low)}–{_bound_text(score.high)}")
+    if 0 < score.averaged < score.passed:
+        words.append(f"of {score.averaged}")
+    return ", ".join(words)
+
+
+def _bound_text(bound: float) -> str:
+    if bound >= 100:
+        return f"{bound:,.0f}"
+    return METRICS["speedup"].format(bound).removesuffix("×")
 
 
 def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
-    several = len({row.source["phase"] for row in rows}) > 1
+    has_phases = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
-    groups: dict[tuple[str, str], list[LabelledRow]] = {}
-    for row in sorted(rows, key=lambda row: order.index(row.mode)):
-        group = f"{row.source['phase'] if several else ''} {row.where}".strip()
-        groups.setdefault((row.mode, group), []).append(row)
-    summaries = []
-    for (mode, group), of_mode in groups.items():
-        ok = [row.source for row in of_mode if row.source["status"] == Status.OK]
-        scores = {}
-        for metric in SPEEDUPS:
-            scores[metric] = mode_score([row.source for row in of_mode], metric)
-        memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
-        seconds = METRICS["compile_cold_s"].format
-        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
-        slow = any(is_marked(row) and row.get("compile_cold_s") is not None for row in ok)
-        bad = Counter(
-            str(row.source["status"]) for row in of_mode if row.source["status"] != Status.OK
-        )
-        not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok, slow))
-    return summaries
+
+    def group(row: LabelledRow) -> tuple[str, str]:
+        phase = row.source["phase"] if has_phases else ""
+        return row.mode, f"{phase} {row.where}".strip()
+
+    in_order = sorted(rows, key=lambda row: order.index(row.mode))
+    return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
+
+
+def summarise(mode: str, group: str, rows: Sequence[LabelledRow]) -> ModeSummary:
+    """Return the summary of a mode's results in one group."""
+    sources = [row.source for row in rows]
+    ok = [row.source for row in rows if row.is_ok]
+    statuses = count_statuses(row for row in rows if not row.is_ok)
+    compiled = [row for row in ok if row.get("compile_cold_s") is not None]
+    return ModeSummary(
+        mode,
+        group,
+        scores={metric: mode_score(sources, metric) for metric in SPEEDUPS},
+        memory=over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text),
+        compiled=over_cells(
+            (row["compile_cold_s"] for row in compiled),
+            median_interval,
+            METRICS["compile_cold_s"].format,
+        ),
+        not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
+        compiled_marked=any(map(is_marked, compiled)),
+    )
 
 
 def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
     """Return what an unclear mean is, if one is, and which modes were run at fewer points than
     others."""
-    is_clear_in_all = all(
-        score.clear or score.marked for mode in modes for score in mode.scores.values()
-    )
-    notes = (
-        []
-        if is_clear_in_all
-        else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
-    )
-    fewer = []
+    notes = []
+    scores = [score for mode in modes for score in mode.scores.values()]
+    if not all(score.clear or score.marked for score in scores):
+        notes.append(f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one")
+    fewer: dict[str, None] = {}
     for of_group in grouped(modes, attrgetter("group")).values():
         # the mean of the baseline is 1 at any points
-        totals = {
-            it.mode: it.scores["speedup"].total
-            for it in of_group
-            if it.scores["speedup"].value not in (None, 1)
-        }
+        others = [mode for mode in of_group if mode.scores["speedup"].value not in (None, 1)]
+        totals = {mode.mode: mode.scores["speedup"].total for mode in others}
         most = max(totals.values(), default=0)
-        fewer += [f"{mode} ({total} of {most})" for mode, total in totals.items() if total < most]
-    where = ", ".join(dict.fromkeys(fewer))
-    return notes + [
-        f"do not compare the mean of a mode that was not run at every point: {where}"
-    ] * bool(fewer)
+        for name, total in totals.items():
+            if total < most:
+                fewer[f"{name} ({total} of {most})"] = None
+    if fewer:
+        where = ", ".join(fewer)
+        notes.append(f"do not compare the mean of a mode that was not run at every point: {where}")
+    return notes
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
     """Return a table of each mode's figures over all cells, with intervals or ranges as second
     lines. Columns without a figure are omitted."""
-    metrics = [metric for metric in SPEEDUPS if any(mode.scores[metric].averaged for mode in modes)]
     columns = [Column("mode")]
-    for metric in metrics:
-        columns.append(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True))
-    columns += [
-        Column("pass_rate", "pass rate", numeric=True),
-        Column("not_ok", "not ok", optional=True),
-    ]
-    if any(mode.memory[0] is not None for mode in modes):
+    for metric in SPEEDUPS:
+        if any(mode.scores[metric].averaged for mode in modes):
+            title = f"{METRICS[metric].title}, geometric mean"
+            columns.append(Column(metric, title, numeric=True))
+    columns.append(Column("pass_rate", "pass rate", numeric=True))
+    columns.append(Column("not_ok", "not ok", optional=True))
+    if any(mode.memory.value is not None for mode in modes):
         columns.append(Column("relative_memory", "memory against baseline", numeric=True))
-    if any(mode.compiled[0] is not None for mode in modes):
+    if any(mode.compiled.value is not None for mode in modes):
         columns.append(Column("compile_cold_s", "compile, cold (s, median)", numeric=True))
-    rows = []
-    for mode in modes:
-        score = mode.scores["speedup"]
-        passed = score.passed / score.total
-        rate = 100 if passed == 1 else min(round(100 * passed), 99)
-        ratio, ratios = mode.memory
-        seconds, interval = mode.compiled
-        text = signed(METRICS["compile_cold_s"].format(seconds), mode.compiled_marked)
-        row = {
-            "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
-            "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
-            "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
-            "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
-            "compile_cold_s": Shown(
-                seconds, text, "unsure" if mode.compiled_marked else "", interval
-            ),
-        }
-        for metric in metrics:
-            mean = mode.scores[metric]
-            tone = "unsure" if mean.marked else "strong"
-            row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
-        rows.append(row)
+    rows = [_mode_row(mode) for mode in modes]
     return Table(columns, rows, caption="Each mode over all models and batch sizes")
+
+
+def _mode_row(mode: ModeSummary) -> dict[str, Any]:
+    """Return the row of a mode in `modes_table`."""
+    score = mode.scores["speedup"]
+    passed = score.passed / score.total
+    rate = 100 if passed == 1 else min(round(100 * passed), 99)
+    ratio, ratios = mode.memory
+    seconds, interval = mode.compiled
+    compiled = signed(METRICS["compile_cold_s"].format(seconds), mode.compiled_marked)
+    row = {
+        "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+        "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
+        "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
+        "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
+        "compile_cold_s": Shown(
+            seconds, compiled, "unsure" if mode.compiled_marked else "", interval
+        ),
+    }
+    for metric, mean in mode.scores.items():
+        tone = "unsure" if mean.marked else "strong"
+        row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
+    return row
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:
     """Return the machine and its software versions on one line."""
     parts = [device_sweep.hardware]
     for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
-        if versions := {
-            str(environment[key])
-            for environment in device_sweep.environments
-            if environment.get(key)
-        }:
-            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(versions))}")
+        versions = {row.get(key) for row in device_sweep.environments} - {None, ""}
+        if versions:
+            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(map(str, versions)))}")
     return " · ".join(parts)
 
 
-def sure_changes(changes: Changes) -> list[Any]:
+def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return every recorded fact about a machine and its software as text."""
+    facts = flatten(environment)
+    return {name: value_text(name, value) for name, value in facts.items() if value is not None}
+
+
+def sure_changes(changes: Changes) -> list[Change]:
     """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as
     are missing cells, unless it is a baseline: a sweep of a few cells after one of many is no
     fault."""
-    counted = ("same", "ambiguous") if changes.is_baseline else ("same", "ambiguous", "missing")
+    if changes.compared is None:
+        return []
+    counted = {"same", "ambiguous"}
+    if not changes.is_baseline:
+        counted.add("missing")
     return [change for change in changes.compared.changes if change.verdict not in counted]

@@ -1,5 +1,7 @@
 """Numbers behind figures, without a browser."""
 
+import dataclasses
+
 import plotly.graph_objects as go
 import pytest
 import synthetic as make
@@ -7,9 +9,9 @@ from browsing import device_sweep
 
 from effbench.labels import label_rows
 from effbench.report import colors
-from effbench.report.data import drawn_rows
 from effbench.report.figures import all_figures, base, cost, scaling
-from effbench.report.site.page import numbers
+from effbench.report.figures.base import points_of
+from effbench.report.site.pages.charts import numbers
 from effbench.report.site.pages.speedups import shown
 from effbench.report.tables import speedup_table
 
@@ -20,11 +22,20 @@ def validated(drawing):
 
 
 def drawn(rows):
-    return drawn_rows(label_rows(rows), "eager")
+    return points_of(label_rows(rows), "eager")
 
 
-def of(rows, **wanted):
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+def of(points, **wanted):
+    return [
+        point
+        for point in points
+        if all(getattr(point, name) == value for name, value in wanted.items())
+    ]
+
+
+def at(points, **changed):
+    """Return the points with other columns, or at another axis."""
+    return [dataclasses.replace(point, values={**point.values, **changed}) for point in points]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,7 @@ def test_the_rows_are_in_reading_order():
     found = drawn(
         [make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]
     )
-    assert [(row["case"], row["x"], row["series"]) for row in found] == [
+    assert [(point.case, point.x, point.series) for point in found] == [
         ("b", 1, "eager"),
         ("b", 8, "eager"),
         ("b", 8, "default"),
@@ -52,33 +63,32 @@ def by_length(bs, seq):
 
 def test_the_x_axis_is_bs_or_the_swept_number():
     lengths = drawn([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
-    assert [(row["case"], row["axis"], row["x"]) for row in lengths] == [
+    assert [(point.case, point.axis, point.x) for point in lengths] == [
         ("gpt2 · bs=1", "seq", 64),
         ("gpt2 · bs=1", "seq", 128),
         ("gpt2 · bs=1", "seq", 256),
     ]
     axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
-    prompts = [row | {"axis": "prompt"} for row in lengths]
+    prompts = [dataclasses.replace(point, axis="prompt") for point in lengths]
     assert (
         scaling.LATENCY.draw(prompts).layout["xaxis"]["title"]["text"] == "prompt length (tokens)"
     )
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
-    by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
-    assert {row["case"] for row in by_bs} == {
+    by_bs, by_seq = points_of(both, "eager"), points_of(both, "eager", "model.module.seq")
+    assert {point.case for point in by_bs} == {
         "gpt2 · model.module.seq=64",
         "gpt2 · model.module.seq=128",
     }
-    assert {row["case"] for row in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
+    assert {point.case for point in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
 
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     if figure is scaling.TAIL:
         assert not figure.data(sample) and not figure.absent, "the page omits it"
-        sample = [row | {"axis": "stream.rate"} for row in sample]
+        sample = [dataclasses.replace(point, axis="stream.rate") for point in sample]
     data = figure.data(sample)
-    assert set(base.KEYS) < set(data[0])
     figure_drawn = validated(figure.draw(of(data, case="mlp")))
     titles = [
         axis.title.text
@@ -87,17 +97,16 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     ]
     assert len(figure_drawn.data) > 0 and all("(" in title for title in titles)
     assert figure.caption and not figure.data([])
-    table = numbers(figure.title, data, list(data[0]))
-    assert len(table.rows) == len(data) and len(table.columns) == len(data[0]) - 3, (
-        "axis, rank and marks are not numbers"
-    )
+    names = list(data[0].values)
+    table = numbers(figure.title, data, names)
+    assert len(table.rows) == len(data) and len(table.columns) == 3 + len(names)
 
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     data = scaling.latency_data(sample)
     graph = of(data, series="compile+graph", x=8)[0]
-    text = base.hover(graph | {"case": "<i>"})
+    text = base.hover(dataclasses.replace(graph, case="<i>"))
     assert (
         "&lt;i&gt;" in text
         and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
@@ -112,24 +121,16 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[
         0
     ] == pytest.approx(0.1)
-    wide = [
-        row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0}
-        for row in table
-    ]
+    wide = at(table, latency_ci_low_ms=0.4, latency_ms=1.0, latency_ci_high_ms=4.0)
     ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
     assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
-    for ends, ticks in (
-        ((19.5, 22.7), (20, 21, 22)),
-        ((4.1, 16.0), (5, 10, 15)),
+    for ends, kind in (
+        ((19.5, 22.7), None),
+        ((4.0, 16.0), None),
         ((3.0, 3.0), None),
-        ((1.0, 9.0), None),
+        ((1.0, 9.0), "log"),
     ):
-        assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), (
-            "at most five"
-        )
-    assert base.log_axis("ms", [4.04], narrow=True)["dtick"] == "D2", (
-        "Plotly shows two decades about a single value"
-    )
+        assert base.small_axis("s", ends).get("type") == kind, "labels would overlap"
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[
         0
@@ -153,7 +154,7 @@ def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
 
 def test_a_saturated_server_has_no_latency_beside_its_tail():
     rows = drawn([make.row(), make.row(mode="default", status="degraded")])
-    table = scaling.tail_data([row | {"axis": "stream.rate"} for row in rows])
+    table = scaling.tail_data([dataclasses.replace(row, axis="stream.rate") for row in rows])
     assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [
         (False,) * 2,
         (True,) * 2,
@@ -168,7 +169,7 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     names = [note.text for note in validated(scaling.launch_bound_draw(table)).layout.annotations]
     assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
     assert not of(table, case="transformer", x=64), "its baseline timed out"
-    alike = [row | {"launch_ratio": 8.0, "speedup": 2.0} for row in table]
+    alike = at(table, launch_ratio=8.0, speedup=2.0)
     axes = scaling.launch_bound_draw(alike).layout
     assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", (
         "the axes show the whole diagonal, from 1 to 8"
@@ -189,9 +190,9 @@ def test_break_even(sample):
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(
             float(note.text.replace(",", "").split()[0])
         )
-    soon = [row | {"compile_cold_s": row["saved_ms"] / 1e3} for row in table]  # after one call
+    soon = [at([point], compile_cold_s=point["saved_ms"] / 1e3)[0] for point in table]  # one call
     assert "1 call" in {note["text"] for note in cost.break_even_draw(soon).layout["annotations"]}
-    slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
+    slow = [point if point.is_baseline else at([point], latency_ms=100.0)[0] for point in sample]
     assert not cost.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 
 
@@ -203,11 +204,10 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
         0
     ] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    cold = [
-        row
-        | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
-        for row in of(table, case="mlp", series="default")
-    ]
+    cold = []
+    for point in of(table, case="mlp", series="default"):
+        peak = point["peak_reserved_bytes"] if point.x > 1 else 60 * 2**20
+        cold += at([point], peak_reserved_cold_bytes=peak)
     figure = validated(cost.memory_draw(cold))
     assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(
         ("default", "/")
@@ -216,7 +216,7 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
 
 def test_compile_seconds_cold_and_warm(sample):
     table = cost.compile_data(sample)
-    assert {row["series"] for row in table} == set(make.MODES) - {"eager", "cuda-graph"}
+    assert {point.series for point in table} == set(make.MODES) - {"eager", "cuda-graph"}
     figure = validated(cost.compile_draw(of(table, case="mlp")))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)

@@ -8,7 +8,7 @@ import pytest
 import synthetic as make
 from browsing import EVIL, Visit, device_sweep, page_of, site, until, visits
 
-from effbench.report.site.page import MODELS_A_PAGE
+from effbench.report.site.pages.charts import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 6_000_000
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def visit(chromium, made):
     with visits(chromium, "true") as opened:
-        yield lambda after="": opened(page_of(*made, "scaling"), after=after)
+        yield lambda after="": opened(page_of(*made, "charts"), after=after)
 
 
 def shown(one, section="latency"):
@@ -84,7 +84,7 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     models = [f"llama-decode-{64 * number}" for number in range(159)]
     one = device_sweep(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
     folder = site(tmp_path, one)
-    for name in ("scaling", "cost", "speedups", "failures"):
+    for name in ("charts", "speedups", "cell"):
         with Visit(chromium, page_of(folder, one, name)) as page:
             page.open_all()
             paths = {
@@ -99,7 +99,7 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
 def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, made):
     """As in a screenshot of the whole page, which neither scrolls nor prints."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(page_of(*made, "scaling").resolve().as_uri())
+    page.goto(page_of(*made, "charts").resolve().as_uri())
     until(
         page,
         "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') ||"

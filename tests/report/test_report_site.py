@@ -123,7 +123,7 @@ def test_passwords_are_masked(tmp_path):
 # --- in a browser ---
 
 
-@pytest.mark.parametrize("page", ["speedups", "scaling", "cost"])
+@pytest.mark.parametrize("page", ["speedups", "charts"])
 @pytest.mark.parametrize("name", ["full", "cpu", "failed"])
 def test_quiet_and_no_wider_than_a_phone(visit, name, page):
     """With names that try to do harm: test_pages_open.py."""
@@ -216,7 +216,7 @@ def test_sorting_is_by_number_and_copies_are_of_what_is_shown(visit):
 
 
 def test_modes_are_hidden_and_themes_follow_the_system_and_the_reader(visit):
-    one = visit("full", "scaling", theme="light")
+    one = visit("full", "charts", theme="light")
     lines = "document.querySelectorAll('#latency .scatterlayer .trace').length"
     before = one.page.evaluate(lines)
     one.page.locator("#latency .legend button", has_text="compile+graph").click()
@@ -234,11 +234,15 @@ def test_modes_are_hidden_and_themes_follow_the_system_and_the_reader(visit):
 
 
 def test_two_machines(chromium, sites, sweeps):
-    with Visit(chromium, page_of(sites["two"], sweeps["full"], "cost")) as one:
+    with Visit(chromium, page_of(sites["two"], sweeps["full"], "charts")) as one:
         one.page.locator("#subjects").select_option(index=1)
-        one.page.wait_for_url(f"**/{sweeps['cpu'].slug}/cost.html")
+        one.page.wait_for_url(f"**/{sweeps['cpu'].slug}/charts.html")
         headings = one.texts("main h2")
-        assert headings == ["Compile time"], "a figure without a number has no section"
+        assert headings == [
+            "Latency against batch size",
+            "Throughput against batch size",
+            "Compile time",
+        ], "a figure without a number has no section"
         one.assert_quiet()
 
 

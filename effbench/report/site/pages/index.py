@@ -1,9 +1,11 @@
-"""Overview: the conclusions of each machine's newest sweep, and its changes."""
+"""Overview: the conclusions of each machine's newest sweep, its failures and its changes."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from effbench.comparison.verdicts import counts
@@ -11,8 +13,10 @@ from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.marks import note
 from effbench.report.site.page import Page, PageFolder
+from effbench.report.site.pages import failures
 from effbench.report.site.pages.speedups import SCALE, is_beyond, shown
-from effbench.report.tables import IS_UNCLEAR, SpeedupTable
+from effbench.report.summary import ModeSummary
+from effbench.report.tables import IS_UNCLEAR, Entry, Row, SpeedupTable
 from effbench.table import Column, Shown, Table
 
 #: Most rows of the heatmap; the page of speedups has the others.
@@ -20,79 +24,145 @@ MOST_ROWS = 60
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
-    return {"answers": answers, "scale": SCALE, "omitted": folder.report.omitted()}
+    report = folder.report
+    answers = [Answer(device_sweep, report.database) for device_sweep in report.device_sweeps]
+    return {"answers": answers, "scale": SCALE, "omitted": report.omitted()}
 
 
-def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
-    """Return the overview's values of one device sweep."""
-    rows = device_sweep.labelled
-    table = device_sweep.speedups
-    modes = summary.by_mode(rows)
-    headline = summary.headline(table, modes)
-    notes = [text for text in table.notes() if text.lower() not in headline.lower()]
-    if table.is_unclear:
-        notes.insert(0, IS_UNCLEAR)
-    return {
-        "device_sweep": device_sweep,
-        "counts": summary.count_statuses(rows),
-        "results": len(rows),
-        "headline": headline,
-        "notes": notes,
-        "marks": note(rows),
-        "table": table,
-        "has_speedup": table.has_figures,
-        "on_gpu": any(row.source.get("device") != "cpu" for row in rows),
-        "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
-        "more_rows": len(table.rows) - MOST_ROWS,
-        "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
-        "modes": summary.modes_table(modes),
-        "beyond": is_beyond(table),
-        "has_memory": any(mode.memory[0] is not None for mode in modes),
-        "has_compiled": any(mode.compiled[0] is not None for mode in modes),
-        "mean_notes": summary.notes_on_means(modes),
-        "waiting": len(device_sweep.unmeasured),
-        "environment": summary.environment_line(device_sweep),
-        "changes": changed(device_sweep.changes, f"{device_sweep.slug}/cell.html"),
-    }
+@dataclass
+class Answer:
+    """What the overview says about one device sweep."""
+
+    device_sweep: DeviceSweep
+    database: str
+
+    @property
+    def table(self) -> SpeedupTable:
+        return self.device_sweep.speedups
+
+    @cached_property
+    def modes(self) -> list[ModeSummary]:
+        return summary.by_mode(self.device_sweep.labelled)
+
+    @cached_property
+    def headline(self) -> str:
+        return summary.headline(self.table, self.modes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What else a reader must know about the speedups."""
+        notes = [IS_UNCLEAR] if self.table.is_unclear else []
+        notes += self.table.notes()
+        return [text for text in notes if text.lower() not in self.headline.lower()]
+
+    @property
+    def mean_notes(self) -> list[str]:
+        return summary.notes_on_means(self.modes)
+
+    @property
+    def marks(self) -> str:
+        return note(self.device_sweep.labelled)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return summary.count_statuses(self.device_sweep.labelled)
+
+    @property
+    def is_beyond(self) -> bool:
+        return is_beyond(self.table)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return any(row.source.get("device") != "cpu" for row in self.device_sweep.labelled)
+
+    @property
+    def is_profiled(self) -> bool:
+        return any(row.source.get("gpu_busy_ms") for row in self.device_sweep.labelled)
+
+    @property
+    def more_rows(self) -> int:
+        return len(self.table.rows) - MOST_ROWS
+
+    @property
+    def heatmap(self) -> Table | None:
+        return heatmap(self.device_sweep) if len(self.table.modes) > 1 else None
+
+    @property
+    def modes_table(self) -> Table:
+        return summary.modes_table(self.modes)
+
+    @property
+    def failures(self) -> Table:
+        return failures.failures_table(self.device_sweep, f"{self.device_sweep.slug}/")
+
+    @cached_property
+    def waiting(self) -> list[str]:
+        return failures.waiting(self.device_sweep)
+
+    @property
+    def how_to_resume(self) -> str:
+        return failures.how_to_resume(self.device_sweep.sweep, self.database)
+
+    @property
+    def changes(self) -> ShownChanges:
+        return ShownChanges(self.device_sweep.changes, f"{self.device_sweep.slug}/cell.html")
 
 
-def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
+def heatmap(device_sweep: DeviceSweep) -> Table:
     """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
-    first = dataclasses.replace(table, rows=table.rows[:MOST_ROWS])
-    wide = first.wide(
-        lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True),
-        False,
-    )
-    whys = [(row.labels, reasons.reason(row)) for row in first.rows]
-    texts = [
-        "" if why == before else why[1] for why, before in zip(whys, [None, *whys], strict=False)
-    ]
-    rows = [
-        values | {"why": Shown(None, text)} for values, text in zip(wide.rows, texts, strict=True)
-    ]
-    return Table([*wide.columns, Column("why", optional=True, wide=True)], rows, caption="Speedups")
+    folder = f"{device_sweep.slug}/"
+
+    def cell(entry: Entry, row: Row) -> Shown:
+        return shown(entry, row.metric, device_sweep, folder, brief=True)
+
+    speedups = device_sweep.speedups
+    first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
+    wide = first.wide(cell, best=False)
+    rows, before = [], None
+    for row, values in zip(first.rows, wide.rows, strict=True):
+        why = row.labels, reasons.reason(row)
+        # not again in the row of the period
+        text = "" if why == before else why[1]
+        rows.append({**values, "why": Shown(None, text)})
+        before = why
+    columns = [*wide.columns, Column("why", optional=True, wide=True)]
+    return Table(columns, rows, caption="Speedups")
 
 
-def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
-    """Return the values of templates/changed.html.j2: changes since an earlier sweep."""
-    values: dict[str, Any] = {
-        "previous": changes.previous,
-        "why": changes.why,
-        "command": changes.command,
-    }
-    compared = changes.compared
-    if compared is None:
-        return values | {"differences": []}
-    sure = summary.sure_changes(changes)
-    return values | {
-        "counts": counts(compared.changes),
-        "faults": ["broken", "slower", *["missing"] * changes.is_baseline],
-        "rows": comparison.table_of(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
-        "more": len(sure) - summary.MOST_CHANGES,
-        "lines": comparison.summary_lines(compared),
-        "differences": list(compared.differences),
-    }
+@dataclass
+class ShownChanges:
+    """Changes since an earlier sweep, for templates/changed.html.j2. `cell_page`: page that cells
+    link to."""
+
+    changes: Changes
+    cell_page: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return counts(self.changes.compared.changes) if self.changes.compared else {}
+
+    @property
+    def faults(self) -> list[str]:
+        return ["broken", "slower", *(["missing"] if self.changes.is_baseline else [])]
+
+    @property
+    def rows(self) -> Table | None:
+        sure = summary.sure_changes(self.changes)[: summary.MOST_CHANGES]
+        return comparison.table_of(sure, self.cell_page) if sure else None
+
+    @property
+    def more(self) -> int:
+        return len(summary.sure_changes(self.changes)) - summary.MOST_CHANGES
+
+    @property
+    def lines(self) -> list[str]:
+        compared = self.changes.compared
+        return comparison.summary_lines(compared) if compared else []
+
+    @property
+    def differences(self) -> list[str]:
+        compared = self.changes.compared
+        return list(compared.differences) if compared else []
 
 
 PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())
