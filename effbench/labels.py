@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -211,41 +211,45 @@ def _count_numbers(rows: Sequence[LabelledRow], label: str) -> int:
 
 @dataclass
 class _Labeller:
-    """Rows of the view with what is known of each: its parameters, and its labels so far."""
+    """Rows of the view with what is known of each: its parameters, its mode, and its labels so
+    far."""
 
     rows: list[dict[str, Any]]
     params: list[Parameters]
+    modes: list[str]
     labels: list[dict[str, Any]]
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> _Labeller:
         finite = [_without_infinities(row) for row in rows]
-        params = [OMITTED | flatten(row.get("params") or {}) for row in finite]
-        return cls(finite, params, [{"model": override_text(row.get("model"))} for row in finite])
+        return cls(
+            rows=finite,
+            params=[OMITTED | flatten(row.get("params") or {}) for row in finite],
+            modes=[override_text(row.get("mode")) for row in finite],
+            labels=[{"model": override_text(row.get("model"))} for row in finite],
+        )
 
     def label(self) -> list[LabelledRow]:
         """Return the rows with labels, in their order. NaN and infinity become None."""
         columns = self._varying_columns()
         self._add(columns, self.rows)
-        settings, others = self._swept_paths()
-        always = [path for path in _ALWAYS if any(path in values for values in self.params)]
-        paths = [*self._undetermined(others, always), *always]
+        settings = self._settings()
+        paths = self._swept_paths()
         self._add(paths, self.params)
-        modes = self._names_of_modes(settings)
-        for name in _FALLBACKS:
-            points = zip(map(_point, self.labels), self._sizes(), modes, strict=True)
-            if len(set(points)) < len(self.rows) and _varies(row.get(name) for row in self.rows):
-                self._add([name], self.rows)
+        names = self._names_of_modes(settings)
+        for column in _FALLBACKS:
+            distinct = set(zip(self._points(), names, strict=True))
+            if len(distinct) < len(self.rows) and self._varies(column):
+                self._add([column], self.rows)
         labelled = []
         for index, row in enumerate(self.rows):
-            base_mode = override_text(row.get("mode"))
-            swept = {_label_of(path): self.params[index].get(path) for path in paths}
-            for path in sorted(settings.get(base_mode, ())):
-                swept[path] = self.params[index].get(path)
-            swept |= {name: row[name] for name in _OF_INTERPRETERS if name in columns}
+            params, mode = self.params[index], self.modes[index]
+            swept = {_label_of(path): params.get(path) for path in paths}
+            swept |= {path: params.get(path) for path in settings.get(mode, ())}
+            swept |= {column: row[column] for column in _OF_INTERPRETERS if column in columns}
             bs = row.get("bs")
             labels = {**self.labels[index], "bs": None if bs is None else int(bs)}
-            labelled.append(LabelledRow(labels, modes[index], base_mode, row, swept))
+            labelled.append(LabelledRow(labels, names[index], mode, row, swept))
         return labelled
 
     def _add(self, names: Iterable[str], sources: Sequence[Mapping[str, Any]]) -> None:
@@ -254,84 +258,86 @@ class _Labeller:
             for labels, source in zip(self.labels, sources, strict=True):
                 labels[_label_of(name)] = override_text(source.get(name))
 
-    def _sizes(self) -> Iterator[Any]:
-        return (row.get("bs") for row in self.rows)
+    def _points(self) -> list[Hashable]:
+        """Return the labels and the batch size of each row."""
+        points: list[Hashable] = []
+        for labels, row in zip(self.labels, self.rows, strict=True):
+            points.append((*labels.values(), row.get("bs")))
+        return points
+
+    def _varies(self, column: str) -> bool:
+        return _vary(row.get(column) for row in self.rows)
 
     def _varying_columns(self) -> list[str]:
         """Return the columns that are labels. The phase is one if it is not always inference."""
+        phases = {row.get("phase") for row in self.rows}
         columns = []
-        for name in COLUMNS:
-            values = [row.get(name) for row in self.rows]
-            is_unusual = name == "phase" and not {*values} <= {None, "inference"}
-            if is_unusual or _varies(values):
-                columns.append(name)
+        for column in COLUMNS:
+            is_unusual = column == "phase" and not phases <= {None, "inference"}
+            if is_unusual or self._varies(column):
+                columns.append(column)
         return columns
 
-    def _swept_paths(self) -> tuple[dict[str, set[str]], set[str]]:
-        """Return the settings that vary within each mode, and all other parameters that vary."""
-        settings: dict[str, set[str]] = {}
-        others: set[str] = set()
-        modes = [override_text(row.get("mode")) for row in self.rows]
-        # among rows with the same model, mode and columns
-        alike = zip(modes, map(_point, self.labels), strict=True)
-        for (mode, _), members in self._params_by(alike).items():
-            for path in _varying_paths(members, others):
-                if path.startswith("mode."):
-                    settings.setdefault(mode, set()).add(path)
-                else:
-                    others.add(path)
-        # those that differ only between modes, as after `exclude`; but variables may belong to a
-        # mode
-        known = sorted(others)
-        values = [_point({path: params.get(path) for path in known}) for params in self.params]
-        points = zip(map(_point, self.labels), self._sizes(), values, strict=True)
-        for members in self._params_by(points).values():
-            for path in _varying_paths(members, others):
-                if not path.startswith(("mode.", "env.")):
-                    others.add(path)
-        return settings, others
-
-    def _params_by(self, keys: Iterable[Key]) -> dict[Key, list[Parameters]]:
-        """Return key -> parameters of the rows with this key."""
-        groups: dict[Key, list[Parameters]] = {}
+    def _settings(self) -> dict[str, list[str]]:
+        """Return mode -> its settings that vary among rows with the same model and columns."""
+        known = set().union(*self.params) - _COVERED
+        paths = sorted(path for path in known if path.startswith("mode."))
+        keys = zip(self.modes, (tuple(labels.values()) for labels in self.labels), strict=True)
+        alike: dict[tuple[str, Hashable], list[Parameters]] = {}
         for key, params in zip(keys, self.params, strict=True):
-            groups.setdefault(key, []).append(params)
-        return groups
+            alike.setdefault(key, []).append(params)
+        settings: dict[str, list[str]] = {}
+        for path in paths:
+            modes = dict.fromkeys(
+                mode
+                for (mode, _), members in alike.items()
+                if _vary(params.get(path) for params in members)
+            )
+            for mode in modes:
+                settings.setdefault(mode, []).append(path)
+        return settings
 
-    def _undetermined(self, paths: Iterable[str], always: Sequence[str]) -> list[str]:
-        """Return the paths that distinguish rows beyond the labels, bs and the paths `always`,
-        which excludes a cache size that follows bs or a shape that follows a width. Arguments of
-        the module are tried first, because inputs refer to them; and the length of a cache follows
-        the prompt, not the other way round."""
-        known: list[tuple[Hashable, ...]] = list(
-            zip(map(_point, self.labels), self._sizes(), strict=True)
-        )
+    def _swept_paths(self) -> list[str]:
+        """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache
+        size that follows bs or a shape that follows a width. Arguments of the module are tried
+        first, because inputs refer to them. A variable must distinguish rows of one mode: it may
+        belong to a mode."""
+        paths = set().union(*self.params)
+        # the length of a cache follows the prompt, not the other way round
+        always = [path for path in _ALWAYS if path in paths]
+        points = self._points()
         for path in always:
-            known = self._extended(known, path)
-        kept = []
-        for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
-            more = self._extended(known, path)
-            if len(set(more)) > len(set(known)):
-                kept.append(path)
-                known = more
-        return sorted(kept)
+            points = list(zip(points, self._texts(path), strict=True))
+        swept = []
+        for path in sorted(paths - _COVERED, key=_by_origin):
+            if path.startswith("mode.") or path in always:
+                continue
+            known = points
+            if path.startswith("env."):
+                known = list(zip(points, self.modes, strict=True))
+            texts = self._texts(path)
+            if len(set(zip(known, texts, strict=True))) > len(set(known)):
+                swept.append(path)
+                points = list(zip(points, texts, strict=True))
+        return [*sorted(swept), *always]
 
-    def _extended(self, known: list[tuple[Hashable, ...]], path: str) -> list[tuple[Hashable, ...]]:
-        """Return the known keys with the text of a parameter."""
-        texts = (override_text(params.get(path)) for params in self.params)
-        return [(*key, text) for key, text in zip(known, texts, strict=True)]
+    def _texts(self, path: str) -> list[str]:
+        return [override_text(params.get(path)) for params in self.params]
 
-    def _names_of_modes(self, settings: Mapping[str, set[str]]) -> list[str]:
+    def _names_of_modes(self, settings: Mapping[str, Sequence[str]]) -> list[str]:
         """Return the name of each row's mode with its settings that vary."""
         names = []
-        for row, params in zip(self.rows, self.params, strict=True):
-            mode = override_text(row.get("mode"))
+        for mode, params in zip(self.modes, self.params, strict=True):
             texts = []
-            for path in sorted(settings.get(mode, ())):
+            for path in settings.get(mode, ()):
                 if params.get(path) is not None:
                     texts.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
             names.append(f"{mode} ({', '.join(texts)})" if texts else mode)
         return names
+
+
+def _by_origin(path: str) -> tuple[bool, str]:
+    return not path.startswith("model.module."), path
 
 
 def _without_infinities(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,20 +353,7 @@ def _label_of(path: str) -> str:
     return "stream" if path == _STREAM else path
 
 
-def _point(labels: Mapping[str, Hashable]) -> tuple[Hashable, ...]:
-    return tuple(labels.values())
-
-
-def _varying_paths(members: Sequence[Parameters], known: Iterable[str]) -> Iterator[str]:
-    """Yield the paths, except `known` ones, whose values differ among these parameters."""
-    if len(members) < 2:
-        return
-    for path in set().union(*members) - _COVERED - set(known):
-        if _varies(values.get(path) for values in members):
-            yield path
-
-
-def _varies(values: Iterable[Any]) -> bool:
+def _vary(values: Iterable[Any]) -> bool:
     return len({override_text(value) for value in values}) > 1
 
 

@@ -227,6 +227,12 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
     return lines
 
 
+def tally(rows: Sequence[LabelledRow]) -> str:
+    """Return the number of results by status, the most frequent first."""
+    counts = Counter(row.status for row in rows)
+    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+
+
 def end_of_sweep(outcome: Outcome) -> int:
     """Print the table, the failures, the database and the next step; return the exit code."""
     console = terminal()
@@ -238,22 +244,22 @@ def end_of_sweep(outcome: Outcome) -> int:
         again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id), outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    counts = Counter(row.status for row in rows)
-    numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common())
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
-    of_cells = f"{numbers or 'no result'} of {count(sweep.cells, 'cell')}{where}"
-    console.print_line(f"{of_cells} · database {db}")
-    chosen = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
-    chosen += ["--sweep", sweep.id]
-    has_failed = any(Status(status).is_failure for status in counts)
+    cells = count(sweep.cells, "cell")
+    console.print_line(f"{tally(rows)} of {cells}{where} · database {db}")
+    options_of_sweep = ["--sweep", sweep.id]
+    if outcome.db != options.DEFAULT_DB:
+        options_of_sweep = ["--db", db, *options_of_sweep]
+    has_failed = any(Status(row.status).is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
     if is_interrupted:
         console.print_line(f"interrupted; resume with: {escape(again)}")
     else:
-        console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *chosen]))}")
+        words = ["effbench", "report", *options_of_sweep]
+        console.print_line(f"report: {escape(shlex.join(words))}")
     if has_failed:
-        words = ["effbench", "ls", "--failures", "--traceback", *chosen]
+        words = ["effbench", "ls", "--failures", "--traceback", *options_of_sweep]
         console.print_line(f"failures: {escape(shlex.join(words))}")
     if is_interrupted:
         return INTERRUPTED

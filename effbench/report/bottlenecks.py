@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effbench.labels import ABSENT, LabelledRow
@@ -84,11 +84,8 @@ def reason_of(row: LabelledRow) -> str:
     return why(row.source) or (NEEDS_GPU if row.source.get("device") == "cpu" else NOT_PROFILED)
 
 
-def bottleneck_table(
-    rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: ""
-) -> Table:
-    """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a
-    cell."""
+def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
+    """Return each cell's bottleneck and the figures behind it."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     columns = [Column(name, numeric=name == "bs", filter=name == "model") for name in names]
     columns += [Column("mode", filter=True), *time_columns(rows)]
@@ -104,7 +101,7 @@ def bottleneck_table(
             "disturbance": why_marked(row.source),
         }
         bound = row.source.get("bound") if row.is_ok else None
-        cells = {**time_cells(row), "bound": Shown(None, bound or ABSENT, link=link(row))}
+        cells = {**time_cells(row), "bound": Shown(None, bound or ABSENT)}
         shown.append(record | cells)
         data.append(record)
-    return Table(columns, shown, data, caption="Bottleneck of each cell")
+    return Table(columns, shown, data)

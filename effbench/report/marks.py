@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.labels import LabelledRow
 from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
-from effbench.printable import count, listed
+from effbench.printable import listed
 from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
@@ -74,26 +74,23 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
 def note(rows: Sequence[LabelledRow]) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
-    marked = [
-        row for row in rows if is_marked(row.source) or reason(row.source, "speedup") is not None
-    ]
-    if not marked:
+    reasons = {}
+    for row in rows:
+        why = why_marked(row.source) or reason(row.source, "speedup")
+        if why is not None:
+            reasons[row.name] = why.removeprefix(OF_BASELINE)
+    if not reasons:
         return ""
     if len(rows) == 1:
         which = "the only result"
-    elif len(marked) == len(rows):
+    elif len(reasons) == len(rows):
         which = f"all {len(rows)} results"
     else:
-        which = listed([row.name for row in marked], MOST_CELLS)
-        which += f" ({len(marked)} of {count(len(rows), 'result')})"
-    whys = [why_marked(row.source) or reason(row.source, "speedup") or "" for row in marked]
-    whys = [why.removeprefix(OF_BASELINE) for why in whys]
-    on_cpu = all(row.source.get("device") == "cpu" for row in marked)
+        which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
+    whys = listed(disturbances([*reasons.values()]), MOST_REASONS, "; ")
+    on_cpu = all(row.source.get("device") == "cpu" for row in rows if row.name in reasons)
     advice = ON_CPU if on_cpu else ON_GPU
-    return (
-        f"{SIGN} measured on a disturbed machine: {which};"
-        f" {listed(disturbances(whys), MOST_REASONS, '; ')}. {advice}."
-    )
+    return f"{SIGN} measured on a disturbed machine: {which}; {whys}. {advice}."
 
 
 def disturbances(reasons: Sequence[str]) -> list[str]:

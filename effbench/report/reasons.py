@@ -9,7 +9,7 @@ from effbench.labels import grouped
 from effbench.metrics import METRICS, SPEEDUPS, change_text, percent
 from effbench.printable import count
 from effbench.report.marks import signed
-from effbench.report.tables import NO_INTERVAL, UNCLEAR, Row
+from effbench.report.tables import NO_INTERVAL, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
 #: Relative changes of GPU time or kernel count below this fraction are no reason.
@@ -49,20 +49,25 @@ def _baseline_of(row: Row) -> Mapping[str, Any]:
 def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return how a mode changes launches, kernels and GPU time."""
     changes = []
-    kernels, fewer = before.get("kernels"), after.get("kernels")
-    is_fused = kernels and fewer and fewer < (1 - LITTLE) * kernels
-    if kernels and kernels > 1 and after.get("graph_pool_bytes") is not None:
+    kernels = before.get("kernels") or 0
+    is_fused = _is_less(after.get("kernels"), kernels)
+    if kernels > 1 and after.get("graph_pool_bytes") is not None:
         is_single = after.get("phase") == "inference" and not after.get("graph_breaks")
         graphs = "one graph" if is_single else "graphs"
         if is_fused:
-            graphs += f" of {count(fewer, 'kernel')}"
+            graphs += f" of {count(after['kernels'], 'kernel')}"
         changes.append(f"{kernels:,} launches become {graphs}")
     elif is_fused:
-        changes.append(f"{kernels:,} kernels become {fewer:,}")
+        changes.append(f"{kernels:,} kernels become {after['kernels']:,}")
     busy_ms, less_ms = before.get("gpu_busy_ms"), after.get("gpu_busy_ms")
-    if busy_ms and less_ms and less_ms < (1 - LITTLE) * busy_ms:
+    if _is_less(less_ms, busy_ms):
         changes.append(f"GPU time {change_text(less_ms / busy_ms)}")
     return changes
+
+
+def _is_less(after: float | None, before: float | None) -> bool:
+    """Return whether a figure is less than before, not only a little."""
+    return bool(after and before and after < (1 - LITTLE) * before)
 
 
 def sentence(rows: Sequence[Row]) -> str:
@@ -137,7 +142,7 @@ def _range(rows: Sequence[Row]) -> str:
             cells[str(row.labels["bs"])] = row.cells[row.best[0]]
     known = {}
     for bs, cell in cells.items():
-        if cell.value is not None and cell.text != UNCLEAR:
+        if cell.value is not None and not cell.is_unclear:
             known[bs] = cell.value
     if not known:
         return ""

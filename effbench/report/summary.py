@@ -1,7 +1,7 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
-The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of
-cells; cells of one model are not independent, so these intervals are too narrow.
+The interval of a mean speedup covers measurement noise. The choice of cells has no interval,
+because cells of one model are not independent; memory and compile time have their range.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import geometric_mean, median
+from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
@@ -25,13 +26,10 @@ from effbench.report.reasons import undecided
 from effbench.report.tables import UNCLEAR, Row, SpeedupTable, log_of
 from effbench.stats.intervals import (
     CLEAR,
-    Interval,
     LogEstimate,
-    geometric_mean,
     is_clear,
     is_number,
     mean_of_estimates,
-    median_interval,
 )
 from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table
@@ -93,49 +91,47 @@ def _conclusion(
     wins = Counter(row.winner for row in rows if row.winner is not None)
     if not wins:
         return f"no mode wins any of {len(rows)} {points}"
-    scores = {name: mode.scores[metric] for name, mode in means.items()}
-    best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
-    text = f"{best} wins {wins[best]} of {len(rows)} {points}"
-    equal = [mode for mode in wins if wins[mode] == wins[best] and mode != best]
-    if equal:
-        text += f", as many as {' and '.join(equal)}"
+    most = max(wins.values())
+    first = [mode for mode in wins if wins[mode] == most]
+    best = max(first, key=lambda mode: means[mode].scores[metric].value or 0)
+    text = f"{best} wins {most} of {len(rows)} {points}"
+    if len(first) > 1:
+        first.remove(best)
+        text += f", as many as {' and '.join(first)}"
     ties = len(rows) - wins.total()
     if ties:
         text += f", {ties} {'is a tie' if ties == 1 else 'are ties'}"
-    if not means[best].group and scores[best].value and scores[best].clear:
-        text += f"; its mean speedup is {score_text(scores[best])}"
+    score = means[best].scores[metric]
+    if score.value and score.clear and not means[best].group:
+        text += f"; its mean speedup is {score_text(score)}"
     return text
 
 
 # --- each mode over all points ---
 
 
-class Middle(NamedTuple):
-    """A mean or median over cells; `note`: its interval or range as text."""
+@dataclass(frozen=True)
+class OverCells:
+    """The middle of one value per cell (None without any), and its range as text."""
 
     value: float | None
-    note: str
+    range: str
 
 
 def over_cells(
     values: Iterable[float | None],
-    middle: Callable[[Sequence[float]], Interval],
+    middle: Callable[[Sequence[float]], float],
     form: Callable[[float], str],
-) -> Middle:
-    """Return the mean or median of one value per cell, with its 95 % interval, or the range without
-    one. `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing, infinite
-    and non-positive values are skipped."""
-    known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
+) -> OverCells:
+    """Return the mean or median of one value per cell. Missing, infinite and non-positive values
+    are skipped."""
+    known = [float(value) for value in values if value is not None and 0 < value < math.inf]
     if not known:
-        return Middle(None, "")
-    if math.isclose(known[0], known[-1], rel_tol=ALIKE):
-        note = "one cell" if len(known) == 1 else f"the same in all {len(known)}"
-        return Middle(known[0], note)
-    mean = middle(known)
-    is_vague = middle is geometric_mean and not is_clear(mean.low, mean.high)
-    if mean.low is None or mean.high is None or is_vague:
-        return Middle(mean.value, f"range {form(known[0])} to {form(known[-1])}")
-    return Middle(mean.value, f"{form(mean.low)} to {form(mean.high)}")
+        return OverCells(None, "")
+    low, high = min(known), max(known)
+    if not math.isclose(low, high, rel_tol=ALIKE):
+        return OverCells(middle(known), f"range {form(low)} to {form(high)}")
+    return OverCells(low, "one cell" if len(known) == 1 else f"the same in all {len(known)}")
 
 
 @dataclass(frozen=True)
@@ -200,8 +196,8 @@ class ModeSummary:
     mode: str
     group: str
     scores: dict[str, ModeScore]
-    memory: Middle
-    compiled: Middle
+    memory: OverCells
+    compiled: OverCells
     not_ok: str
     compiled_marked: bool = False
 
@@ -253,9 +249,7 @@ def summarise(mode: str, group: str, rows: Sequence[LabelledRow]) -> ModeSummary
         scores={metric: mode_score(sources, metric) for metric in SPEEDUPS},
         memory=over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text),
         compiled=over_cells(
-            (row["compile_cold_s"] for row in compiled),
-            median_interval,
-            METRICS["compile_cold_s"].format,
+            (row["compile_cold_s"] for row in compiled), median, METRICS["compile_cold_s"].format
         ),
         not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
         compiled_marked=any(map(is_marked, compiled)),
@@ -269,19 +263,22 @@ def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
     scores = [score for mode in modes for score in mode.scores.values()]
     if not all(score.clear or score.marked for score in scores):
         notes.append(f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one")
-    fewer: dict[str, None] = {}
+    fewer: list[str] = []
     for of_group in grouped(modes, attrgetter("group")).values():
-        # the mean of the baseline is 1 at any points
-        others = [mode for mode in of_group if mode.scores["speedup"].value not in (None, 1)]
-        totals = {mode.mode: mode.scores["speedup"].total for mode in others}
-        most = max(totals.values(), default=0)
-        for name, total in totals.items():
-            if total < most:
-                fewer[f"{name} ({total} of {most})"] = None
+        fewer += _run_less(of_group)
     if fewer:
-        where = ", ".join(fewer)
+        where = ", ".join(dict.fromkeys(fewer))
         notes.append(f"do not compare the mean of a mode that was not run at every point: {where}")
     return notes
+
+
+def _run_less(modes: Sequence[ModeSummary]) -> list[str]:
+    """Return the modes that were run at fewer points than others."""
+    # the mean of the baseline is 1 at any points
+    others = [mode for mode in modes if mode.scores["speedup"].value not in (None, 1)]
+    totals = {mode.mode: mode.scores["speedup"].total for mode in others}
+    most = max(totals.values(), default=0)
+    return [f"{name} ({total} of {most})" for name, total in totals.items() if total < most]
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
@@ -307,16 +304,17 @@ def _mode_row(mode: ModeSummary) -> dict[str, Any]:
     score = mode.scores["speedup"]
     passed = score.passed / score.total
     rate = 100 if passed == 1 else min(round(100 * passed), 99)
-    ratio, ratios = mode.memory
-    seconds, interval = mode.compiled
-    compiled = signed(METRICS["compile_cold_s"].format(seconds), mode.compiled_marked)
+    memory, compiled = mode.memory, mode.compiled
+    seconds = signed(METRICS["compile_cold_s"].format(compiled.value), mode.compiled_marked)
     row = {
         "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
         "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
         "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
-        "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
+        "relative_memory": Shown(
+            memory.value, METRICS["relative_memory"].format(memory.value), sub=memory.range
+        ),
         "compile_cold_s": Shown(
-            seconds, compiled, "unsure" if mode.compiled_marked else "", interval
+            compiled.value, seconds, "unsure" if mode.compiled_marked else "", compiled.range
         ),
     }
     for metric, mean in mode.scores.items():

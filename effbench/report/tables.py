@@ -113,6 +113,15 @@ class Entry:
         return self.status == "ok"
 
     @property
+    def is_unclear(self) -> bool:
+        return self.text == UNCLEAR
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it has a figure that is not the baseline's."""
+        return self.value is not None and not self.baseline
+
+    @property
     def is_known(self) -> bool:
         """Whether the figure has an interval over processes."""
         return self.low is not None and self.high is not None and self.trials != 1
@@ -303,18 +312,13 @@ def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
     """Return the ok mode without a mark that has the best figure, followed by the modes that may be
     as good. Empty for metrics without intervals."""
     decisive = _decisive([entry.source for entry in ok.values()], metric)
-    if decisive not in INTERVALS:
-        return []
-    unmarked = []
-    for mode, entry in ok.items():
-        if marks.reason(entry.source, decisive) is None and _can_lead(entry, metric, decisive):
-            unmarked.append(mode)
-    if not unmarked:
+    unmarked = [mode for mode, entry in ok.items() if _can_lead(entry, metric, decisive)]
+    if decisive not in INTERVALS or not unmarked:
         return []
     best, tied = least([ok[mode].source for mode in unmarked], decisive)
     modes = [unmarked[place] for place in (best, *tied)]
-    # no winner, whatever the comparison of the two times gives
     if ok[modes[0]].significant is False:
+        # no winner, whatever the comparison of the two times gives
         modes += [mode for mode, entry in ok.items() if entry.baseline and mode not in modes]
     return modes + _possibly_better(ok, modes, decisive)
 
@@ -322,7 +326,8 @@ def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
 def _can_lead(entry: Entry, metric: str, decisive: str) -> bool:
     if metric in RATES and entry.source.get(metric) is None:
         return False
-    return bool((entry.source.get(decisive) or 0) > 0)
+    is_unmarked = marks.reason(entry.source, decisive) is None
+    return is_unmarked and (entry.source.get(decisive) or 0) > 0
 
 
 def _possibly_better(ok: Mapping[str, Entry], modes: Sequence[str], decisive: str) -> list[str]:
@@ -406,6 +411,16 @@ def _show_entry(entry: Entry, row: Row) -> Shown:
     return entry.shown
 
 
+def _origin_of(origins: Sequence[str | None]) -> list[str]:
+    """Return a note on how these speedups were measured, if some come from pairs."""
+    counts = Counter(origins)
+    if not counts[PAIRS]:
+        return []
+    if not counts[SEPARATE]:
+        return [FROM_PAIRS]
+    return [f"{FROM_PAIRS}; {counts[SEPARATE]} of {len(origins)} from separate processes"]
+
+
 @dataclass
 class SpeedupTable:
     """Metrics of each mode at each point (model, other swept parameters, bs): a row per point and
@@ -428,7 +443,7 @@ class SpeedupTable:
     @property
     def is_unclear(self) -> bool:
         """Whether an interval is too wide for a figure."""
-        return any(entry.text == UNCLEAR for entry in self.entries)
+        return any(entry.is_unclear for entry in self.entries)
 
     @property
     def has_figures(self) -> bool:
@@ -454,52 +469,44 @@ class SpeedupTable:
     def has_intervals(self) -> bool:
         """Whether a figure other than the baseline's has an interval, so that a mode may be
         significantly the best."""
-        others = [entry for entry in self.entries if not entry.baseline]
-        return any(entry.is_known and not entry.marked for entry in others)
+        compared = [entry for entry in self.entries if entry.is_compared]
+        return any(entry.is_known and not entry.marked for entry in compared)
+
+    @property
+    def _has_interval_over_processes(self) -> bool:
+        return any(entry.interval and entry.trials != 1 for entry in self.entries)
 
     def legend(self) -> list[str]:
-        """Return explanations of the marks that occur in the table."""
+        """Return explanations of the marks that occur in the table, and the notes."""
         entries = self.entries
+        ties = sum(len(row.best) > 1 for row in self.rows)
         legend = []
         if any(entry.best for entry in entries):
             legend.append("bold or ★: significantly the best of its row")
-        ties = sum(len(row.best) > 1 for row in self.rows)
         if ties:
             legend.append(f"{ties} of {len(self.rows)} rows have no ★: their best modes tie")
         if any(NOT_SIGNIFICANT in entry.text for entry in entries):
             legend.append(f"{NOT_SIGNIFICANT}: the interval includes 1")
         if self.is_unclear:
             legend.append(IS_UNCLEAR)
-        with_interval = [entry for entry in entries if entry.interval]
-        if any(entry.trials != 1 for entry in with_interval):
+        if self._has_interval_over_processes:
             legend.append("low–high: 95 % interval across processes")
-        if any(entry.trials == 1 for entry in with_interval):
+        if any(entry.interval and entry.trials == 1 for entry in entries):
             legend.append("low–high: 95 % interval within one process")
         return legend + self.notes()
 
-    @property
-    def origin(self) -> str | None:
-        """How the speedups were measured; None if there are none."""
-        figures = [entry for entry in self.entries if entry.value is not None]
-        compared = [entry for entry in figures if not entry.baseline]
-        origins = Counter(entry.source.get("speedup_from") for entry in compared)
-        if self.metrics[0] not in SPEEDUPS or not origins[PAIRS]:
-            return None
-        if not origins[SEPARATE]:
-            return FROM_PAIRS
-        return f"{FROM_PAIRS}; {origins[SEPARATE]} of {len(compared)} from separate processes"
-
     def notes(self) -> list[str]:
         """Return how speedups were measured, and what the intervals lack."""
-        notes = [self.origin] if self.origin else []
-        figures = [entry for entry in self.entries if entry.value is not None]
-        is_lacking = any(not entry.is_known and not entry.baseline for entry in figures)
-        if is_lacking and self.metrics[0] in INTERVALS:
+        compared = [entry for entry in self.entries if entry.is_compared]
+        notes = []
+        if self.metrics[0] in SPEEDUPS:
+            notes += _origin_of([entry.source.get("speedup_from") for entry in compared])
+        if self.metrics[0] in INTERVALS and not all(entry.is_known for entry in compared):
             # modes may be eliminated after one round
-            is_some = any(entry.interval and entry.trials != 1 for entry in self.entries)
-            notes.append(SOME_INTERVALS if is_some else NO_INTERVAL)
-        measured = [entry for entry in self.entries if entry.is_ok and entry.is_known]
-        compilations = {entry.source.get("compilations") for entry in measured}
+            some = self._has_interval_over_processes
+            notes.append(SOME_INTERVALS if some else NO_INTERVAL)
+        measured = [entry.source for entry in self.entries if entry.is_ok and entry.is_known]
+        compilations = {source.get("compilations") for source in measured}
         if compilations - {None} == {1}:
             notes.append(ONE_COMPILATION)
         return notes

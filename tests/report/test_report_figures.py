@@ -166,34 +166,13 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     assert not of(table, series="eager")
     ratios = [row["launch_ratio"] for row in of(table, case="mlp", x=1)]
     assert ratios == pytest.approx([1.0 / 0.5] * 6)
-    names = [note.text for note in validated(scaling.launch_bound_draw(table)).layout.annotations]
-    assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
+    assert len(validated(scaling.launch_bound_draw(table)).data) == 6, "one trace per mode"
     assert not of(table, case="transformer", x=64), "its baseline timed out"
     alike = at(table, launch_ratio=8.0, speedup=2.0)
     axes = scaling.launch_bound_draw(alike).layout
     assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", (
         "the axes show the whole diagonal, from 1 to 8"
     )
-
-
-def test_break_even(sample):
-    table = cost.break_even_data(sample)
-    (faster,) = of(table, case="resnet50", x=1, series="default")
-    (slower,) = of(table, case="resnet50", x=64, series="default")
-    assert faster["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3) and slower["saved_ms"] < 0
-    assert not of(table, series="cuda-graph"), "nothing is compiled"
-    figure = validated(cost.break_even_draw(table))
-    marks = [trace for trace in figure.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in marks) == sum(row["saved_ms"] > 0 for row in table)
-    lines = [trace for trace in figure.data if trace.mode == "lines"]
-    for line, note in zip(lines, figure.layout.annotations, strict=True):
-        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(
-            float(note.text.replace(",", "").split()[0])
-        )
-    soon = [at([point], compile_cold_s=point["saved_ms"] / 1e3)[0] for point in table]  # one call
-    assert "1 call" in {note["text"] for note in cost.break_even_draw(soon).layout["annotations"]}
-    slow = [point if point.is_baseline else at([point], latency_ms=100.0)[0] for point in sample]
-    assert not cost.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 
 
 def test_memory_in_mebibytes_with_the_pool_inside(sample):

@@ -187,10 +187,6 @@ class Drawing:
         }
         self.data.append(trace | settings)
 
-    def annotate(self, text: str, **settings: Any) -> None:
-        annotation = {"text": text, "showarrow": False, **settings}
-        self.layout.setdefault("annotations", []).append(annotation)
-
 
 def known(points: Iterable[Point], *names: str) -> list[Any]:
     """Return the known values of these columns."""

@@ -1,24 +1,18 @@
-"""Peak device memory, compile time with a cold and a warm cache, and the calls after which it pays
-back."""
+"""Peak device memory, and compile time with a cold and a warm cache."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from effbench.printable import count
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
-    GRAY,
     Drawing,
     Figure,
     Point,
     axis,
-    baselines,
     by_series,
     known,
-    log_axis,
     mode_axis,
     number_text,
     safe,
@@ -117,84 +111,6 @@ def compile_draw(points: Sequence[Point]) -> Drawing:
     return figure
 
 
-def break_even_data(points: Sequence[Point]) -> list[Point]:
-    """Return the `ok` results that compiled and have a baseline; empty if none is faster than its
-    baseline.
-
-    `saved_ms`: the baseline's latency minus the result's latency, per call.
-    """
-    ok = [point for point in points if point.is_ok and point.are_positive("latency_ms")]
-    bases = baselines(ok)
-    drawn = []
-    for point in ok:
-        base = bases.get(point.place)
-        if base is None or point.is_baseline or not point.are_positive("compile_cold_s"):
-            continue
-        shown = point.with_columns(
-            "compile_cold_s",
-            "break_even_calls",
-            "latency_ms",
-            baseline_latency_ms=base["latency_ms"],
-            saved_ms=base["latency_ms"] - point["latency_ms"],
-        )
-        drawn.append(shown.with_ratio_mark())
-    return drawn if any(map(pays_back, drawn)) else []
-
-
-def pays_back(point: Point) -> bool:
-    """Return whether a result is significantly faster than its baseline; nothing marked is known to
-    be."""
-    is_faster = point["break_even_calls"] is not None and point.are_positive("saved_ms")
-    return is_faster and point.mark is None
-
-
-def break_even_draw(points: Sequence[Point]) -> Drawing:
-    """Draw the results that save time on logarithmic axes, with lines of equal break-even."""
-    saving = [point for point in points if pays_back(point)]
-    compile_s, saved_ms = known(saving, "compile_cold_s"), known(saving, "saved_ms")
-    x_range, y_range = log_range(compile_s), log_range(saved_ms)
-    figure = Drawing(
-        400,
-        xaxis=log_axis("compile time, cold cache (s)", compile_s, range=x_range),
-        yaxis=log_axis("saved per call (ms)", saved_ms, range=y_range),
-    )
-    _draw_equal_lines(figure, x_range, y_range)
-    for of_mode in by_series(saving).values():
-        figure.add_mode(of_mode, known(of_mode, "compile_cold_s"), known(of_mode, "saved_ms"))
-    return figure
-
-
-def log_range(values: Sequence[float]) -> list[float]:
-    """Return the ends of an axis for positive values, as decimal logarithms."""
-    low, high = math.log10(min(values)), math.log10(max(values))
-    # so that a line of `_draw_equal_lines` crosses them
-    pad = max(0.06 * (high - low), 0.08, (0.6 - (high - low)) / 2)
-    return [low - pad, high + pad]
-
-
-def _draw_equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) -> None:
-    """Draw lines of equal compile time ÷ saving, with the number of calls at their upper or right
-    end."""
-    line = {"width": 1, "dash": "dot", "color": GRAY}
-    for power in range(12):
-        shift = 3 - power  # log10 of ms saved per second of compile time at 10^power calls
-        low = max(x_range[0], y_range[0] - shift)
-        high = min(x_range[1], y_range[1] - shift)
-        if low >= high:
-            continue
-        xs = [10**low, 10**high]
-        ys = [x * 10**shift for x in xs]
-        figure.add(x=xs, y=ys, mode="lines", hoverinfo="skip", line=line)
-        figure.annotate(
-            count(10**power, "call"),
-            font={"size": 10},
-            x=high,
-            y=high + shift,
-            xanchor="right",
-            yanchor="top" if high < x_range[1] else "bottom",
-        )
-
-
 MEMORY = Figure(
     name="memory",
     title="Memory",
@@ -222,20 +138,4 @@ COMPILE = Figure(
     draw=compile_draw,
     small_multiples=True,
 )
-BREAK_EVEN = Figure(
-    name="break-even",
-    title="When a mode pays back",
-    order=45,
-    caption=(
-        "Marks further up and left pay back sooner. On a dotted line, compiling pays back after the"
-        " number of calls at its end. Modes that are not significantly faster than the baseline"
-        " (with one trial: not faster), and marked ones, are only in the numbers."
-    ),
-    absent=(
-        "Compiling is not known to pay back: nothing compiled is known to take significantly less"
-        " time per call."
-    ),
-    data=break_even_data,
-    draw=break_even_draw,
-)
-FIGURES = [MEMORY, COMPILE, BREAK_EVEN]
+FIGURES = [MEMORY, COMPILE]

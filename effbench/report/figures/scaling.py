@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +18,11 @@ from effbench.report.figures.base import (
     known,
     log_axis,
     mode_axis,
-    short,
     small_axis,
     x_axis,
     x_text,
 )
 from effbench.report.tables import UNKNOWN
-
-#: Fractions of the axes (x, y) within which two names overlap.
-NEAR = (0.16, 0.07)
 
 
 @dataclass(frozen=True)
@@ -192,33 +187,7 @@ def launch_bound_draw(points: Sequence[Point]) -> Drawing:
     ]
     for of_mode in by_series(points).values():
         figure.add_mode(of_mode, known(of_mode, "launch_ratio"), known(of_mode, "speedup"))
-    _name_points(figure, points)
     return figure
-
-
-def _name_points(figure: Drawing, points: Sequence[Point]) -> None:
-    """Name each model and batch size at its best mark, unless the name would overlap another."""
-    best: dict[tuple[str, float], Point] = {}
-    for point in sorted(points, key=lambda point: -point["speedup"]):
-        best.setdefault(point.place, point)
-    width = _decades(known(points, "launch_ratio"))
-    height = _decades(known(points, "speedup"))
-    placed: list[tuple[float, float]] = []
-    for point in best.values():
-        x, y = math.log10(point["launch_ratio"]), math.log10(point["speedup"])
-        if any(
-            abs(x - left) <= NEAR[0] * width and abs(y - low) <= NEAR[1] * height
-            for left, low in placed
-        ):
-            continue
-        placed.append((x, y))
-        text = f"{short(point.case, 24)} · {x_text(point)}"
-        figure.annotate(text, font={"size": 11}, x=x, y=y, yshift=13)
-
-
-def _decades(values: Sequence[float]) -> float:
-    """Return how many powers of ten the values span."""
-    return max(math.log10(max(values) / min(values)), 1e-9)
 
 
 LATENCY = Figure(

@@ -211,16 +211,19 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not passes:
         return None
     of_passes = [kernel for profile in passes for kernel in profile["top"]]
-    means = []
-    for name, same in grouped(of_passes, itemgetter("name")).items():
-        facts = [fmean(kernel[fact] for kernel in same) for fact in ("count", "ms", "share")]
-        means.append([name, *facts, len(same)])
+    means = [_mean_kernel(same) for same in grouped(of_passes, itemgetter("name")).values()]
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
         "in_graphs": max(profile.get("kernels_in_graphs") or 0 for profile in passes),
         "rows": sorted(means, key=lambda row: -row[2] * row[4]),
     }
+
+
+def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the mean of a kernel over its passes, as in `kernels`."""
+    means = [fmean(kernel[fact] for kernel in same) for fact in ("count", "ms", "share")]
+    return [same[0]["name"], *means, len(same)]
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

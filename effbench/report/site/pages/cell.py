@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from effbench.environments import hardware_of
 from effbench.metrics import METRICS
-from effbench.report.bottlenecks import time_cells, time_columns
+from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import is_marked, note, why_marked
+from effbench.report.marks import is_marked, note
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.tables import IS_UNCLEAR
@@ -48,6 +48,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "list": folder.grid("list", list_of(device_sweep)),
         "cells": len(device_sweep.rows),
         "unclear": IS_UNCLEAR.capitalize() if device_sweep.speedups.is_unclear else "",
+        "no_bottlenecks": no_bottlenecks(device_sweep.labelled),
         "marks": note(device_sweep.labelled),
     }
 
@@ -62,7 +63,8 @@ def environment_name(row: Mapping[str, Any]) -> str:
 
 
 def list_of(device_sweep: DeviceSweep) -> Table:
-    """Return a table of all cells with links; failed cells have a reason instead of figures."""
+    """Return a table of all cells with links, and what bounds them or why they failed."""
+    bottlenecks = bottleneck_table(device_sweep.labelled)
     columns = [
         Column("cell"),
         Column("model", filter=True),
@@ -71,24 +73,23 @@ def list_of(device_sweep: DeviceSweep) -> Table:
         Column("status", filter=True),
         *time_columns(device_sweep.labelled),
         Column("trials", numeric=True),
+        Column("bound", filter=True),
+        Column("why", wide=True),
     ]
-    if any(row.reason for row in device_sweep.labelled):
-        columns.append(Column("reason", wide=True))
     if any(is_marked(row.source) for row in device_sweep.labelled):
         columns.append(Column("disturbance", wide=True))
     rows = []
-    for row in device_sweep.labelled:
-        values = {
+    for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
+        shown = {
             "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row.source)),
             "model": row.case,
             "bs": row.labels["bs"],
             "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
             "status": Shown(row.status, row.status, "" if row.is_ok else "status"),
             "trials": row.source.get("trials"),
-            "reason": row.reason or "",
-            "disturbance": why_marked(row.source) or "",
+            "disturbance": values["disturbance"] or "",
         }
-        rows.append(values | time_cells(row))
+        rows.append({**values, **shown})
     return Table(columns, rows, caption="Cells of this sweep")
 
 

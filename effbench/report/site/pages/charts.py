@@ -1,5 +1,4 @@
-"""Charts: figures against batch size, memory and compile time as small multiples, and each cell's
-bottleneck."""
+"""Charts: figures against batch size, memory and compile time, as small multiples."""
 
 from __future__ import annotations
 
@@ -8,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.labels import grouped
-from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep
 from effbench.report.figures import Figure, all_figures
 from effbench.report.figures.base import Point, is_marked_figure, x_title
 from effbench.report.marks import SIGN, note
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.site.pages.cell import link
-from effbench.report.tables import IS_UNCLEAR
 from effbench.table import Column, Shown, Table
 
 #: Models that a page shows at a time: each figure has about 40 KiB.
@@ -56,21 +52,12 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
             sections.append(section_of(folder, figure, points, names))
         elif figure.absent:
             absent.append(figure.absent)
-    nothing = no_bottlenecks(device_sweep.labelled)
-    bottlenecks = None
-    if nothing is None:
-        table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row.source))
-        bottlenecks = folder.grid("why", table)
-    marks = note(device_sweep.labelled) if sections or bottlenecks else ""
     return {
-        "lead": "" if sections or bottlenecks else " ".join(absent),
+        "lead": "" if sections else " ".join(absent),
         "sections": sections,
         "models": names if sections else [],
         "ranges": model_ranges(names),
-        "bottlenecks": bottlenecks,
-        "no_bottlenecks": nothing,
-        "unclear": IS_UNCLEAR if device_sweep.speedups.is_unclear else "",
-        "marks": marks,
+        "marks": note(device_sweep.labelled) if sections else "",
     }
 
 

@@ -16,7 +16,6 @@ from effbench.report.site.pages.cell import link
 from effbench.report.summary import by_mode, headline
 from effbench.report.tables import (
     NO_REASON,
-    UNCLEAR,
     UNKNOWN,
     Entry,
     SpeedupTable,
@@ -39,6 +38,7 @@ METRIC_NAMES = (
     "compile_cold_s",
     "energy_mj",
     "compile_warm_s",
+    "break_even_calls",
     "peak_reserved_bytes",
     "peak_reserved_cold_bytes",
     "graph_pool_bytes",
@@ -134,7 +134,7 @@ def shown(
 def _hints(entry: Entry, brief: bool) -> list[str]:
     """Return what a reader sees on hover over an ok entry."""
     hints = []
-    if entry.text == UNCLEAR:
+    if entry.is_unclear:
         interval = f"{entry.low:.4g}–{entry.high:.4g}"
         hints.append(f"measured {entry.value:.4g}, 95 % interval {interval}")
     if brief and entry.interval and not entry.marked:
@@ -155,8 +155,8 @@ def _hints(entry: Entry, brief: bool) -> list[str]:
 def shade(entry: Entry) -> str:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is
     significant."""
-    if entry.text == UNCLEAR or entry.baseline or not entry.value:
-        return "pale" if entry.marked or entry.text == UNCLEAR else ""
+    if entry.is_unclear or entry.baseline or not entry.value:
+        return "pale" if entry.marked or entry.is_unclear else ""
     power = math.log2(entry.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
     tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
@@ -167,7 +167,7 @@ def shade(entry: Entry) -> str:
 
 def _arrow(entry: Entry) -> str:
     """Return an arrow after a speedup beyond SCALE."""
-    if entry.text == UNCLEAR or entry.baseline or not entry.value:
+    if entry.is_unclear or entry.baseline or not entry.value:
         return ""
     if 1 / SCALE <= entry.value <= SCALE:
         return ""
