@@ -51,13 +51,32 @@ _STREAM, _RATE = "stream.name", "stream.rate"
 _ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens")
 #: Parameters that have their own column.
 _COVERED = frozenset(
-    {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, _RATE}
+    {
+        "bs",
+        "dtype",
+        "phase",
+        "device",
+        "model.name",
+        "mode.name",
+        _STREAM,
+        _RATE,
+    }
     | {"stream.samples_per_call", "stream.sizes", "stream.dim"}
 )
 #: Columns that become labels if the other labels do not distinguish all rows.
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
-_SCALARS = frozenset({type(None), str, int, float, bool})
+_SCALARS = frozenset(
+    {
+        type(None),
+        str,
+        int,
+        float,
+        bool,
+    }
+)
+#: A row of the view `results`: column -> value.
+ViewRow = Mapping[str, Any]
 #: Dotted path -> value of the parameters of a cell.
 Parameters = dict[str, Hashable]
 Item = TypeVar("Item")
@@ -89,7 +108,9 @@ class LabelledRow:
     def reason(self) -> str | None:
         """Why the result is not ok, or what is remarkable about it."""
         reason = self.source.get("reason")
-        return None if reason is None else str(reason)
+        if reason is None:
+            return None
+        return str(reason)
 
     @property
     def case(self) -> str:
@@ -129,7 +150,11 @@ class LabelledRow:
         return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
 
 
-def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
+#: Rows of one sweep or more, labelled together.
+Rows = Sequence[LabelledRow]
+
+
+def label_rows(rows: Iterable[ViewRow]) -> list[LabelledRow]:
     """Return rows of the view with labels, so that no two rows have the same labels and mode. They
     are sorted by model and further labels in order of first appearance, then by bs."""
     labelled = _Labeller.of(rows).label()
@@ -146,17 +171,20 @@ def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     return sorted(labelled, key=rank)
 
 
-def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def row_names(rows: Iterable[ViewRow]) -> list[str]:
     """Return a unique name for each row."""
     return [row.name for row in _Labeller.of(rows).label()]
 
 
-def swept_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def swept_columns(rows: Iterable[ViewRow]) -> dict[str, list[Any]]:
     """Return the swept parameters that are no columns of the view: name in overrides -> the value
     of each row, in the order of the rows; None for rows without the parameter."""
     labelled = _Labeller.of(rows).label()
-    names = dict.fromkeys(name for row in labelled for name in row.swept)
-    return {name: [row.swept.get(name) for row in labelled] for name in names}
+    columns: dict[str, list[Any]] = {}
+    for position, row in enumerate(labelled):
+        for name, value in row.swept.items():
+            columns.setdefault(name, [None] * len(labelled))[position] = value
+    return columns
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
@@ -183,7 +211,7 @@ def short_label(label: str) -> str:
     return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
 
 
-def axis_of(rows: Sequence[LabelledRow]) -> str:
+def axis_of(rows: Rows) -> str:
     """Return the label for the x axis of figures: the rate if all requests arrive at one and
     several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
     all rows have a number."""
@@ -200,10 +228,12 @@ def axis_of(rows: Sequence[LabelledRow]) -> str:
     return best
 
 
-def _count_numbers(rows: Sequence[LabelledRow], label: str) -> int:
+def _count_numbers(rows: Rows, label: str) -> int:
     """Return how many numbers a label has; 0 if a row has none."""
     numbers = {row.number(label) for row in rows}
-    return len(numbers) if all(map(math.isfinite, numbers)) else 0
+    if all(map(math.isfinite, numbers)):
+        return len(numbers)
+    return 0
 
 
 # --- finding the labels ---
@@ -220,7 +250,7 @@ class _Labeller:
     labels: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> _Labeller:
+    def of(cls, rows: Iterable[ViewRow]) -> _Labeller:
         finite = [_without_infinities(row) for row in rows]
         return cls(
             rows=finite,
@@ -245,11 +275,19 @@ class _Labeller:
         for index, row in enumerate(self.rows):
             params, mode = self.params[index], self.modes[index]
             swept = {_label_of(path): params.get(path) for path in paths}
-            swept |= {path: params.get(path) for path in settings.get(mode, ())}
+            swept |= {path: params.get(path) for path in settings[mode]}
             swept |= {column: row[column] for column in _OF_INTERPRETERS if column in columns}
             bs = row.get("bs")
             labels = {**self.labels[index], "bs": None if bs is None else int(bs)}
-            labelled.append(LabelledRow(labels, names[index], mode, row, swept))
+            labelled.append(
+                LabelledRow(
+                    labels,
+                    names[index],
+                    mode,
+                    row,
+                    swept,
+                )
+            )
         return labelled
 
     def _add(self, names: Iterable[str], sources: Sequence[Mapping[str, Any]]) -> None:
@@ -286,15 +324,12 @@ class _Labeller:
         alike: dict[tuple[str, Hashable], list[Parameters]] = {}
         for key, params in zip(keys, self.params, strict=True):
             alike.setdefault(key, []).append(params)
-        settings: dict[str, list[str]] = {}
+        settings: dict[str, list[str]] = {mode: [] for mode in self.modes}
         for path in paths:
-            modes = dict.fromkeys(
-                mode
-                for (mode, _), members in alike.items()
-                if _vary(params.get(path) for params in members)
-            )
-            for mode in modes:
-                settings.setdefault(mode, []).append(path)
+            for (mode, _), members in alike.items():
+                is_swept = _vary(params.get(path) for params in members)
+                if is_swept and path not in settings[mode]:
+                    settings[mode].append(path)
         return settings
 
     def _swept_paths(self) -> list[str]:
@@ -329,7 +364,7 @@ class _Labeller:
         names = []
         for mode, params in zip(self.modes, self.params, strict=True):
             texts = []
-            for path in settings.get(mode, ()):
+            for path in settings[mode]:
                 if params.get(path) is not None:
                     texts.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
             names.append(f"{mode} ({', '.join(texts)})" if texts else mode)
@@ -340,7 +375,7 @@ def _by_origin(path: str) -> tuple[bool, str]:
     return not path.startswith("model.module."), path
 
 
-def _without_infinities(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_infinities(row: ViewRow) -> dict[str, Any]:
     """Return a row in which NaN and infinity are None."""
     finite = dict(row)
     for key, value in row.items():
@@ -350,7 +385,9 @@ def _without_infinities(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label_of(path: str) -> str:
-    return "stream" if path == _STREAM else path
+    if path == _STREAM:
+        return "stream"
+    return path
 
 
 def _vary(values: Iterable[Any]) -> bool:
@@ -361,7 +398,9 @@ def override_text(value: Any) -> str:
     """Return a value as an override spells it."""
     if value is None:
         return ABSENT
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 # --- helpers for rows and parameters ---
@@ -406,7 +445,9 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:
         if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
         else:
-            flat[path] = json.dumps(item) if isinstance(item, list) else item
+            flat[path] = item
+            if isinstance(item, list):
+                flat[path] = json.dumps(item)
     return flat
 
 

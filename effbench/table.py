@@ -27,6 +27,8 @@ TONES = {
     "good": "green",
     "": "",
 }
+#: The values of a row by the keys of columns.
+Record = Mapping[str, Any]
 _MARKDOWN = frozenset("|`*[]\\")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -49,7 +51,9 @@ class Shown(NamedTuple):
     @property
     def line(self) -> str:
         """Return the text with its further lines in brackets."""
-        return f"{self.text} ({self.brackets})" if self.sub else self.text
+        if self.sub:
+            return f"{self.text} ({self.brackets})"
+        return self.text
 
     @property
     def brackets(self) -> str:
@@ -59,12 +63,16 @@ class Shown(NamedTuple):
     def rich(self, stacked: bool) -> str:
         """Return markup for a terminal, the best figure with a star. `stacked`: put further lines
         below the first instead of in brackets."""
-        lines = [self.text, *self.sub.splitlines()] if stacked else [self.line]
+        lines = [self.line]
+        if stacked:
+            lines = [self.text, *self.sub.splitlines()]
         if self.tone == "best":
             lines[0] += " ★"
         text = "\n".join(escape(one_line(line)) for line in lines)
         style = TONES.get(self.tone)
-        return f"[{style}]{text}[/]" if style else text
+        if style:
+            return f"[{style}]{text}[/]"
+        return text
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,11 @@ class Column:
 
     @property
     def heading(self) -> str:
-        return self.key if self.title is None else self.title
+        if self.title is None:
+            return self.key
+        return self.title
 
-    def shown(self, row: Mapping[str, Any]) -> Shown:
+    def shown(self, row: Record) -> Shown:
         value = row.get(self.key)
         if isinstance(value, Shown):
             return value
@@ -108,8 +118,8 @@ class Table:
     site."""
 
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
-    data: Sequence[Mapping[str, Any]] | None = None
+    rows: Sequence[Record]
+    data: Sequence[Record] | None = None
     group: str | None = None
     once: Sequence[str] = ()
     caption: str = ""
@@ -130,11 +140,10 @@ class Table:
     @property
     def used(self) -> list[Column]:
         """The columns that people see: optional ones only if a row has a text there."""
-        return [
-            column
-            for column in self.columns
-            if not column.optional or any(column.shown(row).line for row in self.rows)
-        ]
+        return [column for column in self.columns if self._is_used(column)]
+
+    def _is_used(self, column: Column) -> bool:
+        return not column.optional or any(column.shown(row).line for row in self.rows)
 
     def render(self, fmt: str) -> str:
         """Return the table as text that ends with a newline. Raises UsageError for an unknown
@@ -153,21 +162,11 @@ class Table:
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
         if not lines:
             drawn.box = None
-            drawn.padding = (0, 0, 0, 1) if stacked else (0, 1)
+            drawn.padding = (0, 0 if stacked else 1, 0, 1)
         columns = self.used
         for column in columns:
-            heading = escape(column.heading)
-            if stacked:
-                heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
-            # words such as ids, which are to be copied, break last
-            is_word = not any(" " in column.shown(row).line for row in self.rows)
-            drawn.add_column(
-                heading,
-                justify="right" if column.numeric else "left",
-                overflow="fold",
-                no_wrap=is_word and not stacked,
-            )
-        before: Mapping[str, Any] | None = None
+            self._add_column(drawn, column, stacked)
+        before: Record | None = None
         for row in self.rows:
             if lines and before is not None and self._begins_group(row, before):
                 drawn.add_section()
@@ -180,10 +179,23 @@ class Table:
             before = row
         return drawn
 
-    def _begins_group(self, row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
+        heading = escape(column.heading)
+        if stacked:
+            heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
+        # words such as ids, which are to be copied, break last
+        is_word = not any(" " in column.shown(row).line for row in self.rows)
+        drawn.add_column(
+            heading,
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            no_wrap=is_word and not stacked,
+        )
+
+    def _begins_group(self, row: Record, before: Record) -> bool:
         return self.group is not None and row.get(self.group) != before.get(self.group)
 
-    def _repeated(self, row: Mapping[str, Any], before: Mapping[str, Any] | None) -> Sequence[str]:
+    def _repeated(self, row: Record, before: Record | None) -> Sequence[str]:
         """Return the keys `once` if all their values are those of the row before."""
         if before is None or any(row[key] != before[key] for key in self.once):
             return ()
@@ -208,9 +220,10 @@ class Table:
         """Return the exact values of each row, as in CSV and JSON."""
         if self.data is not None:
             return [dict(row) for row in self.data]
-        return [
-            {column.key: column.shown(row).value for column in self.columns} for row in self.rows
-        ]
+        records = []
+        for row in self.rows:
+            records.append({column.key: column.shown(row).value for column in self.columns})
+        return records
 
     def _json(self) -> str:
         return as_json(self.records())
@@ -227,7 +240,9 @@ class Table:
 
 
 def _csv_text(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else csv_value(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_value(value)
 
 
 def as_json(data: Any) -> str:

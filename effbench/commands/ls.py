@@ -58,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --failures: add the traceback of each cell's last failed trial, or the end of its"
         " output"
     )
-    parser.add_argument("--traceback", action="store_true", help=last)
+    parser.add_argument(
+        "--traceback",
+        action="store_true",
+        help=last,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +90,14 @@ def run(args: argparse.Namespace) -> int:
 def print_table(
     names: Sequence[str], rows: Sequence[Sequence[Any]], wide: Collection[str] = ()
 ) -> None:
-    columns = [Column(name, optional=name == "baseline", wide=name in wide) for name in names]
+    columns = [
+        Column(
+            name,
+            optional=name == "baseline",
+            wide=name in wide,
+        )
+        for name in names
+    ]
     terminal().print_table(Table.of(columns, rows))
 
 
@@ -108,7 +119,11 @@ def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
     return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
-def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
+def print_artifacts(
+    store: Store,
+    sweep: SweepInfo,
+    folder: Path,
+) -> None:
     """Print each cell's files, and the artifacts that it could not write, with the reason."""
     names = names_of(store, sweep)
     # only the last attempt of a round still has its files
@@ -136,7 +151,9 @@ def print_sweeps(store: Store) -> None:
     rows = []
     for sweep in store.sweeps():
         names = dict.fromkeys(baseline.name for baseline in baselines.get(sweep.id, ()))
-        imported = ", imported" if sweep.imported_at is not None else ""
+        imported = ""
+        if sweep.imported_at is not None:
+            imported = ", imported"
         statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
         rows.append(
             (
@@ -195,7 +212,11 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
         terminal().print_line(escape(note), "dim")
 
 
-def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
+def print_failures(
+    store: Store,
+    sweep: SweepInfo,
+    traceback: bool,
+) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     rows = rows_of(store, sweep)
@@ -213,7 +234,11 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
         print_table(("status", "cell", "reason"), texts)
 
 
-def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[Unit, str]) -> None:
+def print_tracebacks(
+    store: Store,
+    sweep: SweepInfo,
+    failed: Mapping[Unit, str],
+) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
     trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]

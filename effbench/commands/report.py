@@ -104,7 +104,9 @@ def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
     for device_sweep in content.device_sweeps:
         changes = device_sweep.changes
         if not changes.is_baseline:
-            what = "with the previous sweep" if changes.previous else "with nothing"
+            what = "with nothing"
+            if changes.previous:
+                what = "with the previous sweep"
             print(
                 f"effbench: sweep {device_sweep.sweep['id']} is compared {what}:"
                 f" {baseline!r} names no other sweep on {device_sweep.hardware}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
-from effbench.labels import LabelledRow, grouped, label_rows
+from effbench.labels import Rows, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
 from effbench.report import marks
@@ -99,17 +99,25 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args)
     else:
         with options.console(args) as console:
-            show(console, sweep, rows, table, remarks)
+            show(
+                console,
+                sweep,
+                rows,
+                table,
+                remarks,
+            )
     return 0
 
 
-def with_note(markdown: str, rows: Sequence[LabelledRow]) -> str:
+def with_note(markdown: str, rows: Rows) -> str:
     """Return a Markdown table, followed by the explanation of its marks if it has any."""
     note = marks.note(rows)
-    return f"{markdown}\n{markdown_text(note)}\n" if note else markdown
+    if note:
+        return f"{markdown}\n{markdown_text(note)}\n"
+    return markdown
 
 
-def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> None:
+def write_bottlenecks(rows: Rows, args: argparse.Namespace) -> None:
     """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
     rows."""
     table = bottleneck_table(rows)
@@ -133,7 +141,7 @@ def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> 
             print_note(console, rows)
 
 
-def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
+def print_note(console: Console, rows: Rows) -> None:
     note = marks.note(rows)
     if note:
         console.print_line(escape(note), "dim")
@@ -142,7 +150,7 @@ def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
 def show(
     console: Console,
     sweep: SweepInfo,
-    rows: Sequence[LabelledRow],
+    rows: Rows,
     table: SpeedupTable,
     remarks: Sequence[str] = (),
 ) -> None:
@@ -160,7 +168,11 @@ def show(
         console.print_table(table.long(), lines=True)
     footnotes = [*about(table), *table.legend()]
     if footnotes:
-        console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
+        console.print(
+            escape(" · ".join(footnotes)),
+            style="dim",
+            highlight=False,
+        )
     if table.is_marked:
         print_note(console, rows)
     decided = [row for row in table.rows if row.best]
@@ -173,7 +185,7 @@ def show(
         print_means(console, modes)
 
 
-def title_of(sweep: SweepInfo, rows: Sequence[LabelledRow]) -> str:
+def title_of(sweep: SweepInfo, rows: Rows) -> str:
     """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
     facts = [sweep.label]
     for row in rows:
@@ -208,7 +220,7 @@ def about(table: SpeedupTable) -> list[str]:
     return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
 
 
-def reasons(rows: Sequence[LabelledRow]) -> list[str]:
+def reasons(rows: Rows) -> list[str]:
     """Return a line for each reason of failed cells, then a line with the cells that have unsteady
     trials."""
     failed = [row for row in rows if not row.is_ok]
@@ -227,7 +239,7 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
     return lines
 
 
-def tally(rows: Sequence[LabelledRow]) -> str:
+def tally(rows: Rows) -> str:
     """Return the number of results by status, the most frequent first."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
@@ -241,11 +253,25 @@ def end_of_sweep(outcome: Outcome) -> int:
         rows = label_rows(rows_of(store, sweep))
         remarks = notes(store, sweep, rows)
         db = store.name  # without a password, because output ends up in logs
-        again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id), outcome.shard)
+        again = resume_command(
+            sweep.id,
+            outcome.db,
+            db,
+            store.is_own(sweep.id),
+            outcome.shard,
+        )
     if rows:
-        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
+        show(
+            console,
+            sweep,
+            rows,
+            speedup_table(rows, None, sweep.baseline_mode),
+            remarks,
+        )
     environments = len({row.source["environment_id"] for row in rows})
-    where = f" in {environments} environments" if environments > 1 else ""
+    where = ""
+    if environments > 1:
+        where = f" in {environments} environments"
     cells = count(sweep.cells, "cell")
     console.print_line(f"{tally(rows)} of {cells}{where} · database {db}")
     options_of_sweep = ["--sweep", sweep.id]
@@ -259,7 +285,13 @@ def end_of_sweep(outcome: Outcome) -> int:
         words = ["effbench", "report", *options_of_sweep]
         console.print_line(f"report: {escape(shlex.join(words))}")
     if has_failed:
-        words = ["effbench", "ls", "--failures", "--traceback", *options_of_sweep]
+        words = [
+            "effbench",
+            "ls",
+            "--failures",
+            "--traceback",
+            *options_of_sweep,
+        ]
         console.print_line(f"failures: {escape(shlex.join(words))}")
     if is_interrupted:
         return INTERRUPTED

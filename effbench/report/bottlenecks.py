@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from effbench.labels import ABSENT, LabelledRow
+from effbench.labels import ABSENT, LabelledRow, Rows
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.report import marks
 from effbench.report.marks import is_marked, why_marked
@@ -62,12 +62,14 @@ def time_cells(row: LabelledRow) -> dict[str, Shown]:
         if name in TIMES:
             is_unsure = marks.reason(row.source, TIMES[name]) is not None
             speedup = speedup_text(row.source, TIMES[name], is_unsure)
-        tone = "unsure" if reason else ""
+        tone = ""
+        if reason:
+            tone = "unsure"
         cells[name] = Shown(None, time_text(row.source, name), tone, speedup, hint=reason or "")
     return cells
 
 
-def no_bottlenecks(rows: Sequence[LabelledRow]) -> str | None:
+def no_bottlenecks(rows: Rows) -> str | None:
     """Return the line that stands for a table of bottlenecks without any; None if a result has
     one."""
     if any(why(row.source) is not None for row in rows):
@@ -84,7 +86,7 @@ def reason_of(row: LabelledRow) -> str:
     return why(row.source) or (NEEDS_GPU if row.source.get("device") == "cpu" else NOT_PROFILED)
 
 
-def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
+def bottleneck_table(rows: Rows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     columns = [Column(name, numeric=name == "bs", filter=name == "model") for name in names]
@@ -100,7 +102,9 @@ def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
             "marked": is_marked(row.source),
             "disturbance": why_marked(row.source),
         }
-        bound = row.source.get("bound") if row.is_ok else None
+        bound = None
+        if row.is_ok:
+            bound = row.source.get("bound")
         cells = {**time_cells(row), "bound": Shown(None, bound or ABSENT)}
         shown.append(record | cells)
         data.append(record)

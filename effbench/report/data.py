@@ -19,7 +19,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
 from effbench.environments import COLUMNS, TELLING, hardware_of, interpreter_of
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
-from effbench.labels import LabelledRow, grouped, label_rows, short_label
+from effbench.labels import LabelledRow, ViewRow, grouped, label_rows, short_label
 from effbench.printable import listed
 from effbench.report.figures.base import Point, points_of
 from effbench.report.history_table import read as read_history
@@ -40,12 +40,15 @@ MOST_OLDER_CELLS = 20_000
 MOST_RESULTS = 25_000
 
 
-class Trial(NamedTuple):
-    """A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as
-    a float32 array)."""
+#: A row of the table `trial`: column -> value.
+TrialRow = Mapping[str, Any]
+#: Timer -> number of samples taken, and the stored samples in order as a float32 array.
+Timers = Mapping[str, tuple[int, Any]]
 
-    row: Mapping[str, Any]
-    samples: Mapping[str, tuple[int, Any]]
+
+class Trial(NamedTuple):
+    row: TrialRow
+    samples: Timers
 
 
 class Command(NamedTuple):
@@ -81,7 +84,7 @@ class DeviceSweep:
 
     sweep: Mapping[str, Any]
     hardware: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[ViewRow]
     environments: Sequence[Mapping[str, Any]]
     unmeasured: Sequence[Mapping[str, Any]] = ()
     changes: Changes = field(default_factory=Changes)
@@ -107,12 +110,10 @@ class DeviceSweep:
     @cached_property
     def numbers(self) -> set[str]:
         """The labels with a number in a row: what figures can have on the x axis."""
-        labels = dict.fromkeys(label for row in self.labelled for label in row.labels)
-        return {
-            label
-            for label in labels
-            if any(math.isfinite(row.number(label)) for row in self.labelled)
-        }
+        numbers = set()
+        for row in self.labelled:
+            numbers |= {label for label in row.labels if math.isfinite(row.number(label))}
+        return numbers
 
     def set_axis(self, name: str) -> None:
         """Draw figures against the label with this name, with or without `model.module.`, if a row
@@ -261,9 +262,18 @@ def read(
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         if not references:
             data.older = older(store, infos, device_sweeps)
-    baselines = store.baselines(baseline) if baseline else []  # refuses an unknown one
+    # refuses an unknown one
+    baselines = []
+    if baseline:
+        baselines = store.baselines(baseline)
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, environments, infos, baselines)
+        device_sweep.changes = read_changes(
+            store,
+            device_sweep,
+            environments,
+            infos,
+            baselines,
+        )
     return data
 
 
@@ -338,7 +348,11 @@ def older(
     return selected
 
 
-def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
+def device_sweeps_of(
+    store: Store,
+    info: SweepInfo,
+    database: str,
+) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
     known = store.environments(row["environment_id"] for row in rows)
@@ -364,7 +378,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
 def unmeasured(
     store: Store,
     info: SweepInfo,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[ViewRow],
     environments: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return the planned cells that have no result under an interpreter of these rows, as rows of
@@ -381,7 +395,13 @@ def unmeasured(
     for cell in store.planned_cells(info.id):
         for interpreter, place in places.items():
             if (cell["key"], interpreter) not in measured:
-                missing.append({**cell, **place, "cell_key": cell["key"]})
+                missing.append(
+                    {
+                        **cell,
+                        **place,
+                        "cell_key": cell["key"],
+                    }
+                )
     return missing
 
 
@@ -406,11 +426,30 @@ def read_changes(
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)
-    words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
+    words = [
+        "effbench",
+        "compare",
+        before.id,
+        info.id,
+        "--on",
+        after.hardware,
+    ]
     if after.database is not None and after.database != DEFAULT_DB:
         words += ["--db", masked_url(after.database)]
     try:
-        compared = compare_sweeps(store, before, info, read_limits(), on=after.hardware)
+        compared = compare_sweeps(
+            store,
+            before,
+            info,
+            read_limits(),
+            on=after.hardware,
+        )
     except EffbenchError as error:
         return Changes(previous, None, str(error))
-    return Changes(previous, compared, "", shlex.join(words), is_baseline)
+    return Changes(
+        previous,
+        compared,
+        "",
+        shlex.join(words),
+        is_baseline,
+    )

@@ -4,10 +4,9 @@ per output."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from effbench.labels import LabelledRow
+from effbench.labels import Rows, ViewRow
 from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
 from effbench.printable import listed
 from effbench.store.summary import OF_BASELINE
@@ -19,10 +18,23 @@ MOST_CELLS = 3
 #: Reasons that the note lists before it counts the others.
 MOST_REASONS = 3
 #: Units of times, rates and energies: a disturbed host changes them.
-_UNITS = frozenset({"ms", "s", "mJ", "tokens/s", "samples/s"})
+_UNITS = frozenset(
+    {
+        "ms",
+        "s",
+        "mJ",
+        "tokens/s",
+        "samples/s",
+    }
+)
 #: Metrics without such a unit that follow from times.
 _FROM_TIMES = frozenset(
-    {*SPEEDUPS, "gpu_idle_fraction", "roofline_fraction", "break_even_calls"}
+    {
+        *SPEEDUPS,
+        "gpu_idle_fraction",
+        "roofline_fraction",
+        "break_even_calls",
+    }
     | {columns.separate for columns in SPEEDUP_COLUMNS.values()}
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -39,13 +51,13 @@ def is_timed(metric: str) -> bool:
     return metric in _FROM_TIMES or METRICS[metric].unit in _UNITS
 
 
-def is_marked(row: Mapping[str, Any]) -> bool:
+def is_marked(row: ViewRow) -> bool:
     """Return whether the times of this row of the view `results` are marked. Unknown values in a
     frame count as no."""
     return row.get("marked") in (True, 1)
 
 
-def why_marked(row: Mapping[str, Any]) -> str | None:
+def why_marked(row: ViewRow) -> str | None:
     """Return why a row is marked; None if it is not."""
     if not is_marked(row):
         return None
@@ -54,10 +66,12 @@ def why_marked(row: Mapping[str, Any]) -> str | None:
 
 def signed(text: str, marked: bool) -> str:
     """Return the text of a figure, with SIGN if it is marked."""
-    return f"{SIGN}{text}" if marked else text
+    if marked:
+        return f"{SIGN}{text}"
+    return text
 
 
-def reason(row: Mapping[str, Any], metric: str) -> str | None:
+def reason(row: ViewRow, metric: str) -> str | None:
     """Return why a metric of a row of the view `results` is marked; None if it is not.
 
     Speedups have marks of their own: both sides of a pair meet the same host, which its times do
@@ -68,10 +82,12 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
     if metric not in SPEEDUPS:
         return why_marked(row)
     why = row.get("speedup_disturbance")
-    return None if is_missing(why) else why
+    if is_missing(why):
+        return None
+    return why
 
 
-def note(rows: Sequence[LabelledRow]) -> str:
+def note(rows: Rows) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
     reasons = {}
@@ -89,7 +105,9 @@ def note(rows: Sequence[LabelledRow]) -> str:
         which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
     whys = listed(disturbances([*reasons.values()]), MOST_REASONS, "; ")
     on_cpu = all(row.source.get("device") == "cpu" for row in rows if row.name in reasons)
-    advice = ON_CPU if on_cpu else ON_GPU
+    advice = ON_GPU
+    if on_cpu:
+        advice = ON_CPU
     return f"{SIGN} measured on a disturbed machine: {which}; {whys}. {advice}."
 
 
@@ -100,7 +118,11 @@ def disturbances(reasons: Sequence[str]) -> list[str]:
     for reason in reasons:
         groups.setdefault(_NUMBER.sub("#", reason), []).append(reason)
     texts = []
-    for same in sorted(groups.values(), key=len, reverse=True):
+    for same in sorted(
+        groups.values(),
+        key=len,
+        reverse=True,
+    ):
         texts.append(_with_ranges(same))
     return texts
 

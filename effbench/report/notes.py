@@ -3,10 +3,10 @@ host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from effbench.labels import LabelledRow
+from effbench.labels import LabelledRow, Rows
 from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.store import Store
@@ -25,12 +25,16 @@ def dropout_off(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
 
 def grad_mode(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
     reason = facts.get("grad_mode_reason")
-    return f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})" if reason else None
+    if reason:
+        return f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})"
+    return None
 
 
 def weights_differ(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
     differ = (facts.get("facts") or {}).get("weights_differ")
-    return f"weights differ between processes: {differ}" if differ else None
+    if differ:
+        return f"weights differ between processes: {differ}"
+    return None
 
 
 def no_pairs(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
@@ -52,7 +56,11 @@ MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (
 )
 
 
-def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
+def notes(
+    store: Store,
+    sweep: SweepInfo,
+    rows: Rows,
+) -> list[str]:
     """Return a line for each note, with the rows that it is about. The modes of a row share most
     notes, so a line names a row and its modes once."""
     if not rows:
@@ -70,7 +78,7 @@ def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterable[str]:
     return filter(None, (maker(facts, row) for maker in MAKERS))
 
 
-def on_a_busy_host(rows: Sequence[LabelledRow]) -> list[str]:
+def on_a_busy_host(rows: Rows) -> list[str]:
     """Return a line for each latency speedup that was also measured while the host was disturbed.
 
     It is another one where one side waits for the host and the other does not.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from effbench.labels import grouped
+from effbench.labels import ViewRow, grouped
 from effbench.metrics import METRICS, SPEEDUPS, change_text, percent
 from effbench.printable import count
 from effbench.report.marks import signed
@@ -35,10 +34,12 @@ def reason(row: Row) -> str:
             return bottleneck
         return f"{bottleneck}: the GPU is busy for {percent(1 - idle)} of each call"
     changes = effects(base, best.source)
-    return f"{bottleneck}: {', '.join(changes)}" if changes else bottleneck
+    if changes:
+        return f"{bottleneck}: {', '.join(changes)}"
+    return bottleneck
 
 
-def _baseline_of(row: Row) -> Mapping[str, Any]:
+def _baseline_of(row: Row) -> ViewRow:
     """Return the baseline's result in a row; empty if it is not ok."""
     for entry in row.cells.values():
         if entry.baseline and entry.is_ok:
@@ -46,14 +47,16 @@ def _baseline_of(row: Row) -> Mapping[str, Any]:
     return {}
 
 
-def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def effects(before: ViewRow, after: ViewRow) -> list[str]:
     """Return how a mode changes launches, kernels and GPU time."""
     changes = []
     kernels = before.get("kernels") or 0
     is_fused = _is_less(after.get("kernels"), kernels)
     if kernels > 1 and after.get("graph_pool_bytes") is not None:
         is_single = after.get("phase") == "inference" and not after.get("graph_breaks")
-        graphs = "one graph" if is_single else "graphs"
+        graphs = "graphs"
+        if is_single:
+            graphs = "one graph"
         if is_fused:
             graphs += f" of {count(after['kernels'], 'kernel')}"
         changes.append(f"{kernels:,} launches become {graphs}")
@@ -82,14 +85,18 @@ def sentence(rows: Sequence[Row]) -> str:
     alike = grouped(points, lambda bs: tuple(map(_outcome_and_quantity, points[bs])))
     parts = []
     for sizes in alike.values():
-        where = f"at bs {_and(sizes)} " if len(alike) > 1 else ""
+        where = ""
+        if len(alike) > 1:
+            where = f"at bs {_and(sizes)} "
         parts.append(where + ", ".join(_clauses([points[bs] for bs in sizes])))
     text = f"{'; '.join(parts)}."
     clearest = max(decided, key=_gain)
     why = reason(clearest)
     if why and len(points) > 1:
         why = f"at bs {clearest.labels['bs']}, {why}"
-    return f"{text} {why[0].upper()}{why[1:]}." if why else text
+    if why:
+        return f"{text} {why[0].upper()}{why[1:]}."
+    return text
 
 
 def _outcome_and_quantity(row: Row) -> tuple[str, str]:
@@ -118,7 +125,9 @@ def _clauses(points: Sequence[Sequence[Row]]) -> list[str]:
 def undecided(rows: Sequence[Row]) -> str:
     """Return why the rows have neither winners nor ties."""
     compared = [row for row in rows if row.compares]
-    why = NO_INTERVAL if compared else "fewer than two modes are ok at each point"
+    why = "fewer than two modes are ok at each point"
+    if compared:
+        why = NO_INTERVAL
     if any(row.leader is None and _has_marks(row) for row in compared):
         why = "all figures are marked (~)"
     return f"{why}, so no mode wins."
@@ -130,7 +139,9 @@ def _has_marks(row: Row) -> bool:
 
 def outcome_of(row: Row) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
-    return f"{row.winner} wins" if row.winner else f"{_and(row.best)} tie in"
+    if row.winner:
+        return f"{row.winner} wins"
+    return f"{_and(row.best)} tie in"
 
 
 def _range(rows: Sequence[Row]) -> str:
@@ -150,8 +161,12 @@ def _range(rows: Sequence[Row]) -> str:
     low, high = metric.format(min(known.values())), metric.format(max(known.values()))
     text = low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}"
     text = signed(text, any(cells[bs].marked for bs in known))
-    return text if len(known) == len(cells) else f"{text} at bs {_and([*known])}"
+    if len(known) == len(cells):
+        return text
+    return f"{text} at bs {_and([*known])}"
 
 
 def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    if len(words) > 1:
+        return f"{', '.join(words[:-1])} and {words[-1]}"
+    return words[0]

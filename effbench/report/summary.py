@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
-from effbench.labels import LabelledRow, flatten, grouped, mode_order
+from effbench.labels import LabelledRow, Rows, ViewRow, flatten, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, change_text
 from effbench.report import marks
 from effbench.report.colors import glyph_of
@@ -49,7 +49,9 @@ ALIKE = 1e-6
 
 def severity(status: str) -> int:
     """Return the rank of a status, the worst first; an unknown status comes before all others."""
-    return SEVERITY.index(status) if status in SEVERITY else -1
+    if status in SEVERITY:
+        return SEVERITY.index(status)
+    return -1
 
 
 def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
@@ -88,19 +90,21 @@ def _conclusion(
 ) -> str:
     """Return which mode wins most of the decided rows of a metric: `default wins 5 of 9 points, 2
     are ties; its mean speedup is 1.30×`."""
-    wins = Counter(row.winner for row in rows if row.winner is not None)
+    wins = Counter(row.winner for row in rows)
+    ties = wins.pop(None, 0)
     if not wins:
         return f"no mode wins any of {len(rows)} {points}"
     most = max(wins.values())
-    first = [mode for mode in wins if wins[mode] == most]
+    first = [mode for mode, number in wins.items() if number == most]
     best = max(first, key=lambda mode: means[mode].scores[metric].value or 0)
     text = f"{best} wins {most} of {len(rows)} {points}"
     if len(first) > 1:
         first.remove(best)
         text += f", as many as {' and '.join(first)}"
-    ties = len(rows) - wins.total()
-    if ties:
-        text += f", {ties} {'is a tie' if ties == 1 else 'are ties'}"
+    if ties == 1:
+        text += ", 1 is a tie"
+    elif ties:
+        text += f", {ties} are ties"
     score = means[best].scores[metric]
     if score.value and score.clear and not means[best].group:
         text += f"; its mean speedup is {score_text(score)}"
@@ -154,7 +158,7 @@ class ModeScore:
         return is_clear(self.low, self.high)
 
 
-def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
+def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
     cells. It requires an interval and at least two trials of each cell. With at least three trials
     it covers 93 to 98.2 %."""
@@ -172,10 +176,22 @@ def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
     if not estimates:
         return ModeScore(None, 0, passed, len(rows))
     mean = mean_of_estimates(estimates).interval()
-    return ModeScore(mean.value, len(estimates), passed, len(rows), mean.low, mean.high, marked)
+    return ModeScore(
+        mean.value,
+        len(estimates),
+        passed,
+        len(rows),
+        mean.low,
+        mean.high,
+        marked,
+    )
 
 
-def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimate:
+def estimate_of(
+    row: ViewRow,
+    metric: str,
+    marked: bool,
+) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
@@ -183,7 +199,13 @@ def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimat
         return log_of(row, metric, 1.0 if row.get("speedup_from") == PAIRS else SPEEDUP_DF)
     below = math.log(row[metric] / low)
     above = math.log(high / row[metric])
-    return LogEstimate(math.log(row[metric]), 0.0, 1.0, below, above)
+    return LogEstimate(
+        math.log(row[metric]),
+        0.0,
+        1.0,
+        below,
+        above,
+    )
 
 
 @dataclass(frozen=True)
@@ -224,20 +246,26 @@ def _bound_text(bound: float) -> str:
     return METRICS["speedup"].format(bound).removesuffix("×")
 
 
-def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
+def by_mode(rows: Rows) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
     has_phases = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
 
     def group(row: LabelledRow) -> tuple[str, str]:
-        phase = row.source["phase"] if has_phases else ""
+        phase = ""
+        if has_phases:
+            phase = row.source["phase"]
         return row.mode, f"{phase} {row.where}".strip()
 
     in_order = sorted(rows, key=lambda row: order.index(row.mode))
     return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
 
 
-def summarise(mode: str, group: str, rows: Sequence[LabelledRow]) -> ModeSummary:
+def summarise(
+    mode: str,
+    group: str,
+    rows: Rows,
+) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
     sources = [row.source for row in rows]
     ok = [row.source for row in rows if row.is_ok]
@@ -307,7 +335,13 @@ def _mode_row(mode: ModeSummary) -> dict[str, Any]:
     memory, compiled = mode.memory, mode.compiled
     seconds = signed(METRICS["compile_cold_s"].format(compiled.value), mode.compiled_marked)
     row = {
-        "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+        "mode": Shown(
+            mode.mode,
+            mode.mode,
+            "mode",
+            mode.group,
+            glyph=glyph_of(mode.mode),
+        ),
         "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
         "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
         "relative_memory": Shown(
@@ -318,7 +352,9 @@ def _mode_row(mode: ModeSummary) -> dict[str, Any]:
         ),
     }
     for metric, mean in mode.scores.items():
-        tone = "unsure" if mean.marked else "strong"
+        tone = "strong"
+        if mean.marked:
+            tone = "unsure"
         row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
     return row
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.environments import labelled
 from effbench.errors import UsageError
-from effbench.labels import LabelledRow, grouped, mode_order
+from effbench.labels import LabelledRow, Rows, ViewRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better
 from effbench.printable import listed
 from effbench.report import marks
@@ -70,7 +70,7 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
     position = {key: index for index, key in enumerate(cells)}
     rank = {name: index for index, name in enumerate(sweep.host.get("environments") or ())}
 
-    def place(row: Mapping[str, Any]) -> tuple[int, int]:
+    def place(row: ViewRow) -> tuple[int, int]:
         return position[row["cell_key"]], rank.get(row["environment_id"], len(rank))
 
     environments = store.environments(row["environment_id"] for row in rows)
@@ -102,7 +102,7 @@ class Entry:
     significant: bool | None = None
     baseline: bool = False
     disturbance: str | None = None
-    source: Mapping[str, Any] = field(default_factory=dict)
+    source: ViewRow = field(default_factory=dict)
 
     @property
     def marked(self) -> bool:
@@ -132,7 +132,9 @@ class Entry:
             return "status"
         if self.best:
             return "best"
-        return "unsure" if self.marked or self.significant is False else ""
+        if self.marked or self.significant is False:
+            return "unsure"
+        return ""
 
     @property
     def shown(self) -> Shown:
@@ -153,7 +155,11 @@ def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
     return row.base_mode == baseline_mode and row.source.get("speedup") in (None, 1.0)
 
 
-def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
+def entry_of(
+    row: LabelledRow,
+    metric: str,
+    baseline_mode: str,
+) -> Entry:
     """Return the entry of a result."""
     entry = Entry(
         text=row.status,
@@ -174,7 +180,13 @@ def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
         _show_time(entry, SPEEDUPS[metric], baseline_mode)
         return entry
     entry.disturbance = marks.reason(row.source, metric)
-    entry.text, entry.interval = figure_texts(metric, value, low, high, entry.marked)
+    entry.text, entry.interval = figure_texts(
+        metric,
+        value,
+        low,
+        high,
+        entry.marked,
+    )
     if metric in SPEEDUPS:
         entry.time = time_text(row.source, SPEEDUPS[metric])
         if low is not None and high is not None and entry.is_known and not entry.marked:
@@ -182,7 +194,11 @@ def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     return entry
 
 
-def _show_time(entry: Entry, time: str, baseline_mode: str) -> None:
+def _show_time(
+    entry: Entry,
+    time: str,
+    baseline_mode: str,
+) -> None:
     """Show the time instead of the speedup: of the baseline, and of a mode without a baseline, as
     the fastest mode is worth knowing without one."""
     entry.disturbance = marks.reason(entry.source, time)
@@ -196,15 +212,13 @@ def _show_time(entry: Entry, time: str, baseline_mode: str) -> None:
         _, entry.interval = figure_texts(time, *_figure(entry.source, time), marked=True)
 
 
-def time_text(source: Mapping[str, Any], metric: str) -> str:
+def time_text(source: ViewRow, metric: str) -> str:
     """Return a time of a result, with `~` if it is marked; an em dash if it is unknown."""
     is_unsure = marks.reason(source, metric) is not None
     return signed(METRICS[metric].format(source.get(metric)), is_unsure)
 
 
-def _figure(
-    source: Mapping[str, Any], metric: str
-) -> tuple[float | None, float | None, float | None]:
+def _figure(source: ViewRow, metric: str) -> tuple[float | None, float | None, float | None]:
     """Return the figure of a metric with its bounds, which are None if it has none."""
     if metric not in INTERVALS:
         return source.get(metric), None, None
@@ -235,7 +249,11 @@ def _without_unit(metric: str, value: float) -> str:
     return METRICS[metric].format(value).removesuffix(METRICS[metric].unit).rstrip()
 
 
-def speedup_text(row: Mapping[str, Any], metric: str, marked: bool | None = None) -> str:
+def speedup_text(
+    row: ViewRow,
+    metric: str,
+    marked: bool | None = None,
+) -> str:
     """Return a speedup of a result without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing
     without one. `marked`: whether it is marked; None: if its own result is."""
     if row.get(metric) is None:
@@ -276,12 +294,16 @@ class Row:
     @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other mode, or None."""
-        return self.best[0] if len(self.best) == 1 else None
+        if len(self.best) == 1:
+            return self.best[0]
+        return None
 
     @property
     def best_text(self) -> str:
         """The winner, or `tie: ` and the modes that tie."""
-        tie = "tie: " if len(self.best) > 1 else ""
+        tie = ""
+        if len(self.best) > 1:
+            tie = "tie: "
         return tie + listed(self.best, MOST_TIES)
 
     @property
@@ -290,17 +312,25 @@ class Row:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def row_of(
-    point: Sequence[LabelledRow], metric: str, modes: Sequence[str], baseline_mode: str
-) -> Row:
+def row_of(point: Rows, metric: str, modes: Sequence[str], baseline_mode: str) -> Row:
     """Return the row of the results at one point, with its winner."""
     cells = {mode: Entry() for mode in modes}
     for row in point:
         cells[row.mode] = entry_of(row, metric, baseline_mode)
     ok = {mode: entry for mode, entry in cells.items() if entry.is_ok}
     best = _best_modes(ok, metric)
-    leader = best[0] if best else None
-    made = Row(point[0].labels, point[0].case, metric, cells, leader, best[1:], len(ok) > 1)
+    leader = None
+    if best:
+        leader = best[0]
+    made = Row(
+        point[0].labels,
+        point[0].case,
+        metric,
+        cells,
+        leader,
+        best[1:],
+        len(ok) > 1,
+    )
     if made.winner is not None:
         # a speedup over a marked baseline is marked, even if the winner's time is not
         winner = cells[made.winner]
@@ -323,14 +353,22 @@ def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
     return modes + _possibly_better(ok, modes, decisive)
 
 
-def _can_lead(entry: Entry, metric: str, decisive: str) -> bool:
+def _can_lead(
+    entry: Entry,
+    metric: str,
+    decisive: str,
+) -> bool:
     if metric in RATES and entry.source.get(metric) is None:
         return False
     is_unmarked = marks.reason(entry.source, decisive) is None
     return is_unmarked and (entry.source.get(decisive) or 0) > 0
 
 
-def _possibly_better(ok: Mapping[str, Entry], modes: Sequence[str], decisive: str) -> list[str]:
+def _possibly_better(
+    ok: Mapping[str, Entry],
+    modes: Sequence[str],
+    decisive: str,
+) -> list[str]:
     """Return the marked modes, except `modes`, that may be better than the leader: not all of their
     interval is worse than its."""
     best_bound, worst_bound = INTERVALS[decisive]
@@ -353,20 +391,28 @@ def is_higher_better(metric: str) -> bool:
     return METRICS[metric].better is Better.HIGHER
 
 
-def _decisive(sources: Sequence[Mapping[str, Any]], metric: str) -> str:
+def _decisive(sources: Sequence[ViewRow], metric: str) -> str:
     """Return the metric that decides which mode has the best figure of `metric`: a time for rates
     and for speedups of separate processes. Speedups of pairs decide themselves: they are known
     better than times."""
     with_figure = [source for source in sources if source.get(metric) is not None]
     if metric in RATES:
-        return "period_ms" if all(row.get("period_ms") for row in with_figure) else "latency_ms"
+        if all(row.get("period_ms") for row in with_figure):
+            return "period_ms"
+        return "latency_ms"
     if metric not in SPEEDUPS:
         return metric
     origins = {row.get("speedup_from") for row in with_figure if row[metric] != 1.0}
-    return metric if origins == {PAIRS} else SPEEDUPS[metric]
+    if origins == {PAIRS}:
+        return metric
+    return SPEEDUPS[metric]
 
 
-def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> LogEstimate:
+def log_of(
+    row: ViewRow,
+    metric: str,
+    df_per_trial: float = 1.0,
+) -> LogEstimate:
     """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
     interval implies."""
     low, high = INTERVALS[metric]
@@ -380,7 +426,7 @@ def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> Lo
     )
 
 
-def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
+def least(rows: Sequence[ViewRow], metric: str = "latency_ms") -> tuple[int, list[int]]:
     """Return the index of the row with the least `metric` (a key of INTERVALS; the largest
     speedup), and the indices of rows that tie with it: the difference is not significant, or the
     best one has no interval. All `rows` must have the metric."""
@@ -397,11 +443,13 @@ def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tupl
     return best, tied
 
 
-def cost_of(row: Mapping[str, Any], metric: str) -> LogEstimate:
+def cost_of(row: ViewRow, metric: str) -> LogEstimate:
     """Return the logarithm of a result's `metric`, with the opposite sign if a higher one is
     better."""
     estimate = log_of(row, metric)
-    return replace(estimate, value=-estimate.value) if is_higher_better(metric) else estimate
+    if is_higher_better(metric):
+        return replace(estimate, value=-estimate.value)
+    return estimate
 
 
 # --- the table ---
@@ -434,7 +482,14 @@ class SpeedupTable:
     @property
     def labels(self) -> list[Column]:
         names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
-        return [Column(name, numeric=name == "bs", filter=True) for name in names]
+        return [
+            Column(
+                name,
+                numeric=name == "bs",
+                filter=True,
+            )
+            for name in names
+        ]
 
     @property
     def entries(self) -> list[Entry]:
@@ -505,11 +560,15 @@ class SpeedupTable:
             # modes may be eliminated after one round
             some = self._has_interval_over_processes
             notes.append(SOME_INTERVALS if some else NO_INTERVAL)
-        measured = [entry.source for entry in self.entries if entry.is_ok and entry.is_known]
-        compilations = {source.get("compilations") for source in measured}
-        if compilations - {None} == {1}:
+        if self._compilations == {1}:
             notes.append(ONE_COMPILATION)
         return notes
+
+    @property
+    def _compilations(self) -> set[int]:
+        """How many compilations are behind the intervals."""
+        measured = [entry.source for entry in self.entries if entry.is_ok and entry.is_known]
+        return {source.get("compilations") for source in measured} - {None}
 
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all
@@ -521,7 +580,12 @@ class SpeedupTable:
         for row in self.rows:
             cells = {mode: entry.facts(names) for mode, entry in row.cells.items()}
             rows.append(
-                {"labels": row.labels, "metric": row.metric, "best": row.best, "cells": cells}
+                {
+                    "labels": row.labels,
+                    "metric": row.metric,
+                    "best": row.best,
+                    "cells": cells,
+                }
             )
         return as_json(
             {
@@ -537,7 +601,11 @@ class SpeedupTable:
         records = []
         for row in self.rows:
             for mode, entry in row.cells.items():
-                named = {**row.labels, "mode": mode, "metric": row.metric}
+                named = {
+                    **row.labels,
+                    "mode": mode,
+                    "metric": row.metric,
+                }
                 records.append(named | entry.facts(FACTS))
         return records
 
@@ -554,15 +622,34 @@ class SpeedupTable:
         if len(self.metrics) > 1:
             columns.append(Column("its quantity", "speedup", filter=True))
         for mode in self.modes:
-            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode))
+            columns.append(
+                Column(
+                    f"mode {mode}",
+                    mode,
+                    numeric=True,
+                    mode=mode,
+                )
+            )
         if best and any(row.best for row in self.rows):
             columns.append(Column("its best", "best"))
         rows = []
         for row in self.rows:
             cells = {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             facts = {"its quantity": row.quantity, "its best": row.best_text}
-            rows.append({**row.labels, **facts, **cells})
-        return Table(columns, rows, group="model", caption=caption, once=names)
+            rows.append(
+                {
+                    **row.labels,
+                    **facts,
+                    **cells,
+                }
+            )
+        return Table(
+            columns,
+            rows,
+            group="model",
+            caption=caption,
+            once=names,
+        )
 
     def long(self) -> Table:
         """Return a table with one row per point and mode, for narrow terminals."""
@@ -580,7 +667,7 @@ class SpeedupTable:
 
 
 def speedup_table(
-    rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
+    rows: Rows, metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`. `speedup` gives two rows
     per point, for latency and period, if the point has periods to show; the baseline's column shows
@@ -588,7 +675,9 @@ def speedup_table(
     for an unknown metric."""
     if metric is None:
         has_speedup = any(row.source["speedup"] is not None for row in rows)
-        metric = "speedup" if has_speedup else "latency_ms"
+        metric = "latency_ms"
+        if has_speedup:
+            metric = "speedup"
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
@@ -600,13 +689,17 @@ def speedup_table(
     return SpeedupTable(pivoted, modes, metrics or [metric], baseline_mode)
 
 
-def _metrics_at(point: Sequence[LabelledRow], metric: str) -> list[str]:
+def _metrics_at(point: Rows, metric: str) -> list[str]:
     """Return the metrics of the rows of a point."""
     if metric != "speedup":
         return [metric]
     ok = [row.source for row in point if row.is_ok]
     # times without a baseline
     is_compared = any(row.get("speedup") is not None for row in ok)
-    period = "period_speedup" if is_compared else "period_ms"
+    period = "period_ms"
+    if is_compared:
+        period = "period_speedup"
     has_period = any(row.get(period) is not None for row in ok)
-    return [*SPEEDUPS] if has_period else [metric]
+    if has_period:
+        return [*SPEEDUPS]
+    return [metric]

@@ -96,7 +96,7 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
             page.assert_quiet()
 
 
-def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, made):
+def test_every_figure_is_drawn_unasked(chromium, made):
     """As in a screenshot of the whole page, which neither scrolls nor prints."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     page.goto(page_of(*made, "charts").resolve().as_uri())
@@ -105,12 +105,16 @@ def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, mad
         "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') ||"
         " one.dataset.drawn)",
     )
-    until(page, "document.querySelector('#why tbody td')")
-    assert page.evaluate("document.documentElement.scrollHeight") <= 4 * 900
+    assert page.evaluate("document.documentElement.scrollHeight") <= 6 * 900
     widths = page.locator("#latency figure:not([hidden])").evaluate_all(
         "all => all.map((one) => one.clientWidth)"
     )
     assert len(widths) == MODELS_A_PAGE and sum(widths[:4]) > 1000, "two rows of four"
-    page.locator("#why tbody td.reason").nth(3).click()
-    until(page, "location.pathname.endsWith('cell.html') && location.hash.startsWith('#cell=')")
     page.close()
+
+
+def test_a_row_leads_to_its_cell(chromium, made):
+    with Visit(chromium, page_of(*made, "cell")) as one:
+        until(one.page, "document.querySelector('#list tbody td')")
+        one.page.locator("#list tbody td.reason").nth(3).click()
+        until(one.page, "location.hash.startsWith('#cell=')")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from effbench.labels import LabelledRow, axis_of, grouped, mode_order, short_label
+from effbench.labels import Rows, axis_of, grouped, mode_order, short_label
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import one_line
 from effbench.report import marks
@@ -83,9 +83,10 @@ class Point:
         return all(self[name] is not None and self[name] > 0 for name in names)
 
 
-def points_of(
-    rows: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None
-) -> list[Point]:
+Points = Sequence[Point]
+
+
+def points_of(rows: Rows, baseline_mode: str, axis: str | None = None) -> list[Point]:
     """Return the points that all figures are drawn from, with all columns of the view, in reading
     order. `axis`: the label on the x axis, by default that of `axis_of`; rows without a number are
     omitted."""
@@ -132,8 +133,8 @@ class Figure:
     order: int
     caption: str
     absent: str
-    data: Callable[[Sequence[Point]], list[Point]]
-    draw: Callable[[Sequence[Point]], Drawing]
+    data: Callable[[Points], list[Point]]
+    draw: Callable[[Points], Drawing]
     small_multiples: bool = False
 
 
@@ -152,11 +153,15 @@ class Drawing:
 
     def add(self, kind: str = "scatter", **settings: Any) -> None:
         """Add a trace that belongs to no mode."""
-        self.data.append({"type": kind, "showlegend": False, **settings})
+        self.data.append(
+            {
+                "type": kind,
+                "showlegend": False,
+                **settings,
+            }
+        )
 
-    def add_mode(
-        self, points: Sequence[Point], x: Sequence[Any], y: Sequence[Any], **settings: Any
-    ) -> None:
+    def add_mode(self, points: Points, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
         """Add a trace for the points of one mode, in the mode's style and with one hover text per
         point.
 
@@ -258,14 +263,20 @@ def x_text(point: Point) -> str:
 
 
 def number_text(number: float) -> str:
-    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+    if number == int(number):
+        return f"{number:.0f}"
+    return f"{number:g}"
 
 
 # --- axes ---
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
+    return {
+        "title": {"text": title, "standoff": 8},
+        "automargin": True,
+        "zeroline": False,
+    } | more
 
 
 def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]:
@@ -275,7 +286,13 @@ def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]
     ticks = {}
     if positive and 4 < max(positive) / min(positive) < 1000:
         ticks["dtick"] = "D2"
-    return axis(title, type="log", tickformat=",~r", **ticks, **more)
+    return axis(
+        title,
+        type="log",
+        tickformat=",~r",
+        **ticks,
+        **more,
+    )
 
 
 def small_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
@@ -284,22 +301,36 @@ def small_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
     positive = [value for value in values if value > 0]
     if positive and max(positive) > 4 * min(positive):
         return log_axis(title, values)
-    return axis(title, rangemode="tozero", nticks=5)
+    return axis(
+        title,
+        rangemode="tozero",
+        nticks=5,
+    )
 
 
-def x_title(points: Sequence[Point], unit: bool = False) -> str:
-    name = points[0].axis if points else "bs"
+def x_title(points: Points, unit: bool = False) -> str:
+    name = "bs"
+    if points:
+        name = points[0].axis
     title, unit_text = _TITLES.get(name, (name, ""))
-    return title + unit_text if unit else title
+    if unit:
+        return title + unit_text
+    return title
 
 
-def x_axis(points: Sequence[Point]) -> dict[str, Any]:
+def x_axis(points: Points) -> dict[str, Any]:
     """Return the axis of `x` with at most eight ticks, at its values; logarithmic if all are
     positive."""
     values = sorted({point.x for point in points})
-    kind = "log" if values[0] > 0 else "linear"
+    kind = "linear"
+    if values[0] > 0:
+        kind = "log"
     step = math.ceil(len(values) / 8)
-    return axis(safe(x_title(points, unit=True)), type=kind, tickvals=values[::step])
+    return axis(
+        safe(x_title(points, unit=True)),
+        type=kind,
+        tickvals=values[::step],
+    )
 
 
 def mode_axis(names: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from effbench.report.figures.base import (
     Drawing,
     Figure,
     Point,
+    Points,
     axis,
     by_series,
     known,
@@ -24,7 +25,7 @@ MIB = 2**20
 HATCH = {"shape": "/", "size": 6, "solidity": 0.4, "fgcolor": "#ffffff", "fillmode": "overlay"}
 
 
-def memory_data(points: Sequence[Point]) -> list[Point]:
+def memory_data(points: Points) -> list[Point]:
     """Return the `ok` results with a memory peak; empty on CPU."""
     columns = (
         "peak_reserved_bytes",
@@ -40,17 +41,22 @@ def memory_data(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def memory_draw(points: Sequence[Point]) -> Drawing:
+def memory_draw(points: Points) -> Drawing:
     """Draw bars grouped by size, with graph pools hatched and lines that end at the peaks with a
     cold cache."""
-    sizes = [number_text(x) for x in sorted({point.x for point in points})]
+    sizes = sorted({point.x for point in points})
     title = safe(x_title(points, unit=True))
     figure = Drawing(
         290,
         barmode="group",
         bargap=0.18,
         bargroupgap=0.06,
-        xaxis=axis(title, type="category", categoryarray=sizes, showgrid=False),
+        xaxis=axis(
+            title,
+            type="category",
+            categoryarray=[number_text(size) for size in sizes],
+            showgrid=False,
+        ),
         yaxis=axis("device memory (MiB)", rangemode="tozero", tickformat=","),
     )
     for of_mode in by_series(points).values():
@@ -65,11 +71,11 @@ def memory_draw(points: Sequence[Point]) -> Drawing:
     return figure
 
 
-def _mebibytes(points: Sequence[Point], name: str) -> list[float]:
+def _mebibytes(points: Points, name: str) -> list[float]:
     return [(point[name] or 0) / MIB for point in points]
 
 
-def _cold_lines(points: Sequence[Point], reserved: Sequence[float]) -> dict[str, Any]:
+def _cold_lines(points: Points, reserved: Sequence[float]) -> dict[str, Any]:
     """Return lines from the bars up to the peaks with a cold cache; nothing without one."""
     cold = _mebibytes(points, "peak_reserved_cold_bytes")
     above = [max(0.0, high - warm) for high, warm in zip(cold, reserved, strict=True)]
@@ -80,7 +86,7 @@ def _cold_lines(points: Sequence[Point], reserved: Sequence[float]) -> dict[str,
     return {"error_y": line}
 
 
-def compile_data(points: Sequence[Point]) -> list[Point]:
+def compile_data(points: Points) -> list[Point]:
     """Return every result with a compile time, whatever its status."""
     columns = ("status", "compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls")
     return [
@@ -90,7 +96,7 @@ def compile_data(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def compile_draw(points: Sequence[Point]) -> Drawing:
+def compile_draw(points: Points) -> Drawing:
     """Draw one row per mode and one mark per size: filled with a cold cache, open with a warm
     one."""
     modes = by_series(points)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from effbench.report.figures.base import (
     Drawing,
     Figure,
     Point,
+    Points,
     baselines,
     by_series,
     known,
@@ -37,7 +37,7 @@ class Curve:
     def columns(self) -> tuple[str, ...]:
         return (self.value, *(self.bounds or ()))
 
-    def lengths(self, points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    def lengths(self, points: Points) -> tuple[list[float], list[float]]:
         """Return the lengths of error bars above and below; 0 for unknown bounds."""
         above, below = [], []
         for point in points:
@@ -48,7 +48,7 @@ class Curve:
             below.append(max(value - low, 0.0) if is_known else 0.0)
         return above, below
 
-    def of_ok(self, points: Sequence[Point], *others: str) -> list[Point]:
+    def of_ok(self, points: Points, *others: str) -> list[Point]:
         """Return the points with these columns and `others`. Results that are not ok have no
         figures, so that lines break there, and intervals too wide to draw have no bounds. Return no
         point if no result has a value."""
@@ -60,9 +60,11 @@ class Curve:
             elif self.bounds is not None and _is_too_wide(point, *self.bounds):
                 shown = _without(shown, *self.bounds)
             drawn.append(shown)
-        return drawn if known(drawn, self.value) else []
+        if known(drawn, self.value):
+            return drawn
+        return []
 
-    def draw(self, points: Sequence[Point]) -> Drawing:
+    def draw(self, points: Points) -> Drawing:
         """Draw a line per mode on logarithmic axes; for a single size, one row of dots per mode."""
         modes = by_series(points)
         values = known(points, *self.columns)
@@ -87,7 +89,7 @@ class Curve:
             )
         return figure
 
-    def _error_bars(self, points: Sequence[Point]) -> dict[str, Any]:
+    def _error_bars(self, points: Points) -> dict[str, Any]:
         above, below = self.lengths(points)
         return {
             "type": "data",
@@ -116,22 +118,24 @@ THROUGHPUT_CURVE = Curve(
 TAIL_CURVE = Curve("99th percentile latency (ms)", "latency_p99_ms")
 
 
-def latency_data(points: Sequence[Point]) -> list[Point]:
+def latency_data(points: Points) -> list[Point]:
     return LATENCY_CURVE.of_ok(points, "period_ms", "throughput_per_s")
 
 
-def tail_data(points: Sequence[Point]) -> list[Point]:
+def tail_data(points: Points) -> list[Point]:
     """Return the points if the x axis is the rate of arrivals, else none."""
     arrivals = [point for point in points if point.axis == "stream.rate"]
     return TAIL_CURVE.of_ok(arrivals, "latency_ms")
 
 
-def throughput_data(points: Sequence[Point]) -> list[Point]:
+def throughput_data(points: Points) -> list[Point]:
     """Return the points with bounds of the throughput, which follow from those of the period, or of
     the latency if there is no period."""
     bounded = []
     for point in points:
-        time = "latency_ms" if point["period_ms"] is None else "period_ms"
+        time = "period_ms"
+        if point["period_ms"] is None:
+            time = "latency_ms"
         low, high = INTERVALS[time]
         bounds: dict[str, float | None] = dict.fromkeys(THROUGHPUT_CURVE.bounds or ())
         if point.are_positive("throughput_per_s", time, low, high):
@@ -145,7 +149,7 @@ def throughput_data(points: Sequence[Point]) -> list[Point]:
     return THROUGHPUT_CURVE.of_ok(bounded, "period_ms")
 
 
-def launch_bound_data(points: Sequence[Point]) -> list[Point]:
+def launch_bound_data(points: Points) -> list[Point]:
     """Return one point per `ok` result that has a profiled baseline.
 
     `launch_ratio`: the baseline's latency ÷ its GPU busy time, the largest speedup from removing
@@ -169,7 +173,7 @@ def launch_bound_data(points: Sequence[Point]) -> list[Point]:
     return drawn
 
 
-def launch_bound_draw(points: Sequence[Point]) -> Drawing:
+def launch_bound_draw(points: Points) -> Drawing:
     """Draw speedup against launch ratio on logarithmic axes, with lines where both are equal and at
     speedup 1."""
     ratios, speedups = known(points, "launch_ratio"), known(points, "speedup")

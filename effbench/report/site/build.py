@@ -100,7 +100,9 @@ class Site:
     def html_of(self, page: Page, folder: PageFolder) -> str:
         """Write the data of a page, and return its HTML."""
         device_sweep = folder.device_sweep
-        root = "../" if device_sweep else ""
+        root = ""
+        if device_sweep:
+            root = "../"
         has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
         has_picker = has_several and (device_sweep is not None or page is index.PAGE)
         context = {
@@ -152,7 +154,9 @@ def fingerprint() -> str:
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
     """Return the relative URL of a page. `root`: path from the linking page to the top of the
     site."""
-    return f"{root}{device_sweep.slug}/{page}.html" if device_sweep else f"{root}{page}.html"
+    if device_sweep:
+        return f"{root}{device_sweep.slug}/{page}.html"
+    return f"{root}{page}.html"
 
 
 def environment() -> jinja2.Environment:

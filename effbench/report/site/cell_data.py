@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +27,7 @@ from effbench.printable import excerpt
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
-from effbench.report.data import DeviceSweep, Trial
+from effbench.report.data import DeviceSweep, Timers, Trial, TrialRow
 from effbench.report.marks import signed, why_marked
 from effbench.report.site.writer import Writer, as_json
 from effbench.store.connect import artifact_home
@@ -35,7 +35,15 @@ from effbench.store.schema import TRIAL
 
 #: Columns of `trial` that the page does not show side by side.
 _HIDDEN = frozenset(
-    {"id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at"}
+    {
+        "id",
+        "sweep_id",
+        "cell_key",
+        "environment_id",
+        "reason",
+        "extra",
+        "recorded_at",
+    }
 )
 #: Columns of `trial` that the page shows side by side, round and attempt first.
 FACTS = [column.name for column in TRIAL.columns if column.name not in _HIDDEN]
@@ -45,7 +53,14 @@ HEADINGS = [
     [_NAMES.get(name) or heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS
 ]
 #: Parts of `extra` that other sections show.
-_ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
+_ELSEWHERE = frozenset(
+    {
+        "profile",
+        "traceback",
+        "log",
+        "artifacts",
+    }
+)
 #: Most characters per file of cells, unless a single cell has more.
 MOST_CHARACTERS = 800_000
 #: Samples drawn per trial and timer; fewer if a cell has many trials.
@@ -135,7 +150,7 @@ def entry(
         "params": flatten(source["params"]),
         "command": command.text,
         "why_not": command.why_not,
-        "trials": [[_fact(trial, name) for name in FACTS] for trial in facts],
+        "trials": [_facts(trial) for trial in facts],
         "extra": extra(facts),
         "samples": samples([trial.samples for trial in trials]),
         "kernels": kernels(facts),
@@ -143,9 +158,12 @@ def entry(
     }
 
 
-def _fact(trial: Mapping[str, Any], name: str) -> Any:
-    value = trial[name]
-    return f"{value:%Y-%m-%d %H:%M:%S}" if name == "started_at" and value else value
+def _facts(trial: TrialRow) -> list[Any]:
+    """Return the values of FACTS."""
+    started_at = trial["started_at"]
+    if started_at:
+        trial = {**trial, "started_at": f"{started_at:%Y-%m-%d %H:%M:%S}"}
+    return [trial[name] for name in FACTS]
 
 
 def results(row: LabelledRow) -> dict[str, list[Any]]:
@@ -157,11 +175,16 @@ def results(row: LabelledRow) -> dict[str, list[Any]]:
         if value is not None:
             why = marks.reason(row.source, name)
             text = signed(metric.format(value), why is not None)
-            values[name] = [value, text, interval_text(name, row.source), why]
+            values[name] = [
+                value,
+                text,
+                interval_text(name, row.source),
+                why,
+            ]
     return values
 
 
-def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def extra(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
     """Return further recorded values: name -> one value per trial, None for trials without it."""
     by_name: dict[str, list[Any]] = {}
     for position, row in enumerate(rows):
@@ -175,7 +198,7 @@ def any_known(values: Iterable[Any]) -> bool:
     return any(value is not None for value in values)
 
 
-def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def samples(trials: Sequence[Timers]) -> dict[str, list[dict[str, Any]]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
     most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
@@ -201,7 +224,7 @@ def evenly(stored: int, shown: int) -> Indices:
     return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
-def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+def kernels(rows: Iterable[TrialRow]) -> dict[str, Any] | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call,
     fraction of GPU time, passes], averaged over the passes that list the kernel. None without a
     profile. Marked trials count only alone: what disturbed them also slowed their kernels."""
@@ -210,8 +233,9 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     passes = [row["extra"]["profile"] for row in undisturbed or profiled]
     if not passes:
         return None
-    of_passes = [kernel for profile in passes for kernel in profile["top"]]
-    means = [_mean_kernel(same) for same in grouped(of_passes, itemgetter("name")).values()]
+    of_passes = chain.from_iterable(profile["top"] for profile in passes)
+    by_name = grouped(of_passes, itemgetter("name"))
+    means = list(map(_mean_kernel, by_name.values()))
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
@@ -222,11 +246,11 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return the mean of a kernel over its passes, as in `kernels`."""
-    means = [fmean(kernel[fact] for kernel in same) for fact in ("count", "ms", "share")]
+    means = [fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share")]
     return [same[0]["name"], *means, len(same)]
 
 
-def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def errors(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
     """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of
     their `trials`."""
     distinct: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -89,7 +89,9 @@ class PageFolder:
 
     @property
     def folder(self) -> str:
-        return f"{self.device_sweep.slug}/" if self.device_sweep else ""
+        if self.device_sweep:
+            return f"{self.device_sweep.slug}/"
+        return ""
 
     def data(self, name: str, value: Any) -> str:
         """Write `value` for the page's scripts and return its path."""
@@ -112,7 +114,9 @@ def grid_data(table: Table) -> dict[str, Any]:
             if value:
                 facts[name] = value
         columns.append(facts)
-    rows = [[_cell(row[column.key]) for column in table.columns] for row in table.rows]
+    rows = []
+    for row in table.rows:
+        rows.append([_cell(row[column.key]) for column in table.columns])
     return {"caption": table.caption, "columns": columns, "rows": rows}
 
 

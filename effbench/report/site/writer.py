@@ -113,7 +113,9 @@ def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = 
 def _listed(folder: Path) -> list[str] | None:
     """Return the list of files, or None if it is missing or not effbench's."""
     files = _manifest(folder).get("files")
-    return list(map(str, files)) if isinstance(files, list) else None
+    if isinstance(files, list):
+        return list(map(str, files))
+    return None
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -122,4 +124,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    if isinstance(manifest, dict):
+        return manifest
+    return {}

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.environments import hardware_of
+from effbench.labels import ViewRow
 from effbench.metrics import METRICS
 from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
@@ -23,10 +24,12 @@ from effbench.report.tables import IS_UNCLEAR
 from effbench.table import Column, Shown, Table
 
 
-def link(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
+def link(device_sweep: DeviceSweep, row: ViewRow) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
     key = row["cell_key"]
-    key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
+    # enough of the hash to find the cell
+    if len(key) == 64:
+        key = key[:16]
     url = f"cell.html#cell={quote(key, safe='')}"
     if len(device_sweep.environments) > 1:
         url += f"&env={quote(row['environment_id'], safe='')}"
@@ -66,7 +69,6 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links, and what bounds them or why they failed."""
     bottlenecks = bottleneck_table(device_sweep.labelled)
     columns = [
-        Column("cell"),
         Column("model", filter=True),
         Column("bs", numeric=True, filter=True),
         Column("mode", filter=True),
@@ -81,8 +83,7 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     rows = []
     for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
         shown = {
-            "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row.source)),
-            "model": row.case,
+            "model": Shown(row.case, row.case, "name", link=link(device_sweep, row.source)),
             "bs": row.labels["bs"],
             "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
             "status": Shown(row.status, row.status, "" if row.is_ok else "status"),

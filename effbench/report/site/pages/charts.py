@@ -99,7 +99,11 @@ def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
-def numbers(caption: str, points: Sequence[Point], names: Sequence[str]) -> Table:
+def numbers(
+    caption: str,
+    points: Sequence[Point],
+    names: Sequence[str],
+) -> Table:
     """Return the points of a figure as a table of numbers. `names`: of their columns."""
     columns = [
         Column("case", "model", filter=True),
@@ -110,11 +114,23 @@ def numbers(caption: str, points: Sequence[Point], names: Sequence[str]) -> Tabl
         columns.append(Column("mark", "marked"))
     for name in names:
         is_text = any(isinstance(point[name], str) for point in points)
-        columns.append(Column(name, heading(name), numeric=not is_text, filter=name == "status"))
+        columns.append(
+            Column(
+                name,
+                heading(name),
+                numeric=not is_text,
+                filter=name == "status",
+            )
+        )
     rows = []
     for point in points:
         row: dict[str, Any] = {name: _number(point, name) for name in names}
-        row |= {"case": point.case, "x": point.x, "series": point.series, "mark": point.mark}
+        row |= {
+            "case": point.case,
+            "x": point.x,
+            "series": point.series,
+            "mark": point.mark,
+        }
         rows.append(row)
     return Table(columns, rows, caption=caption)
 
@@ -124,7 +140,9 @@ def _number(point: Point, name: str) -> Any:
     value = point[name]
     if value is None:
         return None
-    number = float(f"{value:.9g}") if isinstance(value, float) else value
+    number = value
+    if isinstance(value, float):
+        number = float(f"{value:.9g}")
     if is_marked_figure(point, name):
         return Shown(number, f"{SIGN}{value:.4g}", "marked", hint=point.mark or "")
     if title_and_unit(name)[1] == "bytes":

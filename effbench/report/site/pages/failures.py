@@ -3,12 +3,12 @@ worth a look, and planned cells without a result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from effbench.labels import LabelledRow, grouped, label_rows
+from effbench.labels import LabelledRow, Rows, grouped, label_rows
 from effbench.report.data import DeviceSweep
 from effbench.report.site.pages.cell import link
 from effbench.report.summary import severity, worst_first
@@ -34,7 +34,7 @@ class Finding:
     reason: str
 
 
-def findings(rows: Sequence[LabelledRow]) -> dict[Finding, list[LabelledRow]]:
+def findings(rows: Rows) -> dict[Finding, list[LabelledRow]]:
     """Return finding -> its results; the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: Finding(row.status, row.reason or NO_REASON))
     found = dict(sorted(bad.items(), key=lambda item: (severity(item[0].status), -len(item[1]))))
@@ -57,7 +57,9 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     rows = []
     for finding, cells in findings(device_sweep.labelled).items():
         example, status = cells[0], finding.status
-        tone = "" if example.is_ok else "status"
+        tone = "status"
+        if example.is_ok:
+            tone = ""
         all_of_status = f"{folder}cell.html#{urlencode({'status': status})}"
         rows.append(
             {
@@ -79,7 +81,9 @@ def waiting(device_sweep: DeviceSweep) -> list[str]:
     """Return the names of the planned cells without a result."""
     results = [row.source for row in device_sweep.labelled]
     # labelled together, so that names are unique
-    rows = label_rows([*results, *device_sweep.unmeasured]) if device_sweep.unmeasured else []
+    rows = []
+    if device_sweep.unmeasured:
+        rows = label_rows([*results, *device_sweep.unmeasured])
     return [row.name for row in rows if "status" not in row.source]
 
 

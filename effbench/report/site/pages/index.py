@@ -51,7 +51,9 @@ class Answer:
     @property
     def notes(self) -> list[str]:
         """What else a reader must know about the speedups."""
-        notes = [IS_UNCLEAR] if self.table.is_unclear else []
+        notes = []
+        if self.table.is_unclear:
+            notes = [IS_UNCLEAR]
         notes += self.table.notes()
         return [text for text in notes if text.lower() not in self.headline.lower()]
 
@@ -85,7 +87,9 @@ class Answer:
 
     @property
     def heatmap(self) -> Table | None:
-        return heatmap(self.device_sweep) if len(self.table.modes) > 1 else None
+        if len(self.table.modes) > 1:
+            return heatmap(self.device_sweep)
+        return None
 
     @property
     def modes_table(self) -> Table:
@@ -139,7 +143,9 @@ class ShownChanges:
 
     @property
     def counts(self) -> dict[str, int]:
-        return counts(self.changes.compared.changes) if self.changes.compared else {}
+        if self.changes.compared:
+            return counts(self.changes.compared.changes)
+        return {}
 
     @property
     def faults(self) -> list[str]:
@@ -148,7 +154,9 @@ class ShownChanges:
     @property
     def rows(self) -> Table | None:
         sure = summary.sure_changes(self.changes)[: summary.MOST_CHANGES]
-        return comparison.table_of(sure, self.cell_page) if sure else None
+        if sure:
+            return comparison.table_of(sure, self.cell_page)
+        return None
 
     @property
     def more(self) -> int:
@@ -157,12 +165,16 @@ class ShownChanges:
     @property
     def lines(self) -> list[str]:
         compared = self.changes.compared
-        return comparison.summary_lines(compared) if compared else []
+        if compared:
+            return comparison.summary_lines(compared)
+        return []
 
     @property
     def differences(self) -> list[str]:
         compared = self.changes.compared
-        return list(compared.differences) if compared else []
+        if compared:
+            return list(compared.differences)
+        return []
 
 
 PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())

@@ -127,7 +127,9 @@ def shown(
         text = f"★ {text}"
     elif entry.marked:
         tone += " marked"
-    details = entry.details if entry.marked or not brief else ""
+    details = ""
+    if entry.marked or not brief:
+        details = entry.details
     return Shown(value, text, tone, details, url, ", ".join(_hints(entry, brief)))
 
 
@@ -156,13 +158,17 @@ def shade(entry: Entry) -> str:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is
     significant."""
     if entry.is_unclear or entry.baseline or not entry.value:
-        return "pale" if entry.marked or entry.is_unclear else ""
+        if entry.marked or entry.is_unclear:
+            return "pale"
+        return ""
     power = math.log2(entry.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
     tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
     if entry.significant is not True:
         tone += " pale"
-    return f"{tone} strong" if entry.best else tone
+    if entry.best:
+        return f"{tone} strong"
+    return tone
 
 
 def _arrow(entry: Entry) -> str:
@@ -171,7 +177,9 @@ def _arrow(entry: Entry) -> str:
         return ""
     if 1 / SCALE <= entry.value <= SCALE:
         return ""
-    return " ↑" if entry.value > 1 else " ↓"
+    if entry.value > 1:
+        return " ↑"
+    return " ↓"
 
 
 PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))
