@@ -136,7 +136,8 @@ class LabelledRow:
     def where(self) -> str:
         """The labels of the environment, such as `torch_version=2.13.0`; empty if there is only one
         environment."""
-        return " ".join(f"{name}={value}" for name, value in self.labels.items() if name in PLACES)
+        places = [name for name in self.labels if name in PLACES]
+        return " ".join(f"{name}={self.labels[name]}" for name in places)
 
     @property
     def name(self) -> str:
@@ -320,9 +321,9 @@ class _Labeller:
         """Return mode -> its settings that vary among rows with the same model and columns."""
         known = set().union(*self.params) - _COVERED
         paths = sorted(path for path in known if path.startswith("mode."))
-        keys = zip(self.modes, (tuple(labels.values()) for labels in self.labels), strict=True)
         alike: dict[tuple[str, Hashable], list[Parameters]] = {}
-        for key, params in zip(keys, self.params, strict=True):
+        for mode, labels, params in zip(self.modes, self.labels, self.params, strict=True):
+            key = mode, tuple(labels.values())
             alike.setdefault(key, []).append(params)
         settings: dict[str, list[str]] = {mode: [] for mode in self.modes}
         for path in paths:
@@ -379,7 +380,8 @@ def _without_infinities(row: ViewRow) -> dict[str, Any]:
     """Return a row in which NaN and infinity are None."""
     finite = dict(row)
     for key, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        is_figure = isinstance(value, float)
+        if is_figure and not math.isfinite(value):
             finite[key] = None
     return finite
 
@@ -419,7 +421,7 @@ def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
     name."""
     rank = {name: index for index, name in enumerate(MODES)}
 
-    def place(mode: tuple[str, str]) -> tuple[int, list[str | float], list[str | float], str]:
+    def place(mode: tuple[str, str]) -> tuple[Any, ...]:
         name, base = mode
         return rank.get(base, len(MODES)), natural(base), natural(name), name
 
@@ -428,7 +430,9 @@ def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
 
 def natural(name: str) -> list[str | float]:
     """Return a sort key that puts `P2` before `P10`, and `1e-5` before `0.01`."""
-    return [float(part) if index % 2 else part for index, part in enumerate(_NUMBER.split(name))]
+    parts: list[str | float] = [*_NUMBER.split(name)]
+    parts[1::2] = map(float, parts[1::2])  # every other part is a number
+    return parts
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:

@@ -65,7 +65,13 @@ def time_cells(row: LabelledRow) -> dict[str, Shown]:
         tone = ""
         if reason:
             tone = "unsure"
-        cells[name] = Shown(None, time_text(row.source, name), tone, speedup, hint=reason or "")
+        cells[name] = Shown(
+            None,
+            time_text(row.source, name),
+            tone,
+            speedup,
+            hint=reason or "",
+        )
     return cells
 
 
@@ -89,7 +95,14 @@ def reason_of(row: LabelledRow) -> str:
 def bottleneck_table(rows: Rows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    columns = [Column(name, numeric=name == "bs", filter=name == "model") for name in names]
+    columns = [
+        Column(
+            name,
+            numeric=name == "bs",
+            filter=name == "model",
+        )
+        for name in names
+    ]
     columns += [Column("mode", filter=True), *time_columns(rows)]
     columns += [Column("bound", filter=True), Column("why", wide=True)]
     shown, data = [], []

@@ -91,7 +91,8 @@ class DeviceSweep:
     database: str | None = None
     # cell key -> overrides that reproduce it
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
-    axis: str | None = None  # label on the x axis of figures; None: the default of `axis_of`
+    # label on the x axis of figures, with or without `model.module.`; None: that of `axis_of`
+    axis: str | None = None
 
     @cached_property
     def labelled(self) -> list[LabelledRow]:
@@ -105,7 +106,11 @@ class DeviceSweep:
     @cached_property
     def points(self) -> list[Point]:
         """What figures are drawn from."""
-        return points_of(self.labelled, self.baseline_mode, self.axis)
+        axis = None
+        for label in self.numbers:
+            if self.axis in (label, short_label(label)):
+                axis = label
+        return points_of(self.labelled, self.baseline_mode, axis)
 
     @cached_property
     def numbers(self) -> set[str]:
@@ -114,14 +119,6 @@ class DeviceSweep:
         for row in self.labelled:
             numbers |= {label for label in row.labels if math.isfinite(row.number(label))}
         return numbers
-
-    def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`, if a row
-        has a number."""
-        self.axis = None
-        for label in self.numbers:
-            if name in (label, short_label(label)):
-                self.axis = label
 
     @property
     def baseline_mode(self) -> str:
@@ -188,11 +185,11 @@ class ReportData:
     def set_axis(self, name: str) -> None:
         """Draw figures against the label with this name, with or without `model.module.`. Raises
         UsageError if no row has a number there."""
+        self.axis = name
         labels: set[str] = set()
         for device_sweep in self.device_sweeps:
-            device_sweep.set_axis(name)
+            device_sweep.axis = name
             labels |= device_sweep.numbers
-        self.axis = name
         short = sorted({short_label(label) for label in labels})
         if name not in labels.union(short):
             raise UsageError(
@@ -207,8 +204,7 @@ class ReportData:
             device_sweeps = device_sweeps_of(store, info, self.database)
         for device_sweep in device_sweeps:
             if (info.id, device_sweep.hardware) not in on_overview:
-                if self.axis is not None:
-                    device_sweep.set_axis(self.axis)
+                device_sweep.axis = self.axis
                 yield device_sweep
 
     def omitted(self) -> str:

@@ -130,13 +130,14 @@ def disturbances(reasons: Sequence[str]) -> list[str]:
 def _with_ranges(reasons: Sequence[str]) -> str:
     """Return a text for reasons that differ only in their numbers, each number replaced by its
     range."""
-    if len(set(reasons)) == 1:
-        return reasons[0]
-    numbers = [_NUMBER.findall(reason) for reason in reasons]
     words = _NUMBER.split(reasons[0])
     text = words[0]
-    for position, word in enumerate(words[1:]):
-        values = sorted((of_reason[position] for of_reason in numbers), key=float)
-        span = values[0] if values[0] == values[-1] else f"{values[0]}–{values[-1]}"
-        text += span + word
+    by_position = zip(*map(_NUMBER.findall, reasons), strict=True)
+    for numbers, word in zip(by_position, words[1:], strict=True):
+        low = min(numbers, key=float)
+        high = max(numbers, key=float)
+        text += low
+        if high != low:
+            text += f"–{high}"
+        text += word
     return text

@@ -167,6 +167,5 @@ def _range(rows: Sequence[Row]) -> str:
 
 
 def _and(words: Sequence[str]) -> str:
-    if len(words) > 1:
-        return f"{', '.join(words[:-1])} and {words[-1]}"
-    return words[0]
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

@@ -162,49 +162,42 @@ def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
     cells. It requires an interval and at least two trials of each cell. With at least three trials
     it covers 93 to 98.2 %."""
-    passed = 0
-    marked = False
+    ok = [row for row in rows if row["status"] == "ok"]
+    counted = [row for row in ok if 0 < (row.get(metric) or 0) < math.inf]
+    if not counted:
+        return ModeScore(None, averaged=0, passed=len(ok), total=len(rows))
+    have_mark = [marks.reason(row, metric) is not None for row in counted]
     estimates = []
-    for row in rows:
-        if row["status"] != "ok":
-            continue
-        passed += 1
-        if 0 < (row.get(metric) or 0) < math.inf:
-            is_unsure = marks.reason(row, metric) is not None
-            estimates.append(estimate_of(row, metric, is_unsure))
-            marked = marked or is_unsure
-    if not estimates:
-        return ModeScore(None, 0, passed, len(rows))
+    for row, marked in zip(counted, have_mark, strict=True):
+        estimates.append(estimate_of(row, metric, marked))
     mean = mean_of_estimates(estimates).interval()
     return ModeScore(
         mean.value,
-        len(estimates),
-        passed,
-        len(rows),
-        mean.low,
-        mean.high,
-        marked,
+        averaged=len(counted),
+        passed=len(ok),
+        total=len(rows),
+        low=mean.low,
+        high=mean.high,
+        marked=any(have_mark),
     )
 
 
-def estimate_of(
-    row: ViewRow,
-    metric: str,
-    marked: bool,
-) -> LogEstimate:
+def estimate_of(row: ViewRow, metric: str, marked: bool) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
-    if not marked or not (is_number(low) and is_number(high) and 0 < low <= row[metric] <= high):
-        return log_of(row, metric, 1.0 if row.get("speedup_from") == PAIRS else SPEEDUP_DF)
-    below = math.log(row[metric] / low)
-    above = math.log(high / row[metric])
+    has_bounds = is_number(low) and is_number(high) and 0 < low <= row[metric] <= high
+    if not marked or not has_bounds:
+        df_per_trial = SPEEDUP_DF
+        if row.get("speedup_from") == PAIRS:
+            df_per_trial = 1.0
+        return log_of(row, metric, df_per_trial)
     return LogEstimate(
         math.log(row[metric]),
-        0.0,
-        1.0,
-        below,
-        above,
+        error=0.0,
+        df=1.0,
+        below=math.log(row[metric] / low),
+        above=math.log(high / row[metric]),
     )
 
 

@@ -78,7 +78,14 @@ class Site:
         """Write the pages of each older sweep, or keep those that the site has."""
         code = fingerprint()
         for sweep in self.data.older:
-            stamp = digest([sweep.stamp, code, masked_url(self.data.database), self.data.axis])
+            stamp = digest(
+                [
+                    sweep.stamp,
+                    code,
+                    masked_url(self.data.database),
+                    self.data.axis,
+                ]
+            )
             kept = self.writer.kept(sweep.info.id, stamp)
             if kept is not None:
                 self.held += [HeldSweep.from_json(facts) for facts in kept]
@@ -91,9 +98,19 @@ class Site:
             self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
-        folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
+        folder = PageFolder(
+            page.name,
+            self.data,
+            self.writer,
+            device_sweep,
+            self.held,
+        )
         if page.name == index.PAGE.name:
-            newest_first = sorted(self.held, key=lambda sweep: sweep.started_at, reverse=True)
+            newest_first = sorted(
+                self.held,
+                key=lambda sweep: sweep.started_at,
+                reverse=True,
+            )
             self.writer.data(PICKER, [sweep.facts() for sweep in newest_first])
         self.writer.text(f"{folder.folder}{page.name}.html", self.html_of(page, folder))
 
@@ -151,7 +168,11 @@ def fingerprint() -> str:
     return hashed.hexdigest()
 
 
-def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
+def address(
+    page: str,
+    device_sweep: DeviceSweep | None = None,
+    root: str = "",
+) -> str:
     """Return the relative URL of a page. `root`: path from the linking page to the top of the
     site."""
     if device_sweep:
@@ -167,7 +188,12 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"metric": metric_text, "one_line": one_line, "sentence": sentence, "when": when}
+    env.filters |= {
+        "metric": metric_text,
+        "one_line": one_line,
+        "sentence": sentence,
+        "when": when,
+    }
     env.globals |= {
         "environment_facts": environment_facts,
         "environment_line": environment_line,

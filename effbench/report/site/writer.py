@@ -13,7 +13,11 @@ from effbench.outputs import create_folder, replacing
 from effbench.store.values import plain
 
 MANIFEST = "site.json"
-_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(
+    ensure_ascii=False,
+    allow_nan=False,
+    separators=(",", ":"),
+)
 
 
 class Writer:
@@ -51,10 +55,20 @@ class Writer:
         self.sweeps[sweep_id] = known
         return known["facts"]
 
-    def remember(self, sweep_id: str, stamp: str, files: Iterable[str], facts: Any) -> None:
+    def remember(
+        self,
+        sweep_id: str,
+        stamp: str,
+        files: Iterable[str],
+        facts: Any,
+    ) -> None:
         """List the files of an older sweep, so that the next site can keep them; `facts`: any
         JSON."""
-        self.sweeps[sweep_id] = {"stamp": stamp, "files": sorted(files), "facts": facts}
+        self.sweeps[sweep_id] = {
+            "stamp": stamp,
+            "files": sorted(files),
+            "facts": facts,
+        }
 
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
@@ -105,7 +119,11 @@ def is_site(folder: Path) -> bool:
     return _listed(folder) is not None
 
 
-def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = None) -> None:
+def _write_list(
+    out: Path,
+    files: list[str],
+    sweeps: Mapping[str, Any] | None = None,
+) -> None:
     with replacing(out / MANIFEST) as file:
         file.write(json.dumps({"files": files, "sweeps": sweeps or {}}, indent=0).encode())
 
