@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from effbench.cell import Status
 from effbench.commands import options
+from effbench.config import DEFAULT_DB
 from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
 from effbench.labels import Rows, grouped, label_rows
 from effbench.metrics import METRICS, Better
@@ -275,7 +276,7 @@ def end_of_sweep(outcome: Outcome) -> int:
     cells = count(sweep.cells, "cell")
     console.print_line(f"{tally(rows)} of {cells}{where} · database {db}")
     options_of_sweep = ["--sweep", sweep.id]
-    if outcome.db != options.DEFAULT_DB:
+    if outcome.db != DEFAULT_DB:
         options_of_sweep = ["--db", db, *options_of_sweep]
     has_failed = any(Status(row.status).is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"

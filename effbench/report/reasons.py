@@ -51,7 +51,7 @@ def effects(before: ViewRow, after: ViewRow) -> list[str]:
     """Return how a mode changes launches, kernels and GPU time."""
     changes = []
     kernels = before.get("kernels") or 0
-    is_fused = _is_less(after.get("kernels"), kernels)
+    is_fused = _decrease(kernels, after.get("kernels")) is not None
     if kernels > 1 and after.get("graph_pool_bytes") is not None:
         is_single = after.get("phase") == "inference" and not after.get("graph_breaks")
         graphs = "graphs"
@@ -62,15 +62,17 @@ def effects(before: ViewRow, after: ViewRow) -> list[str]:
         changes.append(f"{kernels:,} launches become {graphs}")
     elif is_fused:
         changes.append(f"{kernels:,} kernels become {after['kernels']:,}")
-    busy_ms, less_ms = before.get("gpu_busy_ms"), after.get("gpu_busy_ms")
-    if _is_less(less_ms, busy_ms):
-        changes.append(f"GPU time {change_text(less_ms / busy_ms)}")
+    gpu_time = _decrease(before.get("gpu_busy_ms"), after.get("gpu_busy_ms"))
+    if gpu_time is not None:
+        changes.append(f"GPU time {change_text(gpu_time)}")
     return changes
 
 
-def _is_less(after: float | None, before: float | None) -> bool:
-    """Return whether a figure is less than before, not only a little."""
-    return bool(after and before and after < (1 - LITTLE) * before)
+def _decrease(before: float | None, after: float | None) -> float | None:
+    """Return after ÷ before; None unless the figure is less, and not only a little."""
+    if not before or not after or after >= (1 - LITTLE) * before:
+        return None
+    return after / before
 
 
 def sentence(rows: Sequence[Row]) -> str:

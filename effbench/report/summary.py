@@ -28,7 +28,6 @@ from effbench.stats.intervals import (
     CLEAR,
     LogEstimate,
     is_clear,
-    is_number,
     mean_of_estimates,
 )
 from effbench.store.summary import PAIRS
@@ -90,8 +89,8 @@ def _conclusion(
 ) -> str:
     """Return which mode wins most of the decided rows of a metric: `default wins 5 of 9 points, 2
     are ties; its mean speedup is 1.30×`."""
-    wins = Counter(row.winner for row in rows)
-    ties = wins.pop(None, 0)
+    winners = [row.winner for row in rows if row.winner is not None]
+    wins = Counter(winners)
     if not wins:
         return f"no mode wins any of {len(rows)} {points}"
     most = max(wins.values())
@@ -101,14 +100,17 @@ def _conclusion(
     if len(first) > 1:
         first.remove(best)
         text += f", as many as {' and '.join(first)}"
-    if ties == 1:
-        text += ", 1 is a tie"
-    elif ties:
-        text += f", {ties} are ties"
+    text += _ties_text(len(rows) - len(winners))
     score = means[best].scores[metric]
     if score.value and score.clear and not means[best].group:
         text += f"; its mean speedup is {score_text(score)}"
     return text
+
+
+def _ties_text(ties: int) -> str:
+    if ties == 1:
+        return ", 1 is a tie"
+    return f", {ties} are ties" if ties else ""
 
 
 # --- each mode over all points ---
@@ -186,8 +188,7 @@ def estimate_of(row: ViewRow, metric: str, marked: bool) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
-    has_bounds = is_number(low) and is_number(high) and 0 < low <= row[metric] <= high
-    if not marked or not has_bounds:
+    if not marked or low is None or high is None or not 0 < low <= row[metric] <= high < math.inf:
         df_per_trial = SPEEDUP_DF
         if row.get("speedup_from") == PAIRS:
             df_per_trial = 1.0

@@ -435,7 +435,7 @@ def least(rows: Sequence[ViewRow], metric: str = "latency_ms") -> tuple[int, lis
     for place, row in enumerate(rows):  # modes that were eliminated after one round
         if row.get("trials") == 1 and means[best].error is not None:
             value = 1 / row[metric] if is_higher_better(metric) else row[metric]
-            means |= moderated({place: [value]}, {place: 0.0})
+            means[place] = moderated({place: [value]}, {place: 0.0})[place]
     tied = []
     for place, mean in means.items():
         if place != best and not is_less(means[best], mean):
@@ -565,7 +565,7 @@ class SpeedupTable:
         return notes
 
     @property
-    def _compilations(self) -> set[int]:
+    def _compilations(self) -> set[Any]:
         """How many compilations are behind the intervals."""
         measured = [entry.source for entry in self.entries if entry.is_ok and entry.is_known]
         return {source.get("compilations") for source in measured} - {None}

@@ -197,41 +197,39 @@ def test_environments_of_one_interpreter_share_the_plan(tmp_path):
 
 
 def changed(path, sweep_id):
+    """Return the changes of a sweep, how they are shown, and their part of the page."""
     changes = report_of(path, [sweep_id]).device_sweeps[0].changes
-    return index.ShownChanges(changes, "x/cell.html")
-
-
-def drawn(shown):
-    macro = '{% from "changed.html.j2" import changes %}{{ changes(shown) }}'
-    return templates().from_string(macro).render(shown=shown)
+    shown = index.ShownChanges.of(changes, "x/cell.html")
+    macro = (
+        '{% from "changed.html.j2" import show_changes with context %}'
+        "{{ show_changes(changes, shown) }}"
+    )
+    return changes, shown, templates().from_string(macro).render(changes=changes, shown=shown)
 
 
 def test_changes_since_the_sweep_before(made, monkeypatch):
     path, (before, after) = made[0].path, made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
-    found = changed(path, after)
+    changes, shown, html = changed(path, after)
     with Store.open(path) as store:
         compared = compare_sweeps(
             store, store.find_sweep(before), store.find_sweep(after), read_limits()
         )
-    assert found.changes.previous["id"] == before
-    assert found.counts == counts(compared.changes)
+    assert changes.previous["id"] == before
+    assert shown.counts == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
-    rows = [texts(row) for row in found.rows.rows]
-    assert (
-        [row["metric"] for row in rows]
-        == ["latency_ms", "period_ms"]
-        == [one.metric for one in sure]
-    )
-    assert (
-        found.changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
-    )
+    rows = [texts(row) for row in shown.rows.rows]
+    metrics = [one.metric for one in sure]
+    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == metrics
+    assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
+    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html and "▲ slower" in html
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
-    assert (len(found.rows.rows), found.more) == (1, 1)
-    first, slower, broken = (
-        drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK)
-    )
+    assert (len(shown.rows.rows), shown.more) == (1, 1)
+
+
+def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
+    _, _, first = changed(made[0].path, made[1][0])
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
-    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in slower and "▲ slower" in slower
+    _, _, broken = changed(made[0].path, made[1][sweeps.BREAK])
     assert "<img" not in broken and "&lt;img" in broken
 
 
@@ -241,12 +239,10 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     for _ in range(2):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
-    found = changed(made.path, sweep)
-    assert (
-        found.changes.previous is not None
-        and "several kinds of hardware or interpreters" in found.changes.why
-    )
-    assert "cannot be compared" in drawn(found)
+    changes, shown, html = changed(made.path, sweep)
+    assert changes.previous is not None and shown is None
+    assert "several kinds of hardware or interpreters" in changes.why
+    assert "cannot be compared" in html
 
 
 WIDE = make.row(mode="default", speedup=1.3, speedup_ci_low=0.01, speedup_ci_high=90.0)

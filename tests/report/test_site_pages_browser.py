@@ -54,7 +54,7 @@ def test_rows_are_filtered_by_the_url_and_linked(visit):
     one = visit("cell", after="#status=error&mode=default&model=mlp")
     assert len(rows(one, "#list")) == 1
     one = visit("index")
-    one.page.locator(".answer a", has_text="oom").first.click()
+    one.page.locator(".answer .tally a", has_text="oom").first.click()
     one.page.wait_for_url("**/cell.html*")
     assert one.page.url.endswith("/cell.html#status=oom")
     until(one.page, "document.querySelector('#list tbody')")

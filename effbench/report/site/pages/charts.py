@@ -9,8 +9,8 @@ from typing import Any
 from effbench.labels import grouped
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep
-from effbench.report.figures import Figure, all_figures
-from effbench.report.figures.base import Point, is_marked_figure, x_title
+from effbench.report.figures import all_figures
+from effbench.report.figures.base import Figure, Point, is_marked_figure, x_title
 from effbench.report.marks import SIGN, note
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.table import Column, Shown, Table

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from effbench.comparison.verdicts import counts
+from effbench.comparison.compare import Compared
+from effbench.comparison.verdicts import Change, Verdict, counts
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.marks import note
@@ -108,8 +109,8 @@ class Answer:
         return failures.how_to_resume(self.device_sweep.sweep, self.database)
 
     @property
-    def changes(self) -> ShownChanges:
-        return ShownChanges(self.device_sweep.changes, f"{self.device_sweep.slug}/cell.html")
+    def changes(self) -> ShownChanges | None:
+        return ShownChanges.of(self.device_sweep.changes, f"{self.device_sweep.slug}/cell.html")
 
 
 def heatmap(device_sweep: DeviceSweep) -> Table:
@@ -135,46 +136,34 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
 
 @dataclass
 class ShownChanges:
-    """Changes since an earlier sweep, for templates/changed.html.j2. `cell_page`: page that cells
-    link to."""
+    """A comparison with an earlier sweep, for templates/changed.html.j2. `sure`: the significant
+    changes; `cell_page`: page that cells link to."""
 
-    changes: Changes
+    compared: Compared
+    sure: Sequence[Change]
     cell_page: str
 
-    @property
-    def counts(self) -> dict[str, int]:
-        if self.changes.compared:
-            return counts(self.changes.compared.changes)
-        return {}
+    @classmethod
+    def of(cls, changes: Changes, cell_page: str) -> ShownChanges | None:
+        if changes.compared is None:
+            return None
+        return cls(changes.compared, summary.sure_changes(changes), cell_page)
 
     @property
-    def faults(self) -> list[str]:
-        return ["broken", "slower", *(["missing"] if self.changes.is_baseline else [])]
+    def counts(self) -> dict[Verdict, int]:
+        return counts(self.compared.changes)
 
     @property
-    def rows(self) -> Table | None:
-        sure = summary.sure_changes(self.changes)[: summary.MOST_CHANGES]
-        if sure:
-            return comparison.table_of(sure, self.cell_page)
-        return None
+    def rows(self) -> Table:
+        return comparison.table_of(self.sure[: summary.MOST_CHANGES], self.cell_page)
 
     @property
     def more(self) -> int:
-        return len(summary.sure_changes(self.changes)) - summary.MOST_CHANGES
+        return len(self.sure) - summary.MOST_CHANGES
 
     @property
     def lines(self) -> list[str]:
-        compared = self.changes.compared
-        if compared:
-            return comparison.summary_lines(compared)
-        return []
-
-    @property
-    def differences(self) -> list[str]:
-        compared = self.changes.compared
-        if compared:
-            return list(compared.differences)
-        return []
+        return comparison.summary_lines(self.compared)
 
 
 PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())
