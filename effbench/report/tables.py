@@ -4,7 +4,7 @@ what explains them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -516,39 +516,30 @@ class SpeedupTable:
         return any(entry.marked for entry in self.entries)
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a result is ok."""
-        return any(entry.is_ok for entry in self.entries)
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether a figure other than the baseline's has an interval, so that a mode may be
-        significantly the best."""
-        compared = [entry for entry in self.entries if entry.is_compared]
-        return any(entry.is_known and not entry.marked for entry in compared)
-
-    @property
     def _has_interval_over_processes(self) -> bool:
         return any(entry.interval and entry.trials != 1 for entry in self.entries)
 
-    def legend(self) -> list[str]:
-        """Return explanations of the marks that occur in the table, and the notes."""
+    def legend(self, above: str = "") -> list[str]:
+        """Return explanations of the marks that occur in the table, and the notes, except those
+        that stand `above` it."""
+        texts = [*self._meanings_of_marks(), *self.notes()]
+        return [text for text in texts if text.lower() not in above.lower()]
+
+    def _meanings_of_marks(self) -> Iterator[str]:
         entries = self.entries
-        ties = sum(len(row.best) > 1 for row in self.rows)
-        legend = []
         if any(entry.best for entry in entries):
-            legend.append("bold or ★: significantly the best of its row")
+            yield "bold or ★: significantly the best of its row"
+        ties = sum(len(row.best) > 1 for row in self.rows)
         if ties:
-            legend.append(f"{ties} of {len(self.rows)} rows have no ★: their best modes tie")
+            yield f"{ties} of {len(self.rows)} rows have no ★: their best modes tie"
         if any(NOT_SIGNIFICANT in entry.text for entry in entries):
-            legend.append(f"{NOT_SIGNIFICANT}: the interval includes 1")
+            yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.is_unclear:
-            legend.append(IS_UNCLEAR)
+            yield IS_UNCLEAR
         if self._has_interval_over_processes:
-            legend.append("low–high: 95 % interval across processes")
+            yield "low–high: 95 % interval across processes"
         if any(entry.interval and entry.trials == 1 for entry in entries):
-            legend.append("low–high: 95 % interval within one process")
-        return legend + self.notes()
+            yield "low–high: 95 % interval within one process"
 
     def notes(self) -> list[str]:
         """Return how speedups were measured, and what the intervals lack."""

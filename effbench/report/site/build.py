@@ -16,10 +16,12 @@ from effbench.metrics import METRICS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
+from effbench.report.marks import note
 from effbench.report.site.page import HeldSweep, Page, PageFolder
 from effbench.report.site.pages import cell, charts, claims, history, index, speedups
 from effbench.report.site.writer import Writer
 from effbench.report.summary import environment_facts, environment_line
+from effbench.report.tables import IS_UNCLEAR
 from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -197,6 +199,8 @@ def environment() -> jinja2.Environment:
     env.globals |= {
         "environment_facts": environment_facts,
         "environment_line": environment_line,
+        "is_unclear": IS_UNCLEAR,
+        "note": note,
         "style_of": style_of,
     }
     return env

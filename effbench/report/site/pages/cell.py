@@ -17,10 +17,9 @@ from effbench.metrics import METRICS
 from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import is_marked, note
+from effbench.report.marks import is_marked
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.tables import IS_UNCLEAR
 from effbench.table import Column, Shown, Table
 
 
@@ -49,10 +48,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {
         "index": folder.data("index", index),
         "list": folder.grid("list", list_of(device_sweep)),
-        "cells": len(device_sweep.rows),
-        "unclear": IS_UNCLEAR.capitalize() if device_sweep.speedups.is_unclear else "",
         "no_bottlenecks": no_bottlenecks(device_sweep.labelled),
-        "marks": note(device_sweep.labelled),
     }
 
 

@@ -11,7 +11,7 @@ from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep
 from effbench.report.figures import all_figures
 from effbench.report.figures.base import Figure, Point, is_marked_figure, x_title
-from effbench.report.marks import SIGN, note
+from effbench.report.marks import SIGN
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.table import Column, Shown, Table
 
@@ -57,7 +57,6 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "sections": sections,
         "models": names if sections else [],
         "ranges": model_ranges(names),
-        "marks": note(device_sweep.labelled) if sections else "",
     }
 
 

@@ -12,12 +12,11 @@ from effbench.comparison.compare import Compared
 from effbench.comparison.verdicts import Change, Verdict, counts
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.marks import note
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages import failures
-from effbench.report.site.pages.speedups import SCALE, is_beyond, shown
+from effbench.report.site.pages.speedups import SCALE, shown
 from effbench.report.summary import ModeSummary
-from effbench.report.tables import IS_UNCLEAR, Entry, Row, SpeedupTable
+from effbench.report.tables import Entry, Row, SpeedupTable
 from effbench.table import Column, Shown, Table
 
 #: Most rows of the heatmap; the page of speedups has the others.
@@ -50,37 +49,16 @@ class Answer:
         return summary.headline(self.table, self.modes)
 
     @property
-    def notes(self) -> list[str]:
-        """What else a reader must know about the speedups."""
-        notes = []
-        if self.table.is_unclear:
-            notes = [IS_UNCLEAR]
-        notes += self.table.notes()
-        return [text for text in notes if text.lower() not in self.headline.lower()]
+    def legend(self) -> list[str]:
+        return self.table.legend(above=self.headline)
 
     @property
     def mean_notes(self) -> list[str]:
         return summary.notes_on_means(self.modes)
 
     @property
-    def marks(self) -> str:
-        return note(self.device_sweep.labelled)
-
-    @property
     def counts(self) -> dict[str, int]:
         return summary.count_statuses(self.device_sweep.labelled)
-
-    @property
-    def is_beyond(self) -> bool:
-        return is_beyond(self.table)
-
-    @property
-    def is_on_gpu(self) -> bool:
-        return any(row.source.get("device") != "cpu" for row in self.device_sweep.labelled)
-
-    @property
-    def is_profiled(self) -> bool:
-        return any(row.source.get("gpu_busy_ms") for row in self.device_sweep.labelled)
 
     @property
     def more_rows(self) -> int:

@@ -10,13 +10,11 @@ from typing import Any
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.printable import count
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import note
 from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.report.site.pages.cell import link
 from effbench.report.summary import by_mode, headline
 from effbench.report.tables import (
     NO_REASON,
-    UNKNOWN,
     Entry,
     SpeedupTable,
     speedup_table,
@@ -69,19 +67,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "metrics": metrics,
         "sources": sources,
         "table": speedups,
-        "notes": [text for text in speedups.notes() if text.lower() not in lead.lower()],
-        "marks": note(rows),
-        "beyond": is_beyond(speedups),
-        "failed": len(ok) < len(rows),
-        "unknown": UNKNOWN,
+        "legend": speedups.legend(above=lead),
         "scale": SCALE,
     }
-
-
-def is_beyond(table: SpeedupTable) -> bool:
-    """Return whether a speedup is beyond the colour scale."""
-    gains = [entry.value for entry in table.entries if entry.value]
-    return any(not 1 / SCALE <= gain <= SCALE for gain in gains)
 
 
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
