@@ -21,30 +21,30 @@ def validated(drawing):
     return go.Figure(vars(drawing))
 
 
-def drawn(rows):
+def points(rows):
     return points_of(label_rows(rows), "eager")
 
 
-def of(points, **wanted):
-    return [
-        point
-        for point in points
-        if all(getattr(point, name) == value for name, value in wanted.items())
-    ]
+def of(drawn, **wanted):
+    """Return the points with these places."""
+    found = list(drawn)
+    for name, value in wanted.items():
+        found = [point for point in found if getattr(point, name) == value]
+    return found
 
 
-def at(points, **changed):
+def at(drawn, **changed):
     """Return the points with other columns, or at another axis."""
-    return [dataclasses.replace(point, values={**point.values, **changed}) for point in points]
+    return [dataclasses.replace(point, values={**point.values, **changed}) for point in drawn]
 
 
 @pytest.fixture(scope="module")
 def sample():
-    return drawn(make.sample())
+    return points(make.sample())
 
 
 def test_the_rows_are_in_reading_order():
-    found = drawn(
+    found = points(
         [make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]
     )
     assert [(point.case, point.x, point.series) for point in found] == [
@@ -62,7 +62,7 @@ def by_length(bs, seq):
 
 
 def test_the_x_axis_is_bs_or_the_swept_number():
-    lengths = drawn([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
+    lengths = points([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
     assert [(point.case, point.axis, point.x) for point in lengths] == [
         ("gpt2 · bs=1", "seq", 64),
         ("gpt2 · bs=1", "seq", 128),
@@ -124,36 +124,38 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     wide = at(table, latency_ci_low_ms=0.4, latency_ms=1.0, latency_ci_high_ms=4.0)
     ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
     assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
-    for ends, kind in (
-        ((19.5, 22.7), None),
-        ((4.0, 16.0), None),
-        ((3.0, 3.0), None),
-        ((1.0, 9.0), "log"),
-    ):
-        assert base.small_axis("s", ends).get("type") == kind, "labels would overlap"
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[
         0
     ].error_x.visible
 
 
-def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    cpu = [
-        one
-        | {
-            f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
-            for end, factor in (("low", 0.5), ("high", 2))
-        }
-        for one in make.cpu_quick()
-    ]
-    for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (drawn(cpu), 1 / 2, 2)):
-        row = scaling.throughput_data(rows)[0]
-        bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
-        assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [((19.5, 22.7), None), ((4.0, 16.0), None), ((3.0, 3.0), None), ((1.0, 9.0), "log")],
+)
+def test_a_small_axis_is_logarithmic_if_its_labels_have_room(ends, kind):
+    assert base.small_axis("s", ends).get("type") == kind
+
+
+def assert_bounds(point, low, high):
+    value = point["throughput_per_s"]
+    assert point["throughput_ci_low"] == pytest.approx(value * low)
+    assert point["throughput_ci_high"] == pytest.approx(value * high)
+
+
+def test_throughput_has_the_bounds_of_the_period(sample):
+    assert_bounds(scaling.throughput_data(sample)[0], 1 / 1.02, 1 / 0.98)
+
+
+def test_throughput_without_a_period_has_the_bounds_of_the_latency():
+    bounds = {"latency_ms": 2.0, "latency_ci_low_ms": 1.0, "latency_ci_high_ms": 4.0}
+    cpu = points([row | bounds for row in make.cpu_quick()[:2]])
+    assert_bounds(scaling.throughput_data(cpu)[0], 1 / 2, 2)
 
 
 def test_a_saturated_server_has_no_latency_beside_its_tail():
-    rows = drawn([make.row(), make.row(mode="default", status="degraded")])
+    rows = points([make.row(), make.row(mode="default", status="degraded")])
     table = scaling.tail_data([dataclasses.replace(row, axis="stream.rate") for row in rows])
     assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [
         (False,) * 2,
@@ -201,8 +203,9 @@ def test_compile_seconds_cold_and_warm(sample):
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 
 
-def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
-    for value, low, high, tone, text in [
+@pytest.mark.parametrize(
+    ("value", "low", "high", "tone", "text"),
+    [
         (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"),
         (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
         (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."),
@@ -210,18 +213,16 @@ def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
         (2.0, 0.01, 400, "pale", "unclear"),
         (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
         (0.1, 0.09, 0.11, "heat v9 slower", "0.10× ↓"),
-    ]:
-        more = {
-            "latency_ms": 0.06,
-            "speedup": value,
-            "speedup_ci_low": low,
-            "speedup_ci_high": high,
-        }
-        (row,) = speedup_table(
-            label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])
-        ).rows
-        entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
-        assert (entry.tone, entry.text) == (tone, text)
+    ],
+)
+def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant(
+    value, low, high, tone, text
+):
+    figures = {"speedup": value, "speedup_ci_low": low, "speedup_ci_high": high}
+    rows = [make.row(latency_ms=0.06), make.row(mode="default", latency_ms=0.06, **figures)]
+    (row,) = speedup_table(label_rows(rows)).rows
+    entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
+    assert (entry.tone, entry.text) == (tone, text)
 
 
 def test_no_mode_has_the_mark_of_the_best_one():

@@ -39,7 +39,11 @@ def test_scores_of_a_mode():
     score = found.scores["speedup"]
     assert score.value == pytest.approx(1.0) and 0.9 < score.low < 1.0 < score.high < 1.1
     assert (score.passed, score.total, score.averaged, found.not_ok) == (2, 3, 2, "1 oom")
-    for rows, text, interval in [
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "interval"),
+    [
         ([speedup(2.0), speedup(8.0)], "4.00×", ""),
         ([speedup(math.nan)], "—", ""),
         ([speedup(None, status="error")], "—", ""),
@@ -47,11 +51,16 @@ def test_scores_of_a_mode():
         ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06, of 2"),
         ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
         ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear", "0.61–30,176"),
-    ]:
-        score = default(*rows).scores["speedup"]
-        assert (score_text(score), score_interval(score)) == (text, interval)
-    for low, high, clear in ((0.9, 3.7, False), (1.1, 4.3, True)):
-        assert default(speedup(2.0, low, high)).scores["speedup"].clear is clear
+    ],
+)
+def test_the_text_of_a_score(rows, text, interval):
+    score = default(*rows).scores["speedup"]
+    assert (score_text(score), score_interval(score)) == (text, interval)
+
+
+@pytest.mark.parametrize(("low", "high", "clear"), [(0.9, 3.7, False), (1.1, 4.3, True)])
+def test_a_wide_interval_is_not_clear(low, high, clear):
+    assert default(speedup(2.0, low, high)).scores["speedup"].clear is clear
 
 
 def test_the_interval_of_a_score_is_that_of_cells_which_are_known_equally_well_or_not():
@@ -71,17 +80,17 @@ def test_the_interval_of_a_score_is_that_of_cells_which_are_known_equally_well_o
         math.sqrt(3),
         math.sqrt(16 / 3),
     )
-    for low, high, trials in (
-        (None, None, 5),
-        (1.5, 2.5, None),
-        (1.5, 2.5, 1),
-        (math.nan, math.nan, 5),
-        (0, 9, 5),
-    ):
-        unknown = default(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)).scores[
-            "speedup"
-        ]
-        assert (unknown.value, unknown.low, unknown.high) == (pytest.approx(2.0), None, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "trials"),
+    [(None, None, 5), (1.5, 2.5, None), (1.5, 2.5, 1), (math.nan, math.nan, 5), (0, 9, 5)],
+)
+def test_a_score_has_no_interval_if_a_cell_has_none(low, high, trials):
+    score = default(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)).scores[
+        "speedup"
+    ]
+    assert (score.value, score.low, score.high) == (pytest.approx(2.0), None, None)
 
 
 def test_latency_and_period_each_have_a_mean_and_a_winner():
@@ -158,21 +167,25 @@ def row_of(base, mode="compile+graph", **more):
     return speedup_table(label_rows(rows)).rows[0]
 
 
-def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
-    graph = {"kernels": 16, "graph_pool_bytes": 1, "gpu_busy_ms": 0.2}
-    for base, mode, more, text in [
-        ({}, "cuda-graph", graph, "launch-bound: 15 launches become one graph"),
-        ({}, "cuda-graph", graph | {"graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
+GRAPH = {"kernels": 16, "graph_pool_bytes": 1, "gpu_busy_ms": 0.2}
+FASTER = {"latency_ms": 0.4, "latency_ci_low_ms": 0.39, "latency_ci_high_ms": 0.41}
+
+
+@pytest.mark.parametrize(
+    ("base", "mode", "more", "text"),
+    [
+        ({}, "cuda-graph", GRAPH, "launch-bound: 15 launches become one graph"),
+        ({}, "cuda-graph", GRAPH | {"graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
         (
             {},
             "cuda-graph",
-            graph | {"kernels": 9, "gpu_busy_ms": 0.1},
+            GRAPH | {"kernels": 9, "gpu_busy_ms": 0.1},
             "launch-bound: 15 launches become one graph of 9 kernels, GPU time −50 %",
         ),
         (
             {"bound": "memory", "gpu_busy_ms": 0.6},
             "cuda-graph",
-            graph | {"gpu_busy_ms": 0.6},
+            GRAPH | {"gpu_busy_ms": 0.6},
             "the GPU is idle for 40 % of each call: 15 launches become one graph",
         ),
         (
@@ -181,22 +194,12 @@ def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
             {"kernels": 5, "graph_pool_bytes": None, "gpu_busy_ms": 0.7},
             "compute-bound: 15 kernels become 5, GPU time −29 %",
         ),
-        ({"bound": None}, "cuda-graph", graph, ""),
-        ({"gpu_busy_ms": None}, "cuda-graph", graph, ""),
-    ]:
-        assert (
-            reasons.reason(
-                row_of(
-                    base,
-                    mode,
-                    latency_ms=0.4,
-                    latency_ci_low_ms=0.39,
-                    latency_ci_high_ms=0.41,
-                    **more,
-                )
-            )
-            == text
-        )
+        ({"bound": None}, "cuda-graph", GRAPH, ""),
+        ({"gpu_busy_ms": None}, "cuda-graph", GRAPH, ""),
+    ],
+)
+def test_the_reason_names_the_bottleneck_and_what_the_mode_changes(base, mode, more, text):
+    assert reasons.reason(row_of(base, mode, **FASTER, **more)) == text
 
 
 def test_where_no_mode_beats_the_baseline_the_reason_says_what_is_left_to_gain():

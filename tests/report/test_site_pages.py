@@ -256,7 +256,7 @@ FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "defa
         ([make.row(), make.row(mode="default")], {"★", "Blue"}),
         ([make.row(), WIDE], {"★", "Blue", "Unclear"}),
         (FAILED, set()),
-        ([make.row(), ONE_TRIAL], {"Blue"}),
+        ([make.row(), ONE_TRIAL], {"★", "Blue"}),
     ],
 )
 def test_captions_explain_the_marks_that_a_page_has(rows, marks, tmp_path):
