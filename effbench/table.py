@@ -189,8 +189,19 @@ class Table:
             heading,
             justify="right" if column.numeric else "left",
             overflow="fold",
-            no_wrap=is_word and not stacked,
+            no_wrap=is_word,
         )
+
+    def listed(self) -> RichTable:
+        """Return one line per value, for a console that is too narrow for columns."""
+        drawn = RichTable.grid(padding=(0, 1))
+        for row in self.rows:
+            for column in self.used:
+                shown = column.shown(row)
+                if shown.line:
+                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
+            drawn.add_row()
+        return drawn
 
     def _begins_group(self, row: Record, before: Record) -> bool:
         return self.group is not None and row.get(self.group) != before.get(self.group)

@@ -40,23 +40,29 @@ class Console(rich.console.Console):
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Table, *, lines: bool = False) -> None:
-        """Print a table, in its narrow form if it does not fit; `lines`: draw borders."""
-        drawn = table.rich(lines=lines)
-        if self._widths_of(drawn).minimum > self.width:
-            drawn = table.rich(stacked=True)
-        self.print(drawn)
+        """Print a table in the first form in which no word breaks: with `lines` as borders, with
+        second lines below the first, without borders, or as one line per value."""
+        for form in (
+            {"lines": lines},
+            {"lines": lines, "stacked": True},
+            {"lines": False, "stacked": True},
+        ):
+            drawn = table.rich(**form)
+            if self._widths_of(drawn).minimum <= self.width:
+                self.print(drawn)
+                return
+        self.print(table.listed())
 
     def fitted(self, table: Table) -> RenderableType | None:
-        """Return the first form of a table that the console is wide enough for without wrapping:
-        with borders and second lines in brackets, with second lines below the first, or without
-        borders. None if none fits."""
+        """Return the first of these forms that needs no wrapping; None if none fits."""
         for form in (
-            table.rich(lines=True),
-            table.rich(lines=True, stacked=True),
-            table.rich(stacked=True),
+            {"lines": True},
+            {"lines": True, "stacked": True},
+            {"lines": False, "stacked": True},
         ):
-            if self._widths_of(form).maximum <= self.width:
-                return form
+            drawn = table.rich(**form)
+            if self._widths_of(drawn).maximum <= self.width:
+                return drawn
         return None
 
     def _widths_of(self, drawn: RichTable) -> Measurement:

@@ -107,13 +107,12 @@ WIDE = Table.of(
 
 
 @pytest.mark.parametrize("lines", [False, True])
-@pytest.mark.parametrize("width", [120, 76, 60, 40])
-def test_a_table_fits_a_console_and_loses_nothing(width, lines):
+@pytest.mark.parametrize("width", [120, 76, 60, 40, 26])
+def test_a_table_fits_a_console_and_breaks_no_word(width, lines):
     text = drawn(WIDE, width, lines=lines)
     assert max(map(len, text)) <= width
-    letters = "".join(sorted("".join(text)))
-    for word in ("compile+graph", "1.00", "2.00×", "0.914", "★"):
-        assert all(letters.count(letter) >= word.count(letter) for letter in word)
+    for word in ("compile+graph", "1.00", "(2.00×)" if width in (120, 26) else "2.00×", "0.914"):
+        assert any(word in line for line in text)
 
 
 def test_a_wide_column_wraps_before_words_break():
@@ -123,6 +122,7 @@ def test_a_wide_column_wraps_before_words_break():
     )
     assert [line.split()[0] for line in drawn(ids, 40)[:2]] == ["sweep", "20261127-100604-d7ff"]
     assert len(drawn(ids, 40)) > 2
+    assert drawn(ids, 28)[0].split() == ["sweep", "20261127-100604-d7ff"]
 
 
 def test_the_first_form_that_fits_is_shown():

@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         with options.console(args) as console:
             console.print_line(escape(lines[0]), "bold")
-            console.print(console.fitted(table) or table.rich(stacked=True))
+            console.print_table(table, lines=True)
             for line in lines[1:]:
                 console.print_line(escape(line), "dim")
     return 0

@@ -147,14 +147,14 @@ def show(console: Console, done: Run) -> None:
         if rows.empty:  # its sweeps do not apply to this machine
             continue
         try:
-            drawn = pivot_table(table, rows).rich()
+            pivoted = pivot_table(table, rows)
         except Exception as error:  # the user's function may raise anything
             done.mistakes.append(
                 f"{done.experiment.path}: table {table.title!r}: {describe(error)}"
             )
             continue
-        drawn.title, drawn.title_justify = escape(table.title), "left"
-        console.print(drawn)
+        console.print_line(escape(table.title), "italic")
+        console.print_table(pivoted)
     for judgement in done.judgements:
         show_verdict(console, judgement)
     if sweeps := sorted({row["sweep_id"] for row in done.rows_of("rows")}):
