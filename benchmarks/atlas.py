@@ -31,11 +31,9 @@ from pathlib import Path
 
 from effbench.errors import EffbenchError
 from effbench.store import Store
-from effbench.sweeping.resume import FLAG
 
 NAME = "atlas"
 COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
-ALWAYS = ["executor.ahead=10"]
 MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 TUNED = "eager,max-autotune,max-autotune-no-cudagraphs,compile+graph"
 SIZES = "bs=1,8,64"
@@ -235,8 +233,8 @@ def main() -> None:
             *(word for word in (*words, *COMMON) if word.partition("=")[0] not in given),
             *overrides,
         ]
-        chosen = [f"resume={name}", FLAG] if name in known else [f"sweep.name={name}", *words]
-        command = [sys.executable, "-m", "effbench", "-m", *chosen, *ALWAYS, f"db={arguments.db}"]
+        chosen = [f"resume={name}"] if name in known else [f"sweep.name={name}", *words]
+        command = [sys.executable, "-m", "effbench", "-m", *chosen, f"db={arguments.db}"]
         with subprocess.Popen(command) as process:
             try:
                 process.wait(left)

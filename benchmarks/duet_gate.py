@@ -1,13 +1,15 @@
 """Which slowdowns do duets confirm on a busy machine, and how often do they raise a false alarm?
 
-    python benchmarks/duet_gate.py [--busy "at times"] [--rounds 20] [--unchanged 60] [--db FILE]
-        [SETTING ...]
+    python benchmarks/duet_gate.py [--cell cpu] [--busy "at times"] [--layers 100,105]
+        [--rounds 20] [--unchanged 60] [--db FILE] [SETTING ...]
 
-Deep and narrow networks run on the CPU in duets: 100 layers against 100, 102, 103, 105 and 110.
-Other programs work on every core, as in `busy_host.py`. All rounds are recorded. Then the rule of
-`check --confirm` is replayed on cells whose duets are drawn from the recorded ones: at least 3 and
-at most 20, until the interval is inside the floor or beyond it. For comparison, the same rule is
-replayed with the ratios of separate processes: the sides' trials of different rounds.
+Deep networks run in duets: 100 layers against 100, 102, 103, 105 and 110. They are narrow and run
+on the CPU (`cpu`), narrow on a GPU that waits for the host (`launch-bound`), or wide on a GPU
+(`gpu-bound`). Other programs work on every core, as in `busy_host.py`. All rounds are recorded.
+Then the rule of `check --confirm` is replayed on cells whose duets are drawn from the recorded
+ones: at least 3 and at most 20, until the interval is inside the floor or beyond it. For
+comparison, the same rule is replayed with the ratios of separate processes: the sides' trials of
+different rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ from effbench.sweeping.duets import StoppingRule, is_usable
 
 DEPTH = 100
 CHANGED = (100, 102, 103, 105, 110)
-COMMON = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1")
+KINDS = {
+    "cpu": ("model.module.width=64", "bs=1", "device=cpu", "threads=1"),
+    "launch-bound": ("model.module.width=256", "bs=8", "device=cuda"),
+    "gpu-bound": ("model.module.width=2048", "bs=2048", "device=cuda", "dtype=bfloat16"),
+}
+COMMON = ("model=mlp", "mode=eager")
 CELLS = 2000
 
 
@@ -121,13 +128,19 @@ def is_settled(counted: dict[int, float]) -> bool:
     return is_decided(test.low, test.high, FLOOR)
 
 
-def spread(ratios: Sequence[float]) -> float:
-    return statistics.stdev(map(math.log, ratios))
+def spread(ratios: Sequence[float]) -> str:
+    if len(ratios) < 2:
+        return "–"
+    return f"{statistics.stdev(map(math.log, ratios)):.1%}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
+    parser.add_argument("--cell", choices=list(KINDS), default="cpu", help="kind of network")
+    parser.add_argument(
+        "--layers", default=",".join(map(str, CHANGED)), help="depths of the second network"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="duets of each changed network")
     parser.add_argument("--unchanged", type=int, default=60, help="duets of the unchanged network")
     parser.add_argument("--db", help="database to keep; default: a temporary one")
@@ -152,22 +165,22 @@ def main() -> None:
     print(f"|{' ---: |' * len(headings)}")
     with tempfile.TemporaryDirectory() as folder, busy(args.busy):
         db = args.db or str(Path(folder) / "gate.db")
-        for depth in CHANGED:
+        for depth in map(int, args.layers.split(",")):
             rounds = args.unchanged if depth == DEPTH else args.rounds
-            found = record(db, depth, rounds, args.settings)
+            found = record(db, depth, rounds, [*KINDS[args.cell], *args.settings])
             usable = [ratio for ratio in found.ratios if ratio is not None]
             in_turn, apart = replay(found.ratios, rng), replay(found.separate, rng)
             values = (
                 f"{DEPTH} against {depth}",
                 f"{len(found.ratios)}",
                 f"{len(found.ratios) - len(usable)}",
-                f"{statistics.geometric_mean(usable) - 1:+.1%}",
-                f"{spread(usable):.1%}",
+                f"{statistics.geometric_mean(usable) - 1:+.1%}" if usable else "–",
+                spread(usable),
                 f"{in_turn.confirmed:.1%}",
                 f"{in_turn.same:.1%}",
                 f"{in_turn.duets:.1f}",
                 f"{in_turn.duets * found.seconds:.0f}",
-                f"{spread(found.separate):.1%}",
+                spread(found.separate),
                 f"{apart.confirmed:.1%}",
             )
             print(f"| {' | '.join(values)} |", flush=True)

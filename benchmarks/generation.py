@@ -28,11 +28,12 @@ from torch import Tensor
 
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.config import shipped
-from effbench.models.build import build_module, resolve_target
+from effbench.models.build import build_module, declared_inputs, resolve_target
+from effbench.models.spec import parse_inputs
 from effbench.modes.base import with_defaults
 from effbench.printable import one_line
 from effbench.table import Column, Table
-from effbench.worker.generation import Generation
+from effbench.workloads.generation import Generation
 
 COMPILED = "transformers"
 Generate = Callable[[Tensor], Tensor]
@@ -68,7 +69,8 @@ def sides(
     cell = Cell(
         {"name": arch, "module": {}}, bs, given, dtype, "generate", device, generate=request
     )
-    workload = Generation(cell, mode, module, Trial(cell.key, 0, Status.OK), [*module.inputs])
+    trial = Trial(cell.key, 0, Status.OK)
+    workload = Generation(cell, mode, module, trial, parse_inputs(declared_inputs(module)))
     with workload.context():
         step = workload.prepare((), {}).step
     return theirs, lambda prompt: torch.cat(step(prompt), 1)

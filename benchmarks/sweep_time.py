@@ -1,8 +1,7 @@
-"""Where does the time of a sweep go, and what do parallel GPUs, trials that compile ahead and
-checks change?
+"""Where does the time of a sweep go, and what do parallel GPUs and checks
+change?
 
     python benchmarks/sweep_time.py gpus [overrides]
-    python benchmarks/sweep_time.py ahead [--cells 40] [overrides]
     python benchmarks/sweep_time.py contexts
     python benchmarks/sweep_time.py overhead [--rounds 3] [overrides]
     python benchmarks/sweep_time.py host [--rounds 20] [overrides]
@@ -12,10 +11,6 @@ gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The ou
 and the idle share of each GPU. Before, three quick cells run twice, the second time with known
 ceilings of the GPU. Overrides may replace the matrix: `gpus model=tiny bs=1 mode=eager device=cpu`
 runs anywhere.
-
-ahead: compiled cells with and without `executor.ahead`. Blocks of twenty cells run alternately with
-and without it, so that the machine's drift affects both alike. The output lists wall and CPU
-seconds, cold compilations, and on a GPU the cells whose trials ran other kernels or launch shapes.
 
 contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if
 another process keeps the driver initialized, as in a sweep, or none does.
@@ -72,21 +67,6 @@ MATRIX = [
     "protocol.compilations=2",
 ]
 QUICK = ["model=tiny", "bs=1", "mode=eager,default,cuda-graph", "protocol=quick"]
-COMPILED = [
-    "model=tiny",
-    "mode=default",
-    "protocol.rounds=2",
-    "protocol.compilations=2",
-    "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.1",
-    "protocol.warmup_s=0.05",
-    "protocol.load_s=0",
-    "protocol.host_tolerance=0.25",
-    "executor.keep_cache=true",
-]
-BLOCK = 20
-#: Name -> executor.ahead.
-SIDES = {"ahead": 6, "one-by-one": 0}
 HERE = Path(__file__).resolve().parents[1]
 FIVE_MODES = "eager,default,reduce-overhead,max-autotune,max-autotune-no-cudagraphs"
 PROBE = """
@@ -205,46 +185,6 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
         )
         ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
         print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
-
-
-def compare_ahead(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
-    sizes, parts = range(1, args.cells + 1), defaultdict(list)
-    for block in range(0, args.cells, BLOCK):
-        matrix = f"bs={','.join(map(str, sizes[block : block + BLOCK]))}"
-        for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
-            words = [
-                matrix,
-                f"executor.ahead={SIDES[side]}",
-                f"executor.cache_dir={folder / side}-{block}",
-            ]
-            parts[side].append(measure(folder / "ahead.db", [*COMPILED, *words, *overrides]))
-            print(f"{matrix}, {side}: {parts[side][-1].wall_s:.0f} s wall", flush=True)
-    whole = {
-        side: Measured(
-            sum(part.wall_s for part in done),
-            sum(part.cpu_s for part in done),
-            done[0].first_s,
-            pd.concat(part.results for part in done),
-            [trial for part in done for trial in part.trials],
-        )
-        for side, done in parts.items()
-    }
-    for side, sweep in whole.items():
-        cold, kernels = (
-            sum(trial["compile_cache"] == "cold" for trial in sweep.trials),
-            defaultdict(set),
-        )
-        for trial in sweep.trials:
-            kernels[trial["cell_key"]].add(trial["kernel_fingerprint"])
-        other = sum(len(fingerprints) > 1 for fingerprints in kernels.values())
-        print(
-            f"{side}: {sweep.wall_s:.0f} s wall, {sweep.cpu_s:.0f} s CPU; {cold} cold compilations;"
-            f" {sweep.statuses}; other kernels in {other} of {len(kernels)} cells"
-        )
-    ahead, plain = whole.values()
-    wall, cpu = 1 - ahead.wall_s / plain.wall_s, 1 - ahead.cpu_s / plain.cpu_s
-    print(f"compiling ahead saves {wall:.0%} of the wall time and {cpu:.0%} of the CPU time")
-    print(agreement(ahead.results, plain.results))
 
 
 def use(gpu: int, sender: Any) -> None:
@@ -417,7 +357,6 @@ def main() -> None:
     parts = parser.add_subparsers(required=True, metavar="WHAT")
     compared = {
         "gpus": compare_gpus,
-        "ahead": compare_ahead,
         "contexts": compare_contexts,
         "overhead": measure_overhead,
         "host": compare_host_checks,
@@ -426,7 +365,6 @@ def main() -> None:
     part = {name: parts.add_parser(name) for name in compared}
     for name, function in compared.items():
         part[name].set_defaults(function=function)
-    part["ahead"].add_argument("--cells", type=int, default=40, help="(default: %(default)s)")
     part["overhead"].add_argument(
         "--rounds", type=int, default=3, help="trials per cell (default: %(default)s)"
     )

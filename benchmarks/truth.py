@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from effbench.measure import profile, timing
-from effbench.measure.telemetry import Gpu
+from effbench.measure.gpu import Gpu
 from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph

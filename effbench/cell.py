@@ -1,5 +1,8 @@
-"""The core types: what is measured (`Cell`), where (`Environment`) and the outcome (`Trial`,
-`Status`)."""
+"""The core types: what is measured (`Cell`), where (`Environment`), the outcome in one process
+(`Trial`, `Status`) and the summary of all (`Result`).
+
+`Trial` and `Result` declare each measured quantity once, as a field with its metric.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, get_origin, get_type_hints
 
-from effbench.metrics import TRIAL_METRICS
+from effbench.quantities import Better, fact, metric
 
 
 class Status(StrEnum):
@@ -120,22 +124,21 @@ class Cell:
 
     @property
     def model_name(self) -> str:
-        return self.model["name"]
+        name: str = self.model["name"]
+        return name
 
     @property
     def mode_name(self) -> str:
-        return self.mode["name"]
+        name: str = self.mode["name"]
+        return name
 
     def params(self) -> dict[str, Any]:
         """Return all parameters as plain JSON, without those that are None: older keys stay valid.
 
         The values are the cell's own: do not change them.
         """
-        return {
-            name: value
-            for name in self.__dataclass_fields__
-            if (value := getattr(self, name)) is not None
-        }
+        values = {name: getattr(self, name) for name in CELL_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:
@@ -149,6 +152,9 @@ class Cell:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+CELL_FIELDS = tuple(parameter.name for parameter in dataclasses.fields(Cell))
 
 
 @dataclass(frozen=True)
@@ -172,9 +178,18 @@ class Environment:
         return digest(dataclasses.asdict(self))[:16]
 
 
+LOWER, HIGHER = Better.LOWER, Better.HIGHER
+_WARM_ONLY = "; without processes that compiled with an empty cache, if there are others"
+
+
 @dataclass
-class TrialRecord:
-    """Fields of every trial; `Trial` adds the measured quantities."""
+class Trial:
+    """The outcome of a cell in one process. A quantity that does not apply is None, never 0.
+
+    `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in
+    order. A new quantity needs one field here, one in `Result`, the code that measures it, and a
+    migration.
+    """
 
     cell_key: str
     round: int
@@ -186,6 +201,316 @@ class TrialRecord:
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
+    # --- facts of the trial ---
+
+    gpu_index: int | None = fact("index of the GPU among the visible ones")
+    gpu_uuid: str | None = fact("UUID of the GPU")
+    pid: int | None = fact("process that ran the trial")
+    wall_s: float | None = fact("wall time of the trial, measured by the sweep")
+    overhead_s: float | None = fact("wall time outside the listed phases")
+    build_s: float | None = fact("time to make the module and its inputs")
+    prepare_s: float | None = fact("time to prepare the mode")
+    compile_s: float | None = fact("`prepare_s` and all settling calls; NULL if nothing compiles")
+    compile_cache: str | None = fact("`cold` or `warm`; NULL if nothing compiles")
+    compilation: int | None = fact(
+        "number of the trial's compile cache, from 0; NULL if nothing compiles"
+    )
+    kernel_fingerprint: str | None = fact(
+        "hash of the kernels' names and launch shapes, `-tuned` if autotuned"
+    )
+    check_s: float | None = fact("time of eager's reference outputs and of the comparison")
+    warmup_s: float | None = fact("time of the warm-up")
+    timing_s: float | None = fact("time of both timers")
+    warmup_calls: int | None = fact("calls of the warm-up")
+    steady: bool | None = fact("whether calls were steady at the end of the warm-up")
+    latency_median_low_ms: float | None = fact(
+        "lower bound of the median's 95 % interval within the trial; if the trial is marked,"
+        " also of the medians of its undisturbed and disturbed samples"
+    )
+    latency_median_high_ms: float | None = fact("the upper bound")
+    period_median_low_ms: float | None = fact("the same bound of the period")
+    period_median_high_ms: float | None = fact("the upper bound")
+    latency_samples: int | None = fact("timed calls")
+    period_samples: int | None = fact("timed blocks")
+    calls_per_block: int | None = fact("calls per block")
+    input_copy_ms: float | None = fact(
+        "copy into a manual CUDA graph's static inputs, per call; part of latency and period"
+    )
+    discarded_blocks: int | None = fact("series of samples discarded after a disturbance")
+    host_ms: float | None = fact(
+        "time of a fixed piece of host work in this trial's quietest moments: the host's speed"
+    )
+    host_high_ms: float | None = fact(
+        "the same in its slower moments, as far as the kernel saw no other process"
+    )
+    disturbance: str | None = fact(
+        "what disturbed the host or the GPU so much that too few samples are undisturbed: then"
+        " all samples give the times, which are marked; NULL for times that are not marked"
+    )
+    pair_speedup: float | None = fact(
+        "eager's latency ÷ this latency, as the median of pairs: neighbouring batches in one"
+        " process"
+    )
+    pair_speedup_low: float | None = fact(
+        "lower bound of this median's 95 % interval within the process"
+    )
+    pair_speedup_high: float | None = fact("the upper bound")
+    pair_speedup_disturbed: float | None = fact(
+        "the median of pairs during which the host was disturbed; NULL without them"
+    )
+    pairs: int | None = fact("number of these pairs")
+    pair_period_speedup: float | None = fact(
+        "the same for the period, as the median of pairs: neighbouring batches in one process"
+    )
+    pair_period_speedup_low: float | None = fact(
+        "lower bound of this median's 95 % interval within the process"
+    )
+    pair_period_speedup_high: float | None = fact("the upper bound")
+    pair_period_speedup_disturbed: float | None = fact(
+        "the median of pairs during which the host was disturbed; NULL without them"
+    )
+    period_pairs: int | None = fact("number of these pairs")
+    pair_disturbance: str | None = fact(
+        "what disturbed the host or the GPU during the pairs so much that too few are"
+        " undisturbed; NULL for speedups that are not marked"
+    )
+    threads: int | None = fact("torch's threads on the CPU")
+    host: str | None = fact(
+        "name of this trial's host in a sweep that joins several hosts; NULL in all others"
+    )
+    peak_host_bytes: int | None = fact("peak resident host memory of the process")
+    compute_floor_ms: float | None = fact("`flops` ÷ this machine's matrix rate")
+    memory_floor_ms: float | None = fact("`min_bytes` ÷ this machine's copy rate")
+    sm_clock_mhz: int | None = fact("median SM clock while the period was timed")
+    memory_clock_mhz: int | None = fact("median memory clock while the period was timed")
+    temperature_c: int | None = fact("median temperature while the period was timed")
+    power_w: float | None = fact("median power while the period was timed")
+    clocks_event_reasons: str | None = fact("NVML's reasons for reduced clocks")
+    foreign_processes: int | None = fact("other processes on this GPU after timing")
+
+    # --- metrics ---
+
+    latency_ms: float | None = metric(
+        "latency",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        interval=("latency_ci_low_ms", "latency_ci_high_ms"),
+        help="time of one synchronised call by the host clock: what one request sees"
+        " (stream=arrivals: from arrival on); geometric mean of trials' medians",
+    )
+    latency_min_ms: float | None = metric(
+        "fastest latency",
+        unit="ms",
+        better=LOWER,
+        combine="min",
+        help="fastest single call of all trials",
+    )
+    latency_p95_ms: float | None = metric(
+        "95th percentile latency",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        combine="mean",
+        help="geometric mean of the trials' 95th percentiles",
+    )
+    latency_p99_ms: float | None = metric(
+        "99th percentile latency",
+        unit="ms",
+        better=LOWER,
+        combine="mean",
+        help="geometric mean of the trials' 99th percentiles",
+    )
+    period_ms: float | None = metric(
+        "period",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        interval=("period_ci_low_ms", "period_ci_high_ms"),
+        help="time per back-to-back call, by CUDA events: what a saturated stream sees; CUDA only",
+    )
+    ttft_ms: float | None = metric(
+        "time to first token",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        interval=("ttft_ci_low_ms", "ttft_ci_high_ms"),
+        help="generation: host time from the start of a request to its first token; geometric mean"
+        " of the trials' medians",
+    )
+    tpot_ms: float | None = metric(
+        "time per output token",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        interval=("tpot_ci_low_ms", "tpot_ci_high_ms"),
+        help="generation: time between a token and the next; geometric mean of the trials' medians",
+    )
+    tpot_p99_ms: float | None = metric(
+        "99th percentile time per output token",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        combine="mean",
+        help="geometric mean of the trials' 99th percentiles",
+    )
+    tokens_per_s: float | None = metric(
+        "tokens per second",
+        unit="tokens/s",
+        better=HIGHER,
+        combine="mean",
+        help="generation: bs × generated tokens ÷ latency of the whole request",
+    )
+    gpu_busy_ms: float | None = metric(
+        "GPU busy",
+        unit="ms",
+        better=LOWER,
+        compare="ratio",
+        interval=("gpu_busy_ci_low_ms", "gpu_busy_ci_high_ms"),
+        help="time per call in which kernels, copies or fills ran (union of their intervals); from"
+        " a profiled pass",
+    )
+    kernels: int | None = metric(
+        "kernels",
+        better=LOWER,
+        compare="exact",
+        combine="max",
+        help="kernels, copies and fills per call on the GPU",
+    )
+    enqueue_ms: float | None = metric(
+        "enqueue time",
+        unit="ms",
+        better=LOWER,
+        combine="mean",
+        help="host time until a call returns, before the GPU is done; geometric mean of the trials'"
+        " medians",
+    )
+    first_call_s: float | None = metric(
+        "time to the first output",
+        unit="s",
+        better=LOWER,
+        compare="bound",
+        help="preparation and first call together; slowest of the trials, therefore with a cold"
+        " cache",
+    )
+    build_peak_allocated_bytes: int | None = metric(
+        "peak allocated, building",
+        unit="bytes",
+        better=LOWER,
+        combine="max",
+        help="torch's peak of allocated device memory while the module and its inputs were made",
+    )
+    prepare_peak_allocated_bytes: int | None = metric(
+        "peak allocated, preparing",
+        unit="bytes",
+        better=LOWER,
+        combine="cold",
+        help="torch's peak of allocated device memory while the mode was prepared, settling calls"
+        " included; of processes that compiled with an empty cache, if any",
+    )
+    peak_allocated_bytes: int | None = metric(
+        "peak allocated",
+        unit="bytes",
+        better=LOWER,
+        compare="ratio",
+        combine="warm",
+        help="torch's peak of allocated device memory in steady state, graph pools excluded"
+        + _WARM_ONLY,
+    )
+    peak_reserved_bytes: int | None = metric(
+        "peak reserved",
+        unit="bytes",
+        better=LOWER,
+        compare="ratio",
+        combine="warm",
+        help="torch's peak of reserved device memory in steady state, graph pools included"
+        + _WARM_ONLY,
+    )
+    graph_pool_bytes: int | None = metric(
+        "graph pool",
+        unit="bytes",
+        better=LOWER,
+        compare="ratio",
+        combine="warm",
+        help="device memory in private (graph) pools" + _WARM_ONLY,
+    )
+    process_gpu_bytes: int | None = metric(
+        "process on GPU",
+        unit="bytes",
+        better=LOWER,
+        combine="warm",
+        help="NVML's figure for the whole process, context included" + _WARM_ONLY,
+    )
+    energy_mj: float | None = metric(
+        "energy per call",
+        unit="mJ",
+        better=LOWER,
+        compare="ratio",
+        combine="mean",
+        help="NVML's energy counter over back-to-back calls, per call",
+    )
+    rel_error: float | None = metric(
+        "relative error",
+        better=LOWER,
+        compare="bound",
+        combine="max",
+        explains=True,
+        help="‖output - eager‖ ÷ ‖eager‖, worst output and input set",
+    )
+    quantization_error: float | None = metric(
+        "quantization error",
+        better=LOWER,
+        compare="bound",
+        combine="max",
+        explains=True,
+        help="‖output - unquantized output‖ ÷ ‖unquantized output‖, both in eager mode; with"
+        " `numerics.quantize`",
+    )
+    graph_breaks: int | None = metric(
+        "graph breaks",
+        better=LOWER,
+        compare="exact",
+        combine="max",
+        explains=True,
+        help="Dynamo's count of graph breaks",
+    )
+    recompiles: int | None = metric(
+        "recompiles",
+        better=LOWER,
+        compare="exact",
+        combine="max",
+        explains=True,
+        help="Dynamo's count of compilations after the first of each frame",
+    )
+    cudagraph_skips: int | None = metric(
+        "CUDA graph skips",
+        better=LOWER,
+        compare="exact",
+        combine="max",
+        explains=True,
+        help="Inductor's count of graphs that ran without a CUDA graph",
+    )
+    flops: float | None = metric(
+        "FLOPs",
+        combine="max",
+        help="floating-point operations of one eager call that torch's counter knows: matrix"
+        " products, convolutions, attention",
+    )
+    min_bytes: float | None = metric(
+        "least bytes",
+        unit="bytes",
+        combine="max",
+        help="lower bound of the bytes that one call moves: the weights, buffers and inputs that it"
+        " reads (each once), its writes to them, and its outputs",
+    )
+    disturbed_fraction: float | None = metric(
+        "disturbed fraction",
+        better=LOWER,
+        combine="max",
+        explains=True,
+        help="fraction of the timed seconds in which the host was disturbed",
+    )
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
@@ -193,31 +518,221 @@ class TrialRecord:
     def from_json(cls, data: Any) -> Self:
         """Return the record that `to_json` serialized. Raises ValueError for any other data."""
         try:
-            samples = {timer: [*map(float, values)] for timer, values in data["samples"].items()}
+            samples = {}
+            for timer, values in data["samples"].items():
+                samples[timer] = [float(value) for value in values]
             trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         for name, kind in get_type_hints(cls).items():
-            value, kind = getattr(trial, name), dict if get_origin(kind) is dict else kind
-            # JSON does not reliably distinguish integers from floats
-            allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
-            if not isinstance(value, allowed):
-                raise ValueError(
-                    f"{name}: expected {getattr(kind, '__name__', kind)}, got {str(value)[:100]!r}"
-                )
-        trial.reason = trial.reason and encodable(trial.reason)
+            check_type(name, getattr(trial, name), kind)
+        if trial.reason is not None:
+            trial.reason = encodable(trial.reason)
         return trial
 
 
-Trial = dataclasses.make_dataclass(
-    "Trial",
-    [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS],
-    bases=(TrialRecord,),
-)
-Trial.__module__ = __name__  # pickle looks the class up in this module
-Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`.
+def check_type(name: str, value: object, kind: Any) -> None:
+    """Raise ValueError if the value of a field is not of its type."""
+    if get_origin(kind) is dict:
+        kind = dict
+    # JSON does not reliably distinguish integers from floats
+    is_number = isinstance(1, kind) or isinstance(1.0, kind)
+    allowed = kind | int | float if is_number else kind
+    if not isinstance(value, allowed):
+        expected = getattr(kind, "__name__", kind)
+        raise ValueError(f"{name}: expected {expected}, got {str(value)[:100]!r}")
 
-A quantity that does not apply is None, never 0.
 
-`samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in order.
-"""
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The summary of a cell over its trials in a sweep: a row of the view `results`.
+
+    Quantities of a trial stand under their names; those without a declaration here are declared by
+    `Trial`, and `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval.
+    """
+
+    sweep_id: str
+    sweep_name: str | None
+    label: str | None
+    started_at: datetime
+    model: str
+    bs: int
+    mode: str
+    dtype: str
+    phase: str
+    device: str
+    status: Status
+    reason: str | None
+    trials: int
+    latency_ms: float | None = None
+    latency_ci_low_ms: float | None = None
+    latency_ci_high_ms: float | None = None
+    latency_min_ms: float | None = None
+    latency_p95_ms: float | None = None
+    latency_p99_ms: float | None = None
+    period_ms: float | None = None
+    period_ci_low_ms: float | None = None
+    period_ci_high_ms: float | None = None
+    ttft_ms: float | None = None
+    ttft_ci_low_ms: float | None = None
+    ttft_ci_high_ms: float | None = None
+    tpot_ms: float | None = None
+    tpot_ci_low_ms: float | None = None
+    tpot_ci_high_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    tokens_per_s: float | None = None
+    throughput_per_s: float | None = metric(
+        "throughput",
+        unit="samples/s",
+        better=HIGHER,
+        help="bs (or a stream's mean size) ÷ period (÷ latency without a period); NULL for arrivals"
+        " and CPU streams",
+    )
+    speedup: float | None = metric(
+        "latency speedup",
+        unit="×",
+        better=HIGHER,
+        compare="ratio",
+        speedup_of="latency_ms",
+        interval=("speedup_ci_low", "speedup_ci_high"),
+        help="baseline's latency ÷ this latency, same sweep and environment; from pairs if there"
+        " are any",
+    )
+    speedup_ci_low: float | None = None
+    speedup_ci_high: float | None = None
+    period_speedup: float | None = metric(
+        "period speedup",
+        unit="×",
+        better=HIGHER,
+        compare="ratio",
+        speedup_of="period_ms",
+        interval=("period_speedup_ci_low", "period_speedup_ci_high"),
+        help="the same for the period: back-to-back calls; CUDA only",
+    )
+    period_speedup_ci_low: float | None = None
+    period_speedup_ci_high: float | None = None
+    speedup_from: str | None = fact(
+        "`pairs`: batches of eager and of this mode in turn, in each process; `separate`: ratio"
+        " of the means of separate processes"
+    )
+    speedup_disturbance: str | None = fact("why the speedups are marked; NULL if they are not")
+    separate_speedup: float | None = metric(
+        "latency speedup of separate processes",
+        unit="×",
+        better=HIGHER,
+        interval=("separate_speedup_ci_low", "separate_speedup_ci_high"),
+        help="baseline's mean latency ÷ this mean latency, whether there are pairs or not",
+    )
+    separate_speedup_ci_low: float | None = None
+    separate_speedup_ci_high: float | None = None
+    separate_period_speedup: float | None = metric(
+        "period speedup of separate processes",
+        unit="×",
+        better=HIGHER,
+        interval=("separate_period_speedup_ci_low", "separate_period_speedup_ci_high"),
+        help="the same for the period",
+    )
+    separate_period_speedup_ci_low: float | None = None
+    separate_period_speedup_ci_high: float | None = None
+    busy_speedup: float | None = metric(
+        "latency speedup on a busy host",
+        unit="×",
+        better=HIGHER,
+        help="the latency speedup of pairs during which the host was disturbed; NULL without such"
+        " pairs",
+    )
+    busy_period_speedup: float | None = metric(
+        "period speedup on a busy host", unit="×", better=HIGHER, help="the same for the period"
+    )
+    gpu_busy_ms: float | None = None
+    gpu_busy_ci_low_ms: float | None = None
+    gpu_busy_ci_high_ms: float | None = None
+    kernels: int | None = None
+    gpu_idle_fraction: float | None = metric(
+        "GPU idle fraction",
+        better=LOWER,
+        help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs",
+    )
+    enqueue_ms: float | None = None
+    bound: str | None = fact("bottleneck: `launch`, `memory`, `compute` or `latency`")
+    compile_cold_s: float | None = metric(
+        "compile, cold cache",
+        unit="s",
+        better=LOWER,
+        compare="bound",
+        help="time of preparing the mode and of all settling calls, with an empty compile cache;"
+        " imports excluded",
+    )
+    compile_warm_s: float | None = metric(
+        "compile, warm cache",
+        unit="s",
+        better=LOWER,
+        compare="bound",
+        help="the same with a cache that the cell filled",
+    )
+    first_call_s: float | None = None
+    break_even_calls: int | None = metric(
+        "break-even",
+        unit="calls",
+        better=LOWER,
+        help="calls until the preparation pays for itself against the baseline; NULL if never or"
+        " not significant, and for arrivals and CPU streams",
+    )
+    build_peak_allocated_bytes: int | None = None
+    prepare_peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_reserved_cold_bytes: int | None = metric(
+        "peak reserved, cold cache",
+        unit="bytes",
+        better=LOWER,
+        compare="ratio",
+        help="the same in processes that compiled with an empty cache, as compiling leaves memory"
+        " reserved",
+    )
+    graph_pool_bytes: int | None = None
+    process_gpu_bytes: int | None = None
+    relative_memory: float | None = metric(
+        "memory against baseline",
+        unit="×",
+        better=LOWER,
+        as_change=True,
+        help="this peak reserved ÷ the baseline's: 1.54 is 54 % more memory",
+    )
+    energy_mj: float | None = None
+    rel_error: float | None = None
+    quantization_error: float | None = None
+    graph_breaks: int | None = None
+    recompiles: int | None = None
+    cudagraph_skips: int | None = None
+    flops: float | None = None
+    min_bytes: float | None = None
+    roofline_fraction: float | None = metric(
+        "roofline fraction",
+        better=HIGHER,
+        help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷"
+        " period: 1 is the limit; above 1 the bytes came from a cache",
+    )
+    disturbed_fraction: float | None = None
+    marked: bool | None = fact(
+        "whether the times come from a disturbed host or GPU: a number to read with `~`, never"
+        " a verdict; NULL without figures"
+    )
+    disturbance: str | None = fact("why the times are marked; NULL if they are not")
+    compilations: int | None = metric(
+        "compilations", help="compile caches behind the figures; NULL if nothing compiles"
+    )
+    hosts: int | None = metric(
+        "hosts", help="hosts behind the figures of a joined sweep; NULL in all others"
+    )
+    unsteady_trials: int | None = metric(
+        "unsteady trials",
+        better=LOWER,
+        help="trials whose warm-up ended before calls were steady",
+    )
+    gpu_name: str | None
+    torch_version: str
+    python: str
+    environment_id: str
+    cell_key: str
+    params: dict[str, Any]

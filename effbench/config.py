@@ -41,25 +41,93 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def choice(name: str, *values: str) -> type[StrEnum]:
-    """Return an enum called `name` whose members have these `values` as names and values."""
-    return StrEnum(name, {value: value for value in values}, module=__name__)
+# OmegaConf looks values up by the names of members, so these are equal to the values
 
 
-Dtype = choice("Dtype", "auto", "float32", "bfloat16", "float16", "float64")
-Device = choice("Device", "auto", "cuda", "cpu")
-Phase = choice("Phase", "inference", "training", "generate")
-Optimizer = choice("Optimizer", "sgd", "adam", "adamw")
-Implementation = choice("Implementation", "for-loop", "foreach", "fused", "capturable")
-Isolation = choice("Isolation", "fork", "spawn")
-ExecutorName = choice("ExecutorName", "local", "slurm")
-OnFailure = choice("OnFailure", "fail", "ignore")
-Eliminate = choice("Eliminate", "latency_ms", "period_ms")
-Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
-MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
-GradMode = choice("GradMode", "auto", "inference", "no_grad", "grad")
-Quantize = choice(
-    "Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8"
+class Dtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float64 = "float64"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+class Phase(StrEnum):
+    inference = "inference"
+    training = "training"
+    generate = "generate"
+
+
+class Optimizer(StrEnum):
+    sgd = "sgd"
+    adam = "adam"
+    adamw = "adamw"
+
+
+class Isolation(StrEnum):
+    fork = "fork"
+    spawn = "spawn"
+
+
+class ExecutorName(StrEnum):
+    local = "local"
+    slurm = "slurm"
+
+
+class OnFailure(StrEnum):
+    fail = "fail"
+    ignore = "ignore"
+
+
+class Eliminate(StrEnum):
+    latency_ms = "latency_ms"
+    period_ms = "period_ms"
+
+
+class Artifact(StrEnum):
+    trace = "trace"
+    code = "code"
+    snapshot = "snapshot"
+    graph = "graph"
+
+
+class MatmulPrecision(StrEnum):
+    highest = "highest"
+    high = "high"
+    medium = "medium"
+
+
+class GradMode(StrEnum):
+    auto = "auto"
+    inference = "inference"
+    no_grad = "no_grad"
+    grad = "grad"
+
+
+# names with hyphens cannot be written as a class
+Implementation = StrEnum(
+    "Implementation",
+    {
+        "for-loop": "for-loop",
+        "foreach": "foreach",
+        "fused": "fused",
+        "capturable": "capturable",
+    },
+)
+Quantize = StrEnum(
+    "Quantize",
+    {
+        "int8-weight-only": "int8-weight-only",
+        "int4-weight-only": "int4-weight-only",
+        "float8-weight-only": "float8-weight-only",
+        "float8": "float8",
+    },
 )
 
 
@@ -136,19 +204,15 @@ class Stream:
     """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each
     kind."""
 
-    # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`, `arrivals`; set by `stream=`
+    # kind of stream: `none`, `uniform`, `csv`, `arrivals`; set by `stream=`
     name: str = "none"
     length: int | None = None  # calls of one pass
-    # smallest size; `decode`: running requests at which new ones are admitted
-    low: int | None = None
+    low: int | None = None  # smallest size
     high: int | None = None  # largest size
     rate: float | None = None  # `arrivals`: average requests per second
-    # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
+    # `uniform`, `csv`: dimension of the inputs that varies; null: the batch
     dim: int | None = None
     seed: int | None = None  # seed of a generated stream
-    spell: int | None = None  # `bursty`: average calls until burst or quiet is drawn again
-    share: float | None = None  # `bursty`: fraction of calls in bursts
-    tokens: int | None = None  # `decode`: average calls until a request ends
     path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
     column: str | None = None  # `csv`: heading of the column with the sizes
 
@@ -235,8 +299,6 @@ class Executor:
     # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
     cores: Any = "auto"
     renew_server: bool = True  # on CUDA: a new fork server for each round
-    # trials per device that build and compile ahead, between the timings of others
-    ahead: int = number(0, least=0, most=1000)
     # maximum seconds to wait for a foreign process on the GPU; then the trial is marked
     foreign_wait_s: float = number(30.0, least=0)
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops

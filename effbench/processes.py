@@ -105,17 +105,6 @@ def kill_all(find: Callable[[], set[int]]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def signal_tree(root: int, number: signal.Signals) -> None:
-    """Send a signal to `root`, its descendants and its session, also to those that start
-    meanwhile."""
-    sent: set[int] = set()
-    while new := ({root} if not sent else descendants(root)) - sent:
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        sent |= new
-
-
 def siblings(pids: set[int]) -> set[int]:
     """Return which of these processes are trials of the same sweep: they have the same grandparent
     as this process."""

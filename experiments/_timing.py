@@ -67,7 +67,7 @@ def figure(samples: Sequence[float]) -> dict[str, float]:
     return {"value": interval.value, "low": low, "high": high}
 
 
-def ratio(samples: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+def paired_ratio(samples: Sequence[float], others: Sequence[float]) -> dict[str, float]:
     """Return the median of the ratios within each round."""
     return figure([a / b for a, b in zip(samples, others, strict=True)])
 

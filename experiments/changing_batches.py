@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from effbench.experiments._processes import in_fork
-from effbench.experiments._timing import figure, in_turn, ratio
+from effbench.experiments._timing import figure, in_turn, paired_ratio
 from effbench.experiments._tools import fresh_compile_cache, record
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch, BatchInput
@@ -88,7 +88,7 @@ def serve(name: str, model: str, sizes: Sequence[int], rounds: int, device: torc
         steady = in_turn(passes, rounds)
     return {
         "steady_ms": figure(steady[name]),
-        "steady_speedup": ratio(steady["eager"], steady[name]),
+        "steady_speedup": paired_ratio(steady["eager"], steady[name]),
         "cold_s": figure(cold[name]),
         "calls_to_pay": calls_to_pay(cold, steady, name, len(sizes)),
     }
@@ -173,10 +173,14 @@ def p15(streams):
             if name == "eager":
                 continue
             facts = strategies[name]
-            holds[f"{model}, {name}, sizes known"] = facts.steady_speedup < 1
-            holds[f"{model}, {name}, first calls with all captures"] = facts.cold_s > eager.cold_s
+            holds[f"{model}, {name}, sizes known"] = facts.steady_speedup.below(1)
+            holds[f"{model}, {name}, first calls with all captures"] = facts.cold_s.above(
+                eager.cold_s
+            )
             also[f"{model}, {name}: period, eager ÷ this, sizes known"] = facts.steady_speedup
             also[f"{model}, {name}: seconds of the first calls"] = facts.cold_s
             also[f"{model}, {name}: calls until it has paid for itself"] = facts.calls_to_pay
         also[f"{model}, eager: seconds of the first calls"] = eager.cold_s
-    return Found(holds, streams.mlp.strategies["buckets, captured in advance"].steady_speedup, also)
+    return Answer(
+        holds, streams.mlp.strategies["buckets, captured in advance"].steady_speedup, also
+    )

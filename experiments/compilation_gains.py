@@ -16,23 +16,22 @@ from effbench.experiments._timing import (
     figure,
     in_turn,
     latency_ms,
+    paired_ratio,
     period_ms,
-    ratio,
 )
 from effbench.experiments._tools import fresh_compile_cache
 from torch import nn
 
 from effbench.experiments import (
+    Answer,
     Claim,
-    Found,
     Pivot,
-    between,
+    fraction,
     geomean,
     highest,
-    log,
+    interval,
     lowest,
-    only,
-    relative,
+    ratio,
     where,
 )
 from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
@@ -142,7 +141,11 @@ def gains(name: str, batch: int, device: torch.device, rounds: int) -> Facts:
         eager = times["eager", kind]
         facts[kind] = {
             "eager_ms": figure(eager),
-            **{label: ratio(eager, times[label, kind]) for label in steps if label != "eager"},
+            **{
+                label: paired_ratio(eager, times[label, kind])
+                for label in steps
+                if label != "eager"
+            },
         }
     return facts
 
@@ -161,43 +164,40 @@ def p4(batch_sizes):
         """Return compilation's fraction of the gain of compilation and a graph together; the
         geometric mean of the gains of the models that gain at least 5 % together."""
         gains = [
-            batch_sizes[key][kind]
-            for key in batch_sizes
-            if batch_sizes[key].model in models
-            and any(batch_sizes[key].bs.value == batch for batch in batches)
+            facts[kind]
+            for facts in batch_sizes.values()
+            if kind in facts and facts.model in models and facts.bs in batches
         ]
         gains = [gain for gain in gains if gain["compiled graph"].value > 1.05]
-        alone, together = (
-            geomean([gain[label] for gain in gains]) for label in ("compiled", "compiled graph")
-        )
-        return log(alone) / log(together)
+        alone = geomean([gain["compiled"] for gain in gains])
+        together = geomean([gain["compiled graph"] for gain in gains])
+        return fraction(alone, together)
 
-    models = list(dict.fromkeys(batch_sizes[key].model for key in batch_sizes))
+    models = list(dict.fromkeys(facts.model for facts in batch_sizes.values()))
     holds, also = {}, {}
     for kind in KINDS:
         for model in models:
             shares = {name: compilation(kind, batches, [model]) for name, batches in RANGES.items()}
-            holds[f"{model}, {kind}, {SMALL}: the graph more"] = shares[SMALL] < 0.5
-            holds[f"{model}, {kind}, {MIDDLE}: both"] = between(shares[MIDDLE], 0.2, 0.8)
-            holds[f"{model}, {kind}, {LARGE}: compilation more"] = shares[LARGE] > 0.5
-            also |= {
-                f"{model}, {kind}, {name}: compilation's share": share
-                for name, share in shares.items()
-            }
-    for key in batch_sizes:
+            holds[f"{model}, {kind}, {SMALL}: the graph more"] = shares[SMALL].below(0.5)
+            holds[f"{model}, {kind}, {MIDDLE}: both"] = shares[MIDDLE].within(0.2, 0.8)
+            holds[f"{model}, {kind}, {LARGE}: compilation more"] = shares[LARGE].above(0.5)
+            for name, share in shares.items():
+                also[f"{model}, {kind}, {name}: compilation's share"] = share
+    for key, facts in batch_sizes.items():
         for kind in KINDS:
             for label in ("graph", "compiled", "compiled graph"):
-                also[f"{key}, {kind}: eager ÷ {label}"] = batch_sizes[key][kind][label]
-    return Found(holds, compilation("period", RANGES[LARGE], models), also)
+                also[f"{key}, {kind}: eager ÷ {label}"] = facts.get(kind, {}).get(label)
+    return Answer(holds, compilation("period", RANGES[LARGE], models), also)
 
 
 @Claim(
     "P2", "torch.compile gains 10 to 30 % in compute efficiency.", unit="%", each=["model", "bs"]
 )
 def p2(rows):
-    gains = relative(where(rows, mode="default"), "gpu_busy_ms", "mode", "eager")
+    gains = ratio(rows, "gpu_busy_ms", mode=["eager", "default"])
     gain = geomean(gains) - 1
-    return Found(between(gain, 0.1, 0.3), gain, {"least": lowest(gains), "largest": highest(gains)})
+    also = {"least": lowest(gains), "largest": highest(gains)}
+    return Answer(gain.within(0.1, 0.3), gain, also)
 
 
 @Claim(
@@ -207,17 +207,17 @@ def p7(rows, batch_sizes):
     ranges = {"mlp": (1.2, 1.4), "attention": (1.05, 1.15), "gpt2": (1.1, 1.3)}
     holds, also = {}, {}
     for model, (low, high) in ranges.items():
-        compiled = where(rows, model=model, mode="default")
+        of_model = where(rows, model=model)
         batch = "bs 8" if model == "gpt2" else "bs 128"
         gain = {
-            "latency": only(compiled.speedup),
-            "period": only(relative(compiled, "period_ms", "mode", "eager")),
+            "latency": interval(where(of_model, mode="default").speedup),
+            "period": interval(ratio(of_model, "period_ms", mode=["eager", "default"])),
         }
         for kind in KINDS:
-            holds[f"{model}, {batch}, {kind}"] = between(gain[kind], low, high)
+            holds[f"{model}, {batch}, {kind}"] = gain[kind].within(low, high)
             also[f"{model}, {batch}, {kind}: eager ÷ compiled"] = gain[kind]
-            if f"{model}, bs 1" in batch_sizes:
+            if kind in batch_sizes.get(f"{model}, bs 1", {}):
                 small = batch_sizes[f"{model}, bs 1"][kind].compiled
-                holds[f"{model}, bs 1, {kind}"] = between(small, low, high)
+                holds[f"{model}, bs 1, {kind}"] = small.within(low, high)
                 also[f"{model}, bs 1, {kind}: eager ÷ compiled"] = small
-    return Found(holds, geomean(where(rows, mode="default").speedup), also)
+    return Answer(holds, geomean(where(rows, mode="default").speedup), also)

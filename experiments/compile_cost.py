@@ -16,7 +16,7 @@ from effbench.experiments._timing import figure
 from effbench.experiments._tools import call_ms, fresh_compile_cache
 from torch import nn
 
-from effbench.experiments import Claim, Found, between
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import COMPILER, CUDA, Facts, check
 from effbench.models.llama import LlamaPrefill
 
@@ -139,9 +139,9 @@ def tokens(module: nn.Module, batch: int, seq: int, device: torch.device) -> tor
 def p8(small, large):
     cold_1b, cold_7b, again = small.compile_s, large.compile_s, small.again_s
     holds = {
-        "1B: 15 to 60 s": between(cold_1b, 15, 60),
-        "7B: 1 to 4 min": between(cold_7b, 60, 240),
-        "1B again, for another shape: 2.5 to 10 s": between(again, 2.5, 10),
+        "1B: 15 to 60 s": cold_1b.within(15, 60),
+        "7B: 1 to 4 min": cold_7b.within(60, 240),
+        "1B again, for another shape: 2.5 to 10 s": again.within(2.5, 10),
     }
     also = {
         "cold compilations of each": small.compilations,
@@ -153,18 +153,18 @@ def p8(small, large):
             cold_7b + 48 * (cold_7b - cold_1b) / 16
         ),
     }
-    return Found(holds, cold_7b, also)
+    return Answer(holds, cold_7b, also)
 
 
 @Claim("P9", "The first compilation takes tens of seconds to minutes, and much memory.", unit="s")
 def p9(small, large):
     holds, also = {}, {}
     for name, facts in (("1B", small), ("7B", large)):
-        holds[f"{name}: tens of seconds"] = facts.compile_s >= 10
-        holds[f"{name}: a tenth more memory on the device"] = facts.device_ratio >= 1.1
-        holds[f"{name}: more than 1 GiB more memory of the host"] = facts.tree_bytes > 2**30
+        holds[f"{name}: tens of seconds"] = facts.compile_s.above(10)
+        holds[f"{name}: a tenth more memory on the device"] = facts.device_ratio.above(1.1)
+        holds[f"{name}: more than 1 GiB more memory of the host"] = facts.tree_bytes.above(2**30)
         also[f"{name}: first compilation (s)"] = facts.compile_s
         also[f"{name}: peak device memory, compared with eager"] = facts.device_ratio
         also[f"{name}: memory of the process tree beyond eager's (GiB)"] = facts.tree_bytes / 2**30
         also[f"{name}: processes in the tree"] = facts.processes
-    return Found(holds, large.compile_s, also)
+    return Answer(holds, large.compile_s, also)

@@ -19,7 +19,7 @@ from effbench.experiments._tools import Recorded, fresh_compile_cache, record
 from torch import nn
 from torch._dynamo.utils import get_compilation_metrics
 
-from effbench.experiments import Claim, Found, Pivot
+from effbench.experiments import Answer, Claim, Pivot
 from effbench.experiments.checks import COMPILER, Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 from effbench.modes.compiled import marking_steps
@@ -373,17 +373,18 @@ def o11(host_time):
             continue
         parts, shares = host_time[mode].parts_us, host_time[mode].parts_fraction
         others = [shares[name] for name in shares if name != "guards"]
-        holds[mode] = shares.guards > sum(others[1:], others[0])
+        holds[mode] = shares.guards.above(sum(others))
         also |= {f"{mode}: the call (µs)": host_time.calls_us[mode]}
         also |= {f"{mode}: {name} (µs)": parts[name] for name in parts}
         also |= {f"{mode}: the setting that removes most": host_time[mode].saves_most}
         saved = host_time[mode].saved_us
         also |= {f"{mode}: {name} removes (µs)": saved[name] for name in saved}
-        also |= {f"{mode}: in a spawned process (µs)": host_time.spawned.calls_us[mode]}
+        spawned = host_time.spawned.get("calls_us", {}).get(mode)
+        also |= {f"{mode}: in a spawned process (µs)": spawned}
         also |= {f"{mode}: guards": host_time.guards[mode]}
     names = [
         name for name in ("graph by hand", "aot-inductor", "eager") if name in host_time.calls_us
     ]
     also |= {f"{name}: the call (µs)": host_time.calls_us[name] for name in names}
     last = host_time[REDUCED if REDUCED in host_time else DEFAULT]
-    return Found(holds, last.parts_fraction.guards, also)
+    return Answer(holds, last.parts_fraction.guards, also)

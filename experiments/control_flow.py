@@ -15,7 +15,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 from effbench.printable import first_line
@@ -224,11 +224,11 @@ def lazy_tensors(device: torch.device, width: int) -> Facts:
 def s5(branch):
     breaking, replaced = branch["if"], branch.where
     holds = (
-        (breaking.graph_breaks > 0)
-        & ~breaking.fullgraph_succeeded
-        & (replaced.graph_breaks == 0)
-        & replaced.fullgraph_succeeded
-        & replaced.outputs_equal_eager
+        breaking.graph_breaks > 0
+        and not breaking.fullgraph_succeeded
+        and replaced.graph_breaks == 0
+        and replaced.fullgraph_succeeded
+        and replaced.outputs_equal_eager
     )
     also = {
         "graphs with the branch, with where": [
@@ -238,7 +238,7 @@ def s5(branch):
         "why it breaks": breaking.reasons,
         "fullgraph=True raises": breaking.fullgraph_error_type,
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)
 
 
 @Claim(
@@ -256,15 +256,15 @@ def s7(methods):
     lazy, dynamo = methods.lazy_tensors.branch, methods.dynamo
     compiled, reused = lazy.traces_compiled_in_each_pass, lazy.traces_reused_in_each_pass
     holds = {
-        "trace bakes in a branch and a loop": trace.branch.baked_in & trace.loop.baked_in,
-        "script keeps both": script.branch.follows_its_input & script.loop.follows_its_input,
-        "fx refuses both": ~fx.branch.captured & ~fx.loop.captured,
-        "make_fx refuses a branch": ~make.branch.captured,
-        "make_fx refuses a loop": ~make.loop.captured,
+        "trace bakes in a branch and a loop": trace.branch.baked_in and trace.loop.baked_in,
+        "script keeps both": (script.branch.follows_its_input and script.loop.follows_its_input),
+        "fx refuses both": not fx.branch.captured and not fx.loop.captured,
+        "make_fx refuses a branch": not make.branch.captured,
+        "make_fx refuses a loop": not make.loop.captured,
         "lazy tensors follow the branch": lazy.follows_its_input,
         "lazy tensors capture again": compiled[1] + reused[1] > 0,
         "Dynamo breaks the graph at a branch": (
-            dynamo.branch.follows_its_input & (dynamo.branch.graph_breaks > 0)
+            dynamo.branch.follows_its_input and dynamo.branch.graph_breaks > 0
         ),
         "Dynamo breaks the graph at a loop": dynamo.loop.graph_breaks > 0,
     }
@@ -272,4 +272,4 @@ def s7(methods):
         "fx refuses a branch with": fx.branch.error_type,
         "lazy tensors: traces compiled and reused in each pass": [compiled, reused],
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)

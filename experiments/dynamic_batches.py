@@ -1,16 +1,6 @@
 """How much memory do CUDA graphs for many batch sizes cost?"""
 
-from effbench.experiments import (
-    Claim,
-    Found,
-    Pivot,
-    between,
-    highest,
-    lowest,
-    mean,
-    relative,
-    where,
-)
+from effbench.experiments import Answer, Claim, Pivot, highest, lowest, mean, ratio, where
 
 GPU_SECONDS = 240
 NEEDS = "cuda"
@@ -42,13 +32,14 @@ TABLES = [
 @Claim("P5", "Graphs add 10 to 30 % of the model's memory.", each=["model", "buckets"])
 def p5(stream):
     graphs = where(stream, mode="bucketed-graph")
-    reserved = 1 / relative(graphs, "peak_reserved_bytes", "mode", "eager")
-    process = 1 / relative(graphs, "process_gpu_bytes", "mode", "eager")
+    modes = ["eager", "bucketed-graph"]
+    reserved = 1 / ratio(stream, "peak_reserved_bytes", mode=modes)
+    process = 1 / ratio(stream, "process_gpu_bytes", mode=modes)
     pools = graphs.graph_pool_bytes / graphs.peak_reserved_bytes * reserved
     holds = {
-        "reserved memory": between(mean(reserved - 1), 0.1, 0.3),
-        "the process's memory on the device": between(mean(process - 1), 0.1, 0.3),
-        "the graphs' own pool": between(mean(pools), 0.1, 0.3),
+        "reserved memory": mean(reserved - 1).within(0.1, 0.3),
+        "the process's memory on the device": mean(process - 1).within(0.1, 0.3),
+        "the graphs' own pool": mean(pools).within(0.1, 0.3),
     }
 
     def ends(values):
@@ -60,4 +51,4 @@ def p5(stream):
         "on the device, all": ends(process),
         "pools (MiB)": ends(graphs.graph_pool_bytes / 2**20),
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)

@@ -11,7 +11,7 @@ import torch
 from effbench.experiments._tools import Counting
 from torch._dynamo.utils import counters
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 10
@@ -103,7 +103,7 @@ def s9(reset):
         "it throws compiled code away": reset.compiled_again_after_reset,
         "counters.clear() clears them": reset.clear_clears_the_counters,
     }
-    return Found(reset.reset_clears_the_counters, also=also)
+    return Answer(reset.reset_clears_the_counters, also=also)
 
 
 @Claim("S10", "torch._dynamo.config.log_level sets the level of the log.")
@@ -112,4 +112,4 @@ def s10(level):
         "reading it raises": level.read_error,
         "torch._logging.set_logs sets it": level.set_logs_changes_the_level,
     }
-    return Found(level.log_level_exists, also=also)
+    return Answer(level.log_level_exists, also=also)

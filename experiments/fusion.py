@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
-from effbench.experiments import Claim, Found, Pivot, only, relative, where
+from effbench.experiments import Answer, Claim, Pivot, interval, ratio, where
 from effbench.models.mlp import linear
 
 GPU_SECONDS = 190
@@ -88,7 +88,7 @@ class Pointwise(nn.Module):
 @Claim("P10", "Linear, LayerNorm, GELU and dropout fuse from 4 launches into 1.", unit="kernels")
 def p10(layer):
     def kernels(mode, variant="train"):
-        return only(where(layer, mode=mode, variant=variant).kernels)
+        return interval(where(layer, mode=mode, variant=variant).kernels)
 
     eager, compiled = kernels("eager"), kernels("default")
     also = {
@@ -97,7 +97,8 @@ def p10(layer):
         "max-autotune, training": kernels("max-autotune-no-cudagraphs"),
         "compiled, evaluating": kernels("default", "eval"),
     }
-    return Found((eager == 4) & (compiled == 1), compiled, also)
+    holds = compiled.within(1, 1) if eager.value == 4 else eager.within(4, 4)
+    return Answer(holds, compiled, also)
 
 
 @Claim(
@@ -111,16 +112,17 @@ def p10(layer):
 )
 def p11(chain):
     compiled = where(chain, mode="default")
-    speedup, busy = only(compiled.speedup), only(relative(compiled, "gpu_busy_ms", "mode", "eager"))
-    before, after = only(where(chain, mode="eager").kernels), only(compiled.kernels)
+    speedup = interval(compiled.speedup)
+    busy = interval(ratio(chain, "gpu_busy_ms", mode=["eager", "default"]))
+    before, after = interval(where(chain, mode="eager").kernels), interval(compiled.kernels)
     holds = {
-        "fewer launches": after < before,
-        "less memory traffic, seen by the time of kernels that it bounds": busy > 1,
-        "faster": speedup > 1,
+        "fewer launches": after.below(before),
+        "less memory traffic, seen by the time of kernels that it bounds": busy.above(1),
+        "faster": speedup.above(1),
     }
     also = {
         "kernels in eager": before,
         "kernels compiled": after,
         "GPU busy, eager ÷ compiled": busy,
     }
-    return Found(holds, speedup, also)
+    return Answer(holds, speedup, also)

@@ -16,12 +16,12 @@ import torch
 from effbench.experiments._tools import call_ms, close, finite, listed, median_ms, record
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import CUDA, Facts, attempt, check
 from effbench.experiments.fresh import in_fresh_process
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
 from effbench.printable import describe
-from effbench.worker.failures import chain
+from effbench.workloads.endings import chain
 
 GPU_SECONDS = 60
 
@@ -302,19 +302,21 @@ def s2(limits):
         limits.allocation_while_capturing,
     )
     holds = {
-        "fixed shapes": ~limits.other_shape.more_rows_fit_into_its_input,
-        "no branch on data": ~branch.capture_succeeded,
-        "no output of unknown size": ~unknown.capture_succeeded,
-        "no allocation while capturing": ~allocating.succeeded,
+        "fixed shapes": not limits.other_shape.more_rows_fit_into_its_input,
+        "no branch on data": not branch.capture_succeeded,
+        "no output of unknown size": not unknown.capture_succeeded,
+        "no allocation while capturing": not allocating.succeeded,
     }
     also = {
         "a branch on data": branch.capture_error_type,
         "an output of unknown size": unknown.capture_error_type,
         "allocating while capturing succeeds": allocating.succeeded,
         "bytes that the private pool grew by": allocating.private_pool_growth_bytes,
-        "a branch on the host is baked in": ~limits.branch_on_a_host_value.replay_follows_the_flag,
+        "a branch on the host is baked in": (
+            not limits.branch_on_a_host_value.replay_follows_the_flag
+        ),
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)
 
 
 @Claim("S3", "Padding up to a captured size is correct.")
@@ -322,7 +324,7 @@ def s3(padding):
     apart, mixed = padding.rows_apart, padding.rows_mixed
     holds = {
         "modules whose rows do not depend on each other": (
-            apart.rows_equal_eager & padding.rows_apart_tail_of_nan.rows_equal_eager
+            apart.rows_equal_eager and padding.rows_apart_tail_of_nan.rows_equal_eager
         ),
         "modules that mix rows": mixed.rows_equal_eager,
     }
@@ -331,7 +333,7 @@ def s3(padding):
         "sizes with other rounding": apart.sizes_with_other_rounding,
         "sizes that came out wrong where rows are mixed": mixed.wrong_sizes,
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)
 
 
 @Claim("S4", "Two warm-ups before capture make it stable.", unit="warm-ups")
@@ -346,4 +348,6 @@ def s4(warmups, warmups_compiled):
             tried.steady_replay_ms for tried in warmups.tries if "steady_replay_ms" in tried
         ],
     }
-    return Found((fewest <= 2) & warmups.tries[2].replay_equals_eager, fewest, also)
+    if fewest is None:
+        return Answer(None, also=also)
+    return Answer(fewest <= 2 and warmups.tries[2].replay_equals_eager, fewest, also)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import CUDA, Facts, check
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import no_garbage_collection
@@ -119,4 +119,4 @@ def p6(pools):
             facts.fragmentation_bytes / facts.reserved_bytes
         )
     usual = pools["largest-first, outputs held"]
-    return Found(holds, usual.private.reserved_bytes / usual.shared.reserved_bytes, also)
+    return Answer(holds, usual.private.reserved_bytes / usual.shared.reserved_bytes, also)

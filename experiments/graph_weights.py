@@ -11,7 +11,7 @@ import torch
 from effbench.experiments._tools import close, listed, record
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import CUDA, Facts, check
 
 GPU_SECONDS = 10
@@ -117,10 +117,10 @@ def freed_weight(device: torch.device, width: int) -> Facts:
 def s1(weights):
     holds = (
         weights.replay_follows_in_place_update
-        & weights.replay_is_stale_after_rebinding
-        & ~weights.replay_follows_dtype_change
-        & weights.capturing_again_follows_rebinding
-        & weights.capturing_again_follows_dtype_change
+        and weights.replay_is_stale_after_rebinding
+        and not weights.replay_follows_dtype_change
+        and weights.capturing_again_follows_rebinding
+        and weights.capturing_again_follows_dtype_change
     )
     also = {
         "stale output after rebinding": weights.rebinding.replay,
@@ -129,4 +129,4 @@ def s1(weights):
             weights.replay_reads_what_took_the_freed_address
         ),
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)

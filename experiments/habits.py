@@ -16,15 +16,14 @@ from effbench.experiments._timing import (
     host_us,
     in_turn,
     latency_ms,
+    paired_ratio,
     period_ms,
-    ratio,
 )
 from effbench.experiments._tools import call_ms
 from effbench.experiments.overheads import GRADIENTS, IN_PLACE, GradMode, InPlace, Selection, spin
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import CUDA, Facts, check
-from effbench.experiments.figures import Missing
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import synchronizer
 
@@ -68,8 +67,8 @@ def in_place(
         inside, outside = IN_PLACE
         facts[f"{count} elements"] = {
             "latency_ms": {name: figure(measured[name, "latency"]) for name in IN_PLACE},
-            "latency_gain": ratio(measured[outside, "latency"], measured[inside, "latency"]),
-            "period_gain": ratio(measured[outside, "period"], measured[inside, "period"]),
+            "latency_gain": paired_ratio(measured[outside, "latency"], measured[inside, "latency"]),
+            "period_gain": paired_ratio(measured[outside, "period"], measured[inside, "period"]),
             "peak_bytes": peaks,
             "result_is_the_input": kept,
         }
@@ -147,7 +146,7 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
             name: figure(times[name]) for name in times if not name.startswith(("work", "nonzero,"))
         },
         "wait_for_forward_us": figure(waited),
-        "wait_for_forward_fraction": ratio(waited, times["nonzero after"]),
+        "wait_for_forward_fraction": paired_ratio(waited, times["nonzero after"]),
         "forward_runs_after": {name: sum(values) / len(values) for name, values in running.items()},
         "work_us": work_us,
         "overlap_saves_us": {name: 1e3 * value for name, value in overlap_ms.items()},
@@ -183,7 +182,9 @@ def gradients(
         facts[case] = {
             name: {
                 "latency_ms": figure(measured[name, "latency"]),
-                "latency_gain": ratio(measured["grad", "latency"], measured[name, "latency"]),
+                "latency_gain": paired_ratio(
+                    measured["grad", "latency"], measured[name, "latency"]
+                ),
                 "host_saved_us": difference(measured["grad", "host"], measured[name, "host"]),
                 "peak_bytes": peak_bytes(calls[name], device),
             }
@@ -198,14 +199,14 @@ def o4(in_place):
     for size in in_place:
         facts = in_place[size]
         holds[f"skips an allocation, {size}"] = facts.result_is_the_input["in-place"]
-        holds[f"less time for a call, {size}"] = facts.latency_gain > 1
-        holds[f"less time in a stream, {size}"] = facts.period_gain > 1
+        holds[f"less time for a call, {size}"] = facts.latency_gain.above(1)
+        holds[f"less time in a stream, {size}"] = facts.period_gain.above(1)
         also[f"{size}: latency, out of place ÷ in place"] = facts.latency_gain
         also[f"{size}: period, out of place ÷ in place"] = facts.period_gain
         also[f"{size}: peak memory beyond the input, out of place and in place (bytes)"] = [
             facts.peak_bytes[name] for name in ("out-of-place", "in-place")
         ]
-    return Found(holds, in_place[list(in_place)[-1]].latency_gain, also)
+    return Answer(holds, in_place[list(in_place)[-1]].latency_gain, also)
 
 
 @Claim(
@@ -222,19 +223,19 @@ def o5(waits):
             facts.forward_runs_after.nonzero <= 0
         )
         holds[f"{case}: most of the wait is for the forward"] = (
-            facts.wait_for_forward_fraction > 0.5
+            facts.wait_for_forward_fraction.above(0.5)
         )
         static, alone = (facts.host_us[f"nonzero_static {when}"] for when in ("after", "alone"))
-        holds[f"{case}: nonzero_static does not wait"] = static < 1.2 * alone
+        holds[f"{case}: nonzero_static does not wait"] = static.below(1.2 * alone)
         holds[f"{case}: host work before nonzero is hidden by the forward"] = (
-            facts.overlap_saves_us > 0
+            facts.overlap_saves_us.above(0)
         )
         also[f"{case}: the forward on the GPU (µs)"] = facts.forward_us
         for name in facts.host_us:
             also[f"{case}: {name}, host (µs)"] = facts.host_us[name]
         also[f"{case}: wait for the forward (µs)"] = facts.wait_for_forward_us
         also[f"{case}: saved by work before the wait (µs)"] = facts.overlap_saves_us
-    return Found(holds, waits["bs 4096"].wait_for_forward_fraction, also)
+    return Answer(holds, waits["bs 4096"].wait_for_forward_fraction, also)
 
 
 @Claim("O6", "Switch gradients off where none are needed.", unit="×")
@@ -242,10 +243,10 @@ def o6(gradients):
     holds, also = {}, {}
     for case in gradients:
         grad = gradients[case].grad
-        on_gpu = not isinstance(grad.peak_bytes, Missing)
+        on_gpu = grad.peak_bytes is not None
         for name in ("no_grad", "inference_mode"):
             facts = gradients[case][name]
-            holds[f"{case}: {name} saves time"] = facts.latency_gain > 1
+            holds[f"{case}: {name} saves time"] = facts.latency_gain.above(1)
             if on_gpu:
                 holds[f"{case}: {name} saves memory"] = facts.peak_bytes < grad.peak_bytes
             also[f"{case}: {name}, latency of grad ÷ this"] = facts.latency_gain
@@ -253,4 +254,4 @@ def o6(gradients):
         also[f"{case}: peak memory, grad, no_grad and inference_mode (bytes)"] = [
             gradients[case][name].peak_bytes for name in gradients[case]
         ]
-    return Found(holds, gradients["bs 8, width 256"].inference_mode.latency_gain, also)
+    return Answer(holds, gradients["bs 8, width 256"].inference_mode.latency_gain, also)

@@ -13,7 +13,7 @@ from effbench.experiments._tools import close, fresh_compile_cache
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import (
     COMPILER,
     CPP_COMPILER,
@@ -207,17 +207,17 @@ def s11(memory):
             if "peak_bytes" not in facts.variants[variant]:
                 continue
             also[f"{name}: peak, {variant} (bytes)"] = facts.variants[variant].peak_bytes
-    return Found(holds, also=also)
+    return Answer(holds, also=also)
 
 
 @Claim("S16", "Inductor does not need Triton.")
 def s16(triton):
     holds = {
-        "the CPU": triton.cpu.compiles & triton.cpu.output_equals_eager,
+        "the CPU": triton.cpu.compiles and triton.cpu.output_equals_eager,
         "a GPU": triton.cuda.compiles,
     }
     also = {
         "what it raises for a GPU": triton.cuda.compile_error_type,
         "on the CPU its kernels are C++": triton.cpu.kernels_in_cpp,
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)

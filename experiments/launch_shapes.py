@@ -12,7 +12,7 @@ from effbench.experiments._workloads import compile_kernel, one_of, power_of_two
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, Pivot, lowest, where
+from effbench.experiments import Answer, Claim, Pivot, lowest, where
 
 try:
     import triton
@@ -220,20 +220,22 @@ def p13(rows):
     torch_add, triton, cuda, vectorised = (period(variant) for variant in VARIANTS)
     best = lowest([cuda, vectorised])
     holds = {
-        "too many blocks hurt (of 32 elements each)": period("triton", block=32) > 1.1 * triton,
+        "too many blocks hurt (of 32 elements each)": period("triton", block=32).above(
+            1.1 * triton
+        ),
         "too few blocks hurt (of 16384 elements each)": (
-            period("triton", block=16384) > 1.1 * triton
+            period("triton", block=16384).above(1.1 * triton)
         ),
-        "too few threads hurt (32 in a block)": period("cuda", threads=32) > 1.1 * cuda,
-        "too many threads hurt (1024 in a block)": period("cuda", threads=1024) > 1.1 * cuda,
+        "too few threads hurt (32 in a block)": period("cuda", threads=32).above(1.1 * cuda),
+        "too many threads hurt (1024 in a block)": period("cuda", threads=1024).above(1.1 * cuda),
         "too few threads hurt (32 in a block), 16 bytes each": (
-            period("cuda-vectorised", threads=32) > 1.1 * vectorised
+            period("cuda-vectorised", threads=32).above(1.1 * vectorised)
         ),
-        "Triton's is as good as CUDA's": (best / triton > 0.95) & (torch_add / triton > 0.95),
+        "Triton's is as good as CUDA's": lowest([best / triton, torch_add / triton]).above(0.95),
     }
     also = {
         "torch.add ÷ the best of Triton's": torch_add / triton,
         "CUDA's with one element per load ÷ the best of Triton's": cuda / triton,
         "CUDA's with 16 bytes per load ÷ the best of Triton's": vectorised / triton,
     }
-    return Found(holds, best / triton, also)
+    return Answer(holds, best / triton, also)

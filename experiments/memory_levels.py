@@ -14,7 +14,7 @@ from effbench.experiments._workloads import compile_kernel, one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, between
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import CUDA, Facts, check
 
 GPU_SECONDS = 20
@@ -241,7 +241,7 @@ def chain_ms(module: PointerChase, like: Tensor, counted: list[int]) -> Callable
 )
 def p12(levels):
     ranges = {"shared memory": (5, 10), "L1": (7, 15), "L2": (30, 100), "memory": (100, 300)}
-    holds = {name: between(levels[name].ns, low, high) for name, (low, high) in ranges.items()}
+    holds = {name: levels[name].ns.within(low, high) for name, (low, high) in ranges.items()}
     also = {
         "a register": (
             "not measurable this way: a chain of instructions has the latency of their arithmetic"
@@ -251,4 +251,4 @@ def p12(levels):
         title = "a multiply-add on a register" if name == "arithmetic" else name
         also[f"{title} (ns)"] = levels[name].ns
         also[f"{title} (clock cycles)"] = levels[name].cycles
-    return Found(holds, levels.memory.ns, also)
+    return Answer(holds, levels.memory.ns, also)

@@ -1,17 +1,6 @@
 """Which execution mode wins where, and by how much?"""
 
-from effbench.experiments import (
-    Claim,
-    Found,
-    Pivot,
-    between,
-    geomean,
-    highest,
-    lowest,
-    median,
-    relative,
-    where,
-)
+from effbench.experiments import Answer, Claim, Pivot, geomean, highest, lowest, ratio, where
 
 GPU_SECONDS = 940
 NEEDS = "cuda"
@@ -53,7 +42,7 @@ def p3(rows):
     combined = where(rows, mode=["reduce-overhead", "max-autotune", "compile+graph"]).speedup
     saved = 1 - 1 / geomean(combined)
     also = {"least speedup": lowest(combined), "largest speedup": highest(combined)}
-    return Found(between(saved, 0.3, 0.6), saved, also)
+    return Answer(saved.within(0.3, 0.6), saved, also)
 
 
 @Claim(
@@ -66,9 +55,7 @@ def p16(rows):
         return geomean(where(among, mode=mode).speedup)
 
     def period(mode):
-        return geomean(
-            relative(where(rows[rows.bs >= 64], mode=mode), "period_ms", "mode", "eager")
-        )
+        return geomean(ratio(rows[rows.bs >= 64], "period_ms", mode=["eager", mode]))
 
     single = where(rows, bs=1)
     # without max-autotune; compare only models that have every mode
@@ -80,13 +67,14 @@ def p16(rows):
     either = highest([speedup("cuda-graph"), speedup("default")])
     holds = {
         "bs 1: a graph before compilation": (
-            speedup("cuda-graph", single) > speedup("default", single)
+            speedup("cuda-graph", single).above(speedup("default", single))
         ),
-        "bs 64 and more: compilation before a graph": period("default") > period("cuda-graph"),
-        "both together (compile+graph) before either": both > highest([graph, compiled]),
-        "reduce-overhead before either": speedup("reduce-overhead") > either,
-        "max-autotune before reduce-overhead": most > reduced,
+        "bs 64 and more: compilation before a graph": period("default").above(period("cuda-graph")),
+        "both together (compile+graph) before either": both.above(highest([graph, compiled])),
+        "reduce-overhead before either": speedup("reduce-overhead").above(either),
+        "max-autotune before reduce-overhead": most.above(reduced),
     }
+    paid_back = where(rows, mode="max-autotune").break_even_calls.astype(float).median()
     also = {
         "bs 1, a graph": speedup("cuda-graph", single),
         "bs 1, compiled": speedup("default", single),
@@ -96,8 +84,6 @@ def p16(rows):
         "compile+graph": both,
         "reduce-overhead": reduced,
         "max-autotune": most,
-        "calls until max-autotune has paid for itself": median(
-            where(rows, mode="max-autotune").break_even_calls
-        ),
+        "calls until max-autotune has paid for itself": paid_back,
     }
-    return Found(holds, also=also)
+    return Answer(holds, also=also)

@@ -17,7 +17,7 @@ from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
+from effbench.experiments import Answer, Claim, Pivot, geomean, interval, lowest, ratio, where
 from effbench.models.mlp import MLP, LinearStack
 
 GPU_SECONDS = 210
@@ -346,49 +346,48 @@ class AdamStep(nn.Module):
         return torch.optim.Adam(self.moved, lr=self.lr, **OPTIMIZERS[self.variant])
 
 
-def against(rows, column, variant, reference):
-    """Return the figure of the reference ÷ the figure of the variant."""
-    return only(relative(where(rows, variant=variant), column, "variant", reference))
+def latency_gain(rows, variant, reference):
+    """Return the latency of the reference ÷ the latency of the variant."""
+    return interval(ratio(rows, "latency_ms", variant=[reference, variant]))
 
 
 @Claim("O1", "A tiny operator is mostly the overhead of its call.", unit="%", needs="cuda")
 def o1(tiny):
     eager = where(tiny, mode="eager")
-    overhead = only(1 - eager.gpu_busy_ms / eager.latency_ms)
+    overhead = interval(1 - eager.gpu_busy_ms / eager.latency_ms)
     also = {
-        "kernel (ms)": only(eager.gpu_busy_ms),
-        "host until the call returns (ms)": only(eager.enqueue_ms),
+        "kernel (ms)": interval(eager.gpu_busy_ms),
+        "host until the call returns (ms)": interval(eager.enqueue_ms),
     }
-    return Found(overhead > 0.5, overhead, also)
+    return Answer(overhead.above(0.5), overhead, also)
 
 
 @Claim("O2", "Operations on whole tensors beat loops over elements.", unit="×")
 def o2(elements):
-    gain = against(elements, "latency_ms", "whole", "loop")
-    return Found(gain > 1, gain)
+    return latency_gain(elements, "whole", "loop").above(1)
 
 
 @Claim("O3", "Create on the GPU, not on the CPU to copy it there.", unit="×", needs="cuda")
 def o3(creation):
-    gain = against(creation, "latency_ms", "device", "host")
-    return Found(gain > 1, gain)
+    return latency_gain(creation, "device", "host").above(1)
 
 
 @Claim("O7", "Moving bytes is cheaper than moving floats.", unit="×", each="pinned", needs="cuda")
 def o7(transfer):
-    gain = geomean(relative(where(transfer, variant="uint8"), "latency_ms", "variant", "float32"))
-    return Found(gain > 1, gain)
+    return geomean(ratio(transfer, "latency_ms", variant=["float32", "uint8"])).above(1)
 
 
 @Claim("O8", "Foreach and fused optimizers beat the loop.", unit="×", needs="cuda")
 def o8(optimizer):
-    foreach, fused = (
-        against(optimizer, "latency_ms", name, "loop") for name in ("foreach", "fused")
-    )
+    def gain(column, variants):
+        return interval(ratio(optimizer, column, variant=variants))
+
+    foreach = gain("latency_ms", ["loop", "foreach"])
+    fused = gain("latency_ms", ["loop", "fused"])
     also = {
         "latency, fused": fused,
-        "GPU busy, loop ÷ foreach": against(optimizer, "gpu_busy_ms", "foreach", "loop"),
-        "GPU busy, loop ÷ fused": against(optimizer, "gpu_busy_ms", "fused", "loop"),
-        "kernels, foreach ÷ fused": against(optimizer, "kernels", "fused", "foreach"),
+        "GPU busy, loop ÷ foreach": gain("gpu_busy_ms", ["loop", "foreach"]),
+        "GPU busy, loop ÷ fused": gain("gpu_busy_ms", ["loop", "fused"]),
+        "kernels, foreach ÷ fused": gain("kernels", ["foreach", "fused"]),
     }
-    return Found((foreach > 1) & (fused > 1), foreach, also)
+    return Answer(lowest([foreach, fused]).above(1), foreach, also)

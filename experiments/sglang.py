@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from effbench.experiments._tools import Counting, close
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check
 
 GPU_SECONDS = 20
@@ -206,12 +206,11 @@ def s18(swap):
     )
     right = [swap.output_for_one_token_equals_eager, swap.output_for_two_tokens_equals_eager]
     holds = (
-        (one.activation == "native")
-        & (one.experts == "native")
-        & (two.experts == "custom")
-        & (later.activation == "custom")
-        & swap.restored_after_failure
-        & right[0]
-        & right[1]
+        one.activation == "native"
+        and one.experts == "native"
+        and two.experts == "custom"
+        and later.activation == "custom"
+        and swap.restored_after_failure
+        and all(right)
     )
-    return Found(holds, also={"outputs equal eager": right})
+    return Answer(holds, also={"outputs equal eager": right})

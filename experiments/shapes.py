@@ -12,7 +12,7 @@ import torch
 from effbench.experiments._tools import Counting, close, logged
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.printable import first_line
 
@@ -166,7 +166,7 @@ def s6(sizes):
         "mark_dynamic takes index": sizes.mark_dynamic_takes_index,
         "mark_dynamic takes dim": sizes.mark_dynamic_takes_dim,
     }
-    return Found(
+    return Answer(
         {"a new shape recompiles": automatic > 1, "mark_dynamic helps": marked < automatic},
         automatic,
         also,
@@ -182,4 +182,4 @@ def s12(limit):
         "it is recompile_limit by another name": limit.cache_size_limit_is_the_same_setting,
         "default": limit.default_limit,
     }
-    return Found(~limit.limit_sends_later_shapes_to_eager, also=also)
+    return Answer(not limit.limit_sends_later_shapes_to_eager, also=also)

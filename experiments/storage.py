@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from effbench.experiments._tools import close, listed
 
-from effbench.experiments import Claim, Found, all_of, any_of
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 5
@@ -170,14 +170,15 @@ def o9(storage):
         ),
         "contiguous() of a contiguous tensor shares": made.contiguous_of_contiguous.shares_storage,
     }
-    return Found(all_of(shared) & ~any_of(copied) & all_of(written), also=also)
+    return Answer(all(shared) and not any(copied) and all(written), also=also)
 
 
 @Claim("O10", "An in-place operation may break backward.")
 def o10(backward):
-    works, saved = backward.each("backward_works"), backward.multiply_what_sigmoid_saved
+    saved = backward.multiply_what_sigmoid_saved
+    works = [case.backward_works for case in backward.values()]
     also = {
         "error": saved.error,
         "multiplying a sum in place is fine": backward.multiply_a_sum.gradient_equals_out_of_place,
     }
-    return Found(any_of(works) & ~all_of(works) & (saved.error_type == "RuntimeError"), also=also)
+    return Answer(any(works) and not all(works) and saved.error_type == "RuntimeError", also=also)

@@ -15,7 +15,7 @@ import torch
 from effbench.experiments._tools import median_ms
 from torch import nn
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.printable import first_line
 
@@ -119,7 +119,7 @@ def round_trip(scripted: Any, module: nn.Module, x: torch.Tensor, device: torch.
 @Claim("S8", "PyTorch's graph mode is mainly TorchScript.")
 def s8(warnings):
     also = {"deprecated": warnings.deprecated, "torch says": warnings.functions.script.warnings}
-    return Found(~warnings.script_and_trace_are_deprecated, also=also)
+    return Answer(not warnings.script_and_trace_are_deprecated, also=also)
 
 
 @Claim("S17", "A TorchScript model saved and loaded gives the same results.")
@@ -135,4 +135,6 @@ def s17(saved):
             traced.after_loading_ms,
         ],
     }
-    return Found(scripted.outputs_equal_bit_for_bit & traced.outputs_equal_bit_for_bit, also=also)
+    return Answer(
+        scripted.outputs_equal_bit_for_bit and traced.outputs_equal_bit_for_bit, also=also
+    )

@@ -14,7 +14,7 @@ from effbench.experiments._timing import figure
 from effbench.experiments._tools import call_ms
 from torch import nn
 
-from effbench.experiments import Claim, Found, highest
+from effbench.experiments import Answer, Claim, highest
 from effbench.experiments.checks import Facts, check
 from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
@@ -131,11 +131,11 @@ def first_steady(by_call: dict[int, dict[str, float]]) -> int | None:
 @Claim("S15", "Three warm-up calls are enough.", unit="warm-ups")
 def s15(calls):
     holds, also = {}, {}
-    known = {name: calls.modes[name] for name in calls.modes if calls.modes[name].ran.holds}
+    known = {name: calls.modes[name] for name in calls.modes if calls.modes[name].ran}
     for name, facts in known.items():
         fourth = facts.calls["4"]
         # equivalent: the whole interval is within the bounds; different: none of it is
-        holds[name] = (fourth <= 1 + WITHIN) & (fourth >= 1 - WITHIN)
+        holds[name] = fourth.within(1 - WITHIN, 1 + WITHIN)
         also[f"{name}: call 4 ÷ steady"] = fourth
         also[f"{name}: calls 4 to 10 are equivalent to steady within ± (fraction)"] = (
             facts.equivalent_within_fraction
@@ -144,4 +144,4 @@ def s15(calls):
         also[f"{name}: processes"] = facts.processes
         also[f"{name}: steady (ms)"] = facts.steady_ms
     first = [facts.first_steady_call for facts in known.values()]
-    return Found(holds, highest(first) - 1, also)
+    return Answer(holds, highest(first) - 1, also)

@@ -19,12 +19,14 @@ ROOT = PACKAGE.parent
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines
 #: before its own.
 LAYERS = (
-    ("errors", "metrics", "processes", "cores", "warning_filters"),
+    ("errors", "quantities", "processes", "cores", "warning_filters"),
     ("cell", "message", "printable", "config", "folders"),
+    ("metrics",),
     ("terminal", "outputs", "streams", "buckets", "stats", "meeting"),
     ("table", "models", "environments", "labels"),
     ("measure",),
     ("modes",),
+    ("workloads",),
     ("worker", "store"),
     ("sweeping",),
     ("launcher",),
@@ -35,7 +37,7 @@ LAYERS = (
     ("__main__",),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-WITH_TORCH = {"worker", "models", "modes", "measure"}
+WITH_TORCH = {"worker", "workloads", "models", "modes", "measure"}
 #: Libraries that only some models and settings need.
 OF_SOME_MODELS = {
     "huggingface_hub",

@@ -1,7 +1,6 @@
 """Streams of batch sizes: what they hold, what is refused, and what they make of a cell."""
 
 import dataclasses
-import itertools
 
 import pytest
 import yaml
@@ -13,7 +12,6 @@ from effbench.errors import ConfigError
 from effbench.labels import axis_of, cell_row, label_rows, row_names
 from effbench.launcher import cells as plan
 
-GENERATED = [kind for kind, own in streams.KINDS.items() if "length" in own]
 PLAIN = {
     "model": {
         "name": "m",
@@ -36,60 +34,43 @@ def settings(name, **changed):
     return {"name": name, **streams.KINDS[name], **changed}
 
 
-@pytest.mark.parametrize("kind", GENERATED)
-def test_generated_sizes(kind):
-    sizes = streams.sizes_of(settings(kind, length=500, low=3, high=20))
+def test_sizes_are_drawn_from_the_seed():
+    sizes = streams.sizes_of(settings("uniform", length=500, low=3, high=20))
     assert len(sizes) == 500
-    assert set(sizes) <= set(range(1 if kind == "decode" else 3, 21))
-    one, same, other = (streams.sizes_of(settings(kind, seed=seed)) for seed in (1, 1, 2))
+    assert set(sizes) == set(range(3, 21))
+    one, same, other = (streams.sizes_of(settings("uniform", seed=seed)) for seed in (1, 1, 2))
     assert one == same != other
-    assert streams.sizes_of(settings("uniform", length=8)) == [
-        36,
-        64,
-        63,
-        51,
-        57,
-        33,
-        49,
-        51,
-    ], "for ever"
-    assert set(streams.sizes_of(settings(kind, low=4, high=4, length=20))) <= {1, 2, 3, 4}
+    for_ever = [36, 64, 63, 51, 57, 33, 49, 51]
+    assert streams.sizes_of(settings("uniform", length=8)) == for_ever
 
 
-def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
+def test_every_kind_has_its_yaml_and_no_setting_but_those_of_the_schema():
     folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
-    assert {name for own in streams.KINDS.values() for name in own} == set(
-        vars(config.Stream())
-    ) - {"name"}
-    for kind in (*GENERATED, streams.ARRIVALS):
-        assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
+    names = {name for defaults in streams.KINDS.values() for name in defaults}
+    assert names == set(vars(config.Stream())) - {"name"}
 
 
-def test_the_shape_of_bursts_and_of_decoding():
-    sizes = streams.sizes_of(settings("bursty", length=50_000, low=1, high=64, share=0.25))
-    burst = [size for size in sizes if size >= 33]
-    assert len(burst) / len(sizes) == pytest.approx(0.25, abs=0.04)
-    assert max(size for size in sizes if size < 33) == 8, "nothing lies between"
-    sizes = streams.sizes_of(settings("decode", length=5000, low=8, high=64))
-    steps = list(itertools.pairwise(sizes))
-    up = [(before, after) for before, after in steps if after > before]
-    assert 0 < len(up) < 0.1 * len(steps)
-    assert all(before - 8 <= 8 + before // 4 and after >= 36 for before, after in up), (
-        "new ones come when few are left"
-    )
+@pytest.mark.parametrize("kind", streams.KINDS)
+def test_the_yaml_of_a_kind_has_its_defaults(kind):
+    file = shipped("conf") / "stream" / f"{kind}.yaml"
+    assert yaml.safe_load(file.read_text()) == settings(kind)
 
 
-def test_files_with_lines_or_a_column(tmp_path):
-    path = tmp_path / "sizes.csv"
-    for text, sizes in (
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
         ("3\n1\n\n  \n7\n", [3, 1, 7]),
         ("time,bs\n0.1,4\n0.2,9\n", [4, 9]),
         ("bs\n5\n", [5]),
         ("\ufeff2\n", [2]),
-    ):
-        path.write_text(text, encoding="utf-8")
-        assert streams.read_sizes(str(path)) == sizes
+    ],
+    ids=["lines", "column", "heading", "byte order mark"],
+)
+def test_files_with_lines_or_a_column(text, sizes, tmp_path):
+    path = tmp_path / "sizes.csv"
+    path.write_text(text, encoding="utf-8")
+    assert streams.read_sizes(str(path)) == sizes
 
 
 @pytest.mark.parametrize(
@@ -123,27 +104,31 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
     assert str(path) in str(error.value) and len(str(error.value)) < 600
 
 
-def test_refusals():
-    for given, expected in (
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
         ({"name": "unifrom"}, "unifrom"),
-        ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
+        ({**settings("uniform"), "rate": 3}, "has no setting 'rate'"),
         (settings("uniform", high=0), "at least stream.low=1"),
         (settings("uniform", low=0), "at least 1"),
-        (settings("bursty", share=1.0), "between 0 and 1"),
         (settings("uniform", length=None), "length is missing"),
         (settings("uniform", length=10**6), "at most"),
+        (settings("uniform", dim=0), "dim must be an integer"),
+        (settings("csv"), "path is missing"),
         (settings("arrivals", rate=0.0), "rate must be above 0"),
         (settings("arrivals", rate="many"), "rate: expected a number, got 'many'"),
         (settings("arrivals", rate=1e9), "rate must be at most"),
-        (settings("uniform", dim=0), "dim must be an integer"),
-        (settings("decode", dim=1), "has no setting 'dim'"),
+        (settings("arrivals", dim=1), "has no setting 'dim'"),
         (settings("arrivals", high=0), "high must be above 0"),
         (settings("arrivals", length=3), "no setting 'length'"),
         ({"name": "none", "rate": 4.0}, "stream.rate requires stream=arrivals"),
-        ({"high": 4}, "stream.high requires stream=uniform or bursty or decode or arrivals"),
-    ):
-        with pytest.raises(ConfigError, match=expected):
-            streams.check(given)
+        ({"high": 4}, "stream.high requires stream=uniform or arrivals"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refusals(given, expected):
+    with pytest.raises(ConfigError, match=expected):
+        streams.check(given)
 
 
 def test_one_request_arrives_at_least_and_a_batch_is_as_large_as_the_largest_size():

@@ -9,8 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
-from operator import itemgetter
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import yaml
@@ -25,28 +24,18 @@ from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, percent
 from effbench.printable import one_line
 from effbench.report.advice import (
     CALL,
-    Costs,
-    best_list,
-    costs_of,
-    evaluate,
-    rank_modes,
+    Candidate,
+    Question,
+    Recommendation,
+    recommend,
     rows_at,
     sweep_with,
 )
-from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import (
-    TIMES,
-    UNCLEAR,
-    figure_texts,
-    rows_of,
-    speedup_table,
-    speedup_text,
-)
-from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
-from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
+from effbench.report.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
+from effbench.report.tables import UNCLEAR, figure_texts, rows_of
+from effbench.stats.elimination import PROCESS_SD, Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
-from effbench.store.summary import break_even_calls
 from effbench.store.sweeps import SweepInfo
 from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
@@ -59,8 +48,17 @@ MODE = (
     " short new one."
 )
 milliseconds = METRICS["latency_ms"].format
-#: A table, the lines below it (the first is the recommendation), and the same content for JSON.
-Answer = tuple[Table, list[str], dict[str, Any]]
+MEASURE_AGAIN = "measure again when the machine is quiet"
+
+
+@dataclass
+class Advice:
+    """The answer in one sentence, a table, further lines, and the same content for JSON."""
+
+    answer: str
+    table: Table
+    lines: list[str]
+    data: dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,42 +145,19 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    is_stored = args.what == "mode" and args.stored
-    if is_stored:
-        choose_stored(args)
-    if args.what == "mode" and not is_stored and (args.words or args.fresh):
-        try:
-            table, lines, data = advise_model(args)
-        except ConfigError as error:
-            # names of imported results may belong to no YAML file here
-            if str(error).startswith("unknown model"):
-                raise ConfigError(
-                    f"{error}\n--stored answers from stored results of any name"
-                ) from error
-            raise
-    else:
-        with Store.open(args.db, mode="read") as store:
-            sweep = store.find_sweep(args.sweep)
-            if args.what == "buckets":
-                table, lines, data = advise_buckets(
-                    args, rows_of(store, sweep), sweep.baseline_mode
-                )
-            else:
-                rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-                race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
-                table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
-                data["sweep"] = sweep.id
-                if is_stored:
-                    lines.append(source_text(sweep, rows[0].source, is_new=False))
+    advice = advise_buckets(args) if args.what == "buckets" else advise_mode(args)
     if args.format == "json":
-        options.write(as_json(data), args)
-    else:
-        with options.console(args) as console:
-            console.print_line(escape(lines[0]), "bold")
-            console.print_table(table, lines=True)
-            for line in lines[1:]:
-                console.print_line(escape(line), "dim")
+        options.write(as_json(advice.data), args)
+        return 0
+    with options.console(args) as console:
+        console.print_line(escape(advice.answer), "bold")
+        console.print_table(advice.table, lines=True)
+        for line in advice.lines:
+            console.print_line(escape(line), "dim")
     return 0
+
+
+# --- buckets ---
 
 
 def read_trace(args: argparse.Namespace) -> Counter[int]:
@@ -190,10 +165,9 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     if args.trace:
         return Counter(streams.read_sizes(args.trace))
     kind, *words = args.stream
+    pairs = (word.partition("=")[::2] for word in words)
     try:
-        given = {
-            key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)
-        }
+        given = {key: yaml.safe_load(value) for key, value in pairs}
     except yaml.YAMLError as error:
         raise UsageError(f"--stream {' '.join(args.stream)}: a value is not valid YAML") from error
     sizes = streams.batch_sizes({"name": kind, **streams.KINDS.get(kind, {}), **given})
@@ -204,10 +178,13 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     return Counter(sizes)
 
 
-def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: str) -> Answer:
+def advise_buckets(args: argparse.Namespace) -> Advice:
     """Find the best capture list for the trace, and compare it with those of inference servers."""
-    trace = read_trace(args)
-    costs, budget = costs_of(rows, args.model, args.mode, args.metric, eager), args.memory_budget
+    with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)
+        rows, eager = rows_of(store, sweep), sweep.baseline_mode
+    trace, budget = read_trace(args), args.memory_budget
+    costs = costs_of(rows, args.model, args.mode, args.metric, eager)
     if budget is not None and not costs.pool_bytes:
         raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
     best = best_list(trace, costs, budget)
@@ -216,50 +193,55 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
             f"no list serves sizes up to {max(trace)}; {remedy(max(trace), costs, eager)}"
         )
     presets = {name: capture_sizes(name, list(trace)) for name in PRESETS}
-    presets |= {"no graph": []} if costs.eager_ms else {}
-    lists = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
-    columns = [
-        Column("name", "capture list"),
-        Column("graphs", numeric=True),
-        Column("latency_ms", f"{args.metric} per call", numeric=True, format=milliseconds),
-        Column("ratio", "relative to advised", numeric=True),
-        Column("padding", numeric=True),
-        Column("fallbacks", "without a graph", numeric=True, format=percent),
-        Column("memory", numeric=True),
-    ]
-    table = []
-    for option in lists:
-        ratio = f"{option.latency_ms / best.latency_ms:.3f}×" if option.latency_ms else ABSENT
-        is_too_much = budget is not None and (option.memory_bytes or 0) > budget
-        memory = METRICS["graph_pool_bytes"].format(option.memory_bytes) + (
-            ", over budget" if is_too_much else ""
-        )
-        padding = ABSENT if option.padding_waste is None else percent(option.padding_waste)
-        shown = {"graphs": len(option.sizes), "ratio": ratio, "padding": padding, "memory": memory}
-        table.append(asdict(option) | shown)
-    lines = [
-        (
-            f"capture: {best.sizes}"
-            if best.sizes
-            else "capture nothing: calls without a graph are fastest"
-        ),
-        (
-            f"{costs.case}, {costs.mode}; {sum(trace.values())} calls of {min(trace)} to"
-            f" {max(trace)} rows"
-        ),
-    ]
-    if costs.is_marked:
-        lines.append(
-            "every time is marked (host disturbed): measure again when the machine is quiet"
-        )
+    if costs.eager_ms:
+        presets["no graph"] = []
+    others = [evaluate(name, sizes, trace, costs) for name, sizes in presets.items()]
+    answer = "capture nothing: calls without a graph are fastest"
+    if best.sizes:
+        answer = f"capture: {best.sizes}"
+    calls = f"{sum(trace.values())} calls of {min(trace)} to {max(trace)} rows"
+    lines = [f"{costs.case}, {costs.mode}; {calls}"]
+    if costs.graph_ms.keys() <= costs.marked:
+        lines.append(f"every time is marked (host disturbed): {MEASURE_AGAIN}")
     elif costs.marked:
         sizes = one_line(sorted(costs.marked), 80)
         lines.append(f"times that do not count, because the host was disturbed: bs {sizes[1:-1]}")
     if best.unmeasured:
         lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
-    data = {"model": costs.case, "mode": costs.mode, "metric": args.metric, "advised": asdict(best)}
-    data["others"] = [asdict(option) for option in lists[1:]]
-    return Table(columns, table), lines, data
+    data = {
+        "model": costs.case,
+        "mode": costs.mode,
+        "metric": args.metric,
+        "advised": asdict(best),
+        "others": [asdict(other) for other in others],
+    }
+    return Advice(answer, table_of_lists([best, *others], args.metric, budget), lines, data)
+
+
+def table_of_lists(lists: Sequence[CaptureList], metric: str, budget: int | None) -> Table:
+    """Return a table of capture lists; the first one is the advised one."""
+    columns = [
+        Column("name", "capture list"),
+        Column("graphs", numeric=True),
+        Column("latency_ms", f"{metric} per call", numeric=True, format=milliseconds),
+        Column("ratio", "relative to advised", numeric=True),
+        Column("padding", numeric=True),
+        Column("fallbacks", "without a graph", numeric=True, format=percent),
+        Column("memory", numeric=True),
+    ]
+    best_ms = lists[0].latency_ms or math.nan
+    rows = []
+    for option in lists:
+        row = asdict(option) | {"graphs": len(option.sizes), "ratio": ABSENT, "padding": ABSENT}
+        if option.latency_ms:
+            row["ratio"] = f"{option.latency_ms / best_ms:.3f}×"
+        if option.padding_waste is not None:
+            row["padding"] = percent(option.padding_waste)
+        row["memory"] = METRICS["graph_pool_bytes"].format(option.memory_bytes)
+        if budget is not None and (option.memory_bytes or 0) > budget:
+            row["memory"] += ", over budget"
+        rows.append(row)
+    return Table(columns, rows)
 
 
 def remedy(size: int, costs: Costs, eager: str) -> str:
@@ -272,12 +254,38 @@ def remedy(size: int, costs: Costs, eager: str) -> str:
     return f"the largest size with an ok result is {largest}; measure bs={size}"
 
 
+# --- mode: the results ---
+
+
+def advise_mode(args: argparse.Namespace) -> Advice:
+    """Recommend a mode from a stored sweep, or for a model also by a short new one."""
+    if args.stored:
+        choose_stored(args)
+    elif args.words or args.fresh:
+        try:
+            return advise_model(args)
+        except ConfigError as error:
+            # names of imported results may belong to no YAML file here
+            if not str(error).startswith("unknown model"):
+                raise
+            how = "--stored answers from stored results of any name"
+            raise ConfigError(f"{error}\n{how}") from error
+    with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)
+        rows = rows_at(rows_of(store, sweep), args.model, args.bs)
+        race = race_in(store, sweep, rows, CALL[args.metric])
+    advice = render(recommend(rows, question_of(args, sweep), race))
+    advice.data["sweep"] = sweep.id
+    if args.stored:
+        advice.lines.append(source_text(sweep, rows[0].source, is_new=False))
+    return advice
+
+
 def choose_stored(args: argparse.Namespace) -> None:
     """Choose the sweep with most results of MODEL at its batch size. Raises UsageError for other
     overrides."""
-    match = re.fullmatch(
-        r"([^=]+?)(?: bs=(\d+))?", " ".join([*filter(None, [args.model]), *args.words])
-    )
+    words = " ".join([*filter(None, [args.model]), *args.words])
+    match = re.fullmatch(r"([^=]+?)(?: bs=(\d+))?", words)
     if not match or args.sweep != "last":
         how = "for other settings, name a sweep: effbench advise mode --sweep SWEEP --model MODEL"
         raise UsageError(f"advise mode --stored takes one model, and bs=N; {how}")
@@ -286,118 +294,188 @@ def choose_stored(args: argparse.Namespace) -> None:
         args.sweep = sweep_with(store, args.model, args.bs)
 
 
-def advise_model(args: argparse.Namespace) -> Answer:
+def advise_model(args: argparse.Namespace) -> Advice:
     """Recommend the mode of a model from stored results of this matrix, or after a short sweep."""
     from effbench.sweeping.client import ForkServer
 
-    overrides = [word for word in args.words if "=" in word or word.startswith("~")]
-    names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
-    overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
-    if args.sweep != "last":
-        raise UsageError(
-            "advise mode: name the model of --sweep with --model NAME, without overrides"
-        )
-    if len(names) != 1:
-        raise UsageError(
-            f"advise mode: expected one model, got {len(names)}. Example: effbench advise mode mlp"
-            " bs=8"
-        )
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
-        from effbench.launcher.adaptive import CANDIDATES, find
-        from effbench.launcher.overrides import key_of
+        from effbench.launcher.adaptive import find
 
-        matrix = [
-            f"model={names[0]}",
-            f"mode={CANDIDATES}",
-            *([] if args.bs is None else [f"bs={args.bs}"]),
-        ]
-        given = {key_of(word) for word in overrides}
-        if any(key and key.partition(".")[0] == "stream" for key in given):
-            raise UsageError(
-                "advise mode: a stream has no single batch size; omit it, or compare modes in a"
-                " sweep"
-            )
-        if "model" in given:
-            raise UsageError("advise mode: give the model once, as MODEL, without model=")
-        if args.bs is not None and "bs" in given:
-            raise UsageError("advise mode: give the batch size once, as bs=N or as --bs N")
-        matrix = [word for word in matrix if key_of(word) not in given] + overrides
-        db = [] if "db" in given or args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
-        own = [
+        matrix = matrix_of(args)
+        found = find(["-m", *matrix.own, *matrix.words], server, args.fresh, matrix.is_quiet)
+    rows = rows_at(found.rows)
+    advice = render(recommend(rows, question_of(args, found.sweep), found.race))
+    commands = [
+        shlex.join(masked(["effbench", "-m", *matrix.words])),
+        f"effbench report --sweep {found.sweep.id}{db_option(found.database)}",
+    ]
+    advice.data |= {
+        "sweep": found.sweep.id,
+        "measured_at": found.sweep.started_at,
+        "is_new": found.is_new,
+        "commands": commands,
+    }
+    advice.lines += [
+        source_text(found.sweep, found.rows[0], found.is_new),
+        f"full matrix: {commands[0]}",
+        f"report: {commands[1]}",
+    ]
+    return advice
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`words`: overrides of the full matrix; `own`: further ones of the short sweep."""
+
+    words: list[str]
+    own: list[str]
+    is_quiet: bool
+
+
+def matrix_of(args: argparse.Namespace) -> Matrix:
+    """Return the overrides of a command line. Raises UsageError for those that do not fit."""
+    from effbench.launcher.adaptive import CANDIDATES
+    from effbench.launcher.overrides import key_of
+
+    overrides = [word for word in args.words if "=" in word or word.startswith("~")]
+    models = [word for word in args.words if word not in overrides]
+    models += [args.model] if args.model else []
+    overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
+    given = {str(key_of(word)) for word in overrides}
+    wrong = {
+        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
+        (f"expected one model, got {len(models)}. Example: effbench advise mode mlp bs=8"): len(
+            models
+        )
+        != 1,
+        "a stream has no single batch size; omit it, or compare modes in a sweep": any(
+            key.partition(".")[0] == "stream" for key in given
+        ),
+        "give the model once, as MODEL, without model=": "model" in given,
+        "give the batch size once, as bs=N or as --bs N": args.bs is not None and "bs" in given,
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            raise UsageError(f"advise mode: {text}")
+
+    def missing(*words: str) -> list[str]:
+        return [word for word in words if str(key_of(word)) not in given]
+
+    bs = [] if args.bs is None else [f"bs={args.bs}"]
+    db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
+    return Matrix(
+        words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
+        own=missing(
             "protocol=advise",
             f"protocol.eliminate={CALL[args.metric]}",
             "sweep.name=advise",
             "on_failure=ignore",
-        ]
-        own = [word for word in own if key_of(word) not in given]
-        is_quiet = args.format == "json" or args.out is not None
-        found = find(["-m", *own, *matrix, *db], server, args.fresh, is_quiet)
-    table, lines, data = advise_mode(
-        args, rows_at(found.rows), found.sweep.baseline_mode, found.race
+        ),
+        is_quiet=args.format == "json" or args.out is not None,
     )
-    commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
-    commands.append(f"effbench report --sweep {found.sweep.id}{db_option(found.database)}")
-    at = found.sweep.started_at
-    data |= {
-        "sweep": found.sweep.id,
-        "measured_at": at,
-        "is_new": found.is_new,
-        "commands": commands,
-    }
-    source = source_text(found.sweep, found.rows[0], found.is_new)
-    lines += [source, f"full matrix: {commands[0]}", f"report: {commands[1]}"]
-    return table, lines, data
+
+
+def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:
+    return Question(args.metric, args.calls, args.memory, sweep.baseline_mode)
 
 
 def source_text(sweep: SweepInfo, row: Mapping[str, Any], is_new: bool) -> str:
     """Return when the results were measured, and where: `measured now (cuda, bfloat16): sweep
     20270301-120000-1a2b`."""
-    stored = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
-    return (
-        f"{'measured now' if is_new else stored} ({row['device']}, {row['dtype']}): sweep"
-        f" {sweep.id}"
-    )
+    when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    if is_new:
+        when = "measured now"
+    return f"{when} ({row['device']}, {row['dtype']}): sweep {sweep.id}"
 
 
-def advise_mode(
-    args: argparse.Namespace, at_size: list[LabelledRow], baseline_mode: str, race: Race | None
-) -> Answer:
-    """Rank the modes of one model at one batch size, with the reason. `race`: of these rows, if
-    there was one."""
-    case, bs = at_size[0].case, at_size[0].labels["bs"]
-    ranked, close, excluded = rank_modes(
-        at_size, CALL[args.metric], args.calls, args.memory, baseline_mode
-    )
-    ended = {mode["cell_key"]: mode["trials"] for mode in ranked}
-    # if a round was measured again, the race would have gone otherwise with its new figure
-    if race and (
-        ended.keys() - race.estimates
-        or any(ended.get(key, 0) > n for key, n in race.eliminated.items())
-    ):
-        race = None
-    if race:
-        if args.calls:
-            best = with_preparation(race, ranked[0])
-            others = [mode for mode in ranked[1:] if not mode["marked"]]
-            close = [
-                mode["mode"] for mode in others if not is_less(best, with_preparation(race, mode))
-            ]
-        else:  # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
-            ranked.sort(key=lambda mode: mode["cell_key"] in race.eliminated)
-            left = [mode for mode in ranked[1:] if mode["cell_key"] not in race.eliminated]
-            close = [
-                mode["mode"] for mode in left if not mode["marked"] and not ranked[0]["marked"]
-            ]
+def race_in(
+    store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow], column: str
+) -> Race | None:
+    """Return the race of these rows of a sweep; None if it did not eliminate modes by the
+    column."""
+    if sweep.protocol.get("eliminate") != column:
+        return None
+    from effbench.sweeping.rounds import race_of
+
+    history = store.history(sweep.id, rows[0].source["environment_id"])
+    keys = [row.source["cell_key"] for row in rows]
+    return race_of({key: history.get(key, []) for key in keys}, sweep.protocol)
+
+
+# --- mode: the answer ---
+
+
+def render(advice: Recommendation) -> Advice:
+    """Return a recommendation with its evidence."""
+    question, row, chosen = advice.question, advice.rows[0], advice.mode
+    clauses = [*gains(advice), advice.because(), doubts(advice)]
+    case, bs = row.case, row.labels["bs"]
+    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(filter(None, clauses))}."
+    why = advice.why()
+    lines = [f"why: {why}"] if why else []
+    if advice.is_of_single_trials:
+        spread = f"{100 * PROCESS_SD:g} %"
+        lines.append(f"one trial per mode: intervals assume a spread of {spread} between processes")
+    for mode, calls in advice.pays_back().items():
+        best = advice.ranked[0].mode
+        lines.append(f"{mode} is faster per call; from {calls:,} calls on it beats {best}")
+    lines += advice.other_winners()
+    lines += [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
+    marked = {
+        candidate.mode: candidate.source["disturbance"]
+        for candidate in advice.ranked
+        if candidate.is_marked
+    }
+    data = {
+        "answer": answer,
+        "mode": chosen.mode,
+        "why": why,
+        "model": case,
+        "bs": bs,
+        "metric": question.metric,
+        "calls": question.calls,
+        "modes": [record(candidate, question.column) for candidate in advice.ranked],
+        "too_close_to_call": [candidate.mode for candidate in advice.ties],
+        "excluded": advice.excluded,
+        "marked": marked,
+    }
+    return Advice(answer, table_of_modes(advice), lines, data)
+
+
+def record(candidate: Candidate, column: str) -> dict[str, Any]:
+    """Return a mode for JSON."""
+    source = candidate.source
+    low, high = INTERVALS[column]
+    names = [name for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])]
+    names += ["trials", "compilations", "cell_key", "disturbance"]
+    return {
+        "mode": candidate.mode,
+        "call_ms": candidate.call_ms,
+        "low_ms": source.get(low),
+        "high_ms": source.get(high),
+        "score_ms": candidate.score_ms,
+        "prepare_s": candidate.prepare_s,
+        "warm": candidate.is_warm,
+        "break_even": candidate.break_even,
+        "memory_bytes": source.get("peak_reserved_bytes"),
+        **{name: source.get(name) for name in names},
+        "marked": candidate.is_marked,
+        "eliminated": candidate.eliminated,
+    }
+
+
+def table_of_modes(advice: Recommendation) -> Table:
+    question = advice.question
     columns = [
         Column("mode"),
-        Column("call", f"{args.metric} per call", numeric=True),
+        Column("call", f"{question.metric} per call", numeric=True),
         Column(
             "score_ms",
-            f"per call with preparation ({args.calls or 0:,} calls)",
+            f"per call with preparation ({question.calls or 0:,} calls)",
             numeric=True,
             format=milliseconds,
         ),
-        *(Column(it, METRICS[it].title, numeric=True, optional=True) for it in SPEEDUPS),
+        *(Column(name, METRICS[name].title, numeric=True, optional=True) for name in SPEEDUPS),
         Column("preparation", numeric=True),
         Column(
             "break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format
@@ -405,220 +483,83 @@ def advise_mode(
         Column(
             "memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format
         ),
-        Column("trials", "rounds", numeric=True),
-        Column("standing", "left out", optional=True),
+        Column("rounds", numeric=True),
     ]
-    table = []
-    base = next((mode for mode in ranked if mode["mode"] == baseline_mode), None)
-    for mode in ranked:
-        mode["standing"] = standing(race, mode) if race else ""
-        if race and base is not None and base is not mode:
-            mode |= raced(race, base, mode, CALL[args.metric])
-        call, interval = figure_texts(
-            CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"]
+    rows = []
+    for candidate in advice.ranked:
+        column, source = question.column, candidate.source
+        bounds = (source.get(bound) for bound in INTERVALS[column])
+        text, interval = figure_texts(column, candidate.call_ms, *bounds, candidate.is_marked)
+        preparation = seconds(candidate.prepare_s) + (" (warm)" if candidate.is_warm else "")
+        rounds = str(candidate.trials)
+        if candidate.eliminated is not None:
+            rounds += ", then left out"
+        rows.append(
+            {
+                "mode": candidate.mode,
+                "call": Shown(candidate.call_ms, text, sub=interval),
+                "score_ms": candidate.score_ms,
+                **{name: speedup_texts(advice, candidate, name)[0] for name in SPEEDUPS},
+                "preparation": preparation,
+                "break_even": candidate.break_even,
+                "memory_bytes": source.get("peak_reserved_bytes"),
+                "rounds": rounds,
+            }
         )
-        call = with_mark(call, mode["marked"])
-        has_mark = mode["marked"] or bool(base and base["marked"] and base is not mode)
-        speedups = {name: with_mark(speedup_text(mode, name), has_mark) for name in SPEEDUPS}
-        preparation = seconds(mode["prepare_s"]) + (" (warm)" if mode["warm"] else "")
-        shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
-        table.append(mode | shown | speedups)
-    others = speedup_table(
-        [row for row in at_size if row.mode not in excluded], "speedup", baseline_mode
-    ).rows
-    chosen, because, *more = reasons(ranked, close, args, baseline_mode, race)
-    answer = f"Run {case} at bs {bs} with {chosen['mode']}: "
-    doubts = marks_text(chosen, ranked)
-    answer += "; ".join(
-        filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because, doubts])
-    )
-    row = next((row for row in others if row.quantity == args.metric), others[0])
-    why = reason(replace(row, leader=chosen["mode"], tied=close))
-    best = [
-        f"{outcome_of(row)} {row.quantity}"
-        for row in others
-        if row.best and row.quantity != args.metric
-    ]
-    lines = [f"{answer}.", *([f"why: {why}"] if why else []), *more, *([] if race else best)]
-    lines += [f"excluded: {mode} ({text})" for mode, text in excluded.items()]
-    data = {"answer": lines[0], "mode": chosen["mode"], "why": why, "model": case, "bs": bs}
-    data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
-    data |= {"too_close_to_call": close, "excluded": excluded}
-    data["marked"] = {mode["mode"]: mode["disturbance"] for mode in ranked if mode["marked"]}
-    return (
-        Table([column for column in columns if args.calls or column.key != "score_ms"], table),
-        lines,
-        data,
-    )
+    hidden = () if question.calls else ("score_ms",)
+    return Table([column for column in columns if column.key not in hidden], rows)
 
 
-def race_in(
-    store: Store, sweep: SweepInfo, rows: Sequence[Mapping[str, Any]], column: str
-) -> Race | None:
-    """Return the race of these rows of a sweep; None if it did not eliminate modes by the
-    column."""
-    if sweep.protocol.get("eliminate") != column:
-        return None
-    from effbench.sweeping.schedule import race_of
-
-    history = store.history(sweep.id, rows[0]["environment_id"])
-    return race_of(
-        {row["cell_key"]: history.get(row["cell_key"], []) for row in rows}, sweep.protocol
-    )
-
-
-def standing(race: Race, mode: dict[str, Any]) -> str:
-    """Return why a mode was eliminated: `after round 1: 1.34× the time (1.20–1.50×)`."""
-    if mode["cell_key"] not in race.eliminated:
-        return ""
-    behind = log_difference(
-        *(race.estimates[key] for key in (mode["cell_key"], race.leader))
-    ).interval()
-    value, bounds = figure_texts("speedup", behind.value, behind.low, behind.high)
-    return f"after round {race.eliminated[mode['cell_key']]}: {value} the time ({bounds}×)"
-
-
-def raced(
-    race: Race, base: Mapping[str, Any], mode: Mapping[str, Any], column: str
-) -> dict[str, float | None]:
-    """Return the mode's speedup in `column` with its interval as the race has it: after a single
-    round, too."""
-    ratio, name = (
-        log_difference(*(race.estimates[one["cell_key"]] for one in (base, mode))).interval(),
-        TIMES[column],
-    )
-    return dict(zip((name, *INTERVALS[name]), (ratio.value, ratio.low, ratio.high), strict=True))
-
-
-def with_preparation(race: Race, mode: Mapping[str, Any]) -> LogEstimate:
-    """Return the logarithm of a mode's time per call with its preparation, which only the call
-    makes uncertain."""
-    call, score_ms = race.estimates[mode["cell_key"]], mode["score_ms"]
-    error = None if call.error is None else call.error * mode["call_ms"] / score_ms
-    return LogEstimate(math.log(score_ms), error, call.df)
+def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
+    """Return a mode's speedup and its interval; empty without one."""
+    source, base = candidate.source, advice.base
+    if source.get(name) is None:
+        return "", ""
+    is_marked = candidate.is_marked or (base is not None and base.is_marked)
+    bounds = (source.get(bound) for bound in INTERVALS[name])
+    return figure_texts(name, source[name], *bounds, is_marked and candidate is not base)
 
 
 def seconds(value: float) -> str:
     return "< 1 ms" if value < 0.001 else f"{value:.2g} s"
 
 
-def gains(
-    chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str
-) -> list[str]:
+def gains(advice: Recommendation) -> list[str]:
     """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50×
     in period`, `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
-    base = next((mode for mode in ranked if mode["mode"] == baseline_mode), chosen)
-    text = [f"preparation takes {seconds(chosen['prepare_s'])}"]
-    if base is chosen:
-        return text
+    chosen, base = advice.mode, advice.base
+    costs = [f"preparation takes {seconds(chosen.prepare_s)}"]
+    if base is None or base is chosen:
+        return costs
     ratios = []
-    for name, column in sorted(SPEEDUPS.items(), key=lambda item: item[1] != CALL[metric]):
-        value, low, high = (chosen[each] for each in (name, *INTERVALS[name]))
-        figure, bounds = figure_texts(name, value, low, high)
-        figure = with_mark(figure, chosen["marked"] or base["marked"])
-        if value is not None and not figure.endswith(UNCLEAR):
-            of = (
-                (f" ({bounds}×)" if bounds else "") + f" the speed of {base['mode']}"
-                if not ratios
-                else ""
-            )
-            ratios.append(f"{figure}{of} in {column.removesuffix('_ms')}")
-    if more := (chosen["memory_bytes"] or 0) - (base["memory_bytes"] or 0):
-        amount = METRICS["peak_reserved_bytes"].format(abs(more))
-        direction = "less" if more < 0 else "more"
-        text.append(f"needs {amount} {direction} memory")
-    return [", ".join(ratios), *text]
+    for name, column in SPEEDUPS.items():
+        text, interval = speedup_texts(advice, chosen, name)
+        if not text or text.endswith(UNCLEAR):
+            continue
+        quantity = column.removesuffix("_ms")
+        bounds = f" ({interval}×)" if interval else ""
+        if column == advice.question.column:
+            ratios.insert(0, f"{text}{bounds} the speed of {base.mode} in {quantity}")
+        else:
+            ratios.append(f"{text} in {quantity}")
+    memory, before = (each.source.get("peak_reserved_bytes") or 0 for each in (chosen, base))
+    if memory != before:
+        amount = METRICS["peak_reserved_bytes"].format(abs(memory - before))
+        costs.append(f"needs {amount} {'less' if memory < before else 'more'} memory")
+    return [", ".join(ratios), *costs]
 
 
-def with_mark(text: str, is_marked: bool) -> str:
-    """Return the text of a figure with `~` if it is marked."""
-    return f"~{text}" if is_marked and text and not text.startswith("~") else text
-
-
-def marks_text(chosen: Mapping[str, Any], ranked: Sequence[Mapping[str, Any]]) -> str:
+def doubts(advice: Recommendation) -> str:
     """Return what the host's disturbance makes doubtful about the recommended mode and its
     rivals."""
-    marked = [mode for mode in ranked if mode["marked"]]
+    marked = [candidate for candidate in advice.ranked if candidate.is_marked]
     if not marked:
         return ""
-    again = "measure again when the machine is quiet"
-    if len(marked) == len(ranked):
-        return f"every figure is marked (host disturbed), so nothing is significant: {again}"
-    if chosen["marked"]:
-        return (
-            f"its own figure is marked (host disturbed), and the unmarked modes are slower: {again}"
-        )
-    rivals = ", ".join(f"{mode['mode']} ~{milliseconds(mode['call_ms'])}" for mode in marked)
-    return f"not compared, because the host was disturbed: {rivals}; {again}"
-
-
-def log_call(mode: Mapping[str, Any]) -> LogEstimate:
-    """Return the logarithm of a ranked mode's time per call."""
-    return stored_log_mean(
-        *(mode.get(name) for name in ("call_ms", "low_ms", "high_ms", "trials", "compilations"))
-    )
-
-
-def reasons(
-    ranked: list[dict[str, Any]],
-    close: list[str],
-    args: argparse.Namespace,
-    baseline_mode: str,
-    race: Race | None,
-) -> tuple[Any, ...]:
-    """Return the recommended mode, the reason, and lines on intervals and on calls from which other
-    modes are better. Of modes that tie, it is the one with the shortest preparation; in a race
-    without a tie, the fastest one."""
-    best = ranked[0]
-    ranked = [mode for mode in ranked if mode is best or not mode.get("marked")]
-    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
-    if close:
-        tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
-        is_open = race is not None and not race.is_tie
-        is_once = race is None and best["low_ms"] is None
-        chosen = best if is_open or is_once else min(tied, key=itemgetter("prepare_s"))
-        names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
-        if is_once:
-            return (
-                chosen,
-                (
-                    f"lowest {args.metric}{over} in one round, which gives no intervals:"
-                    f" {names} may be as fast"
-                ),
-            )
-        if is_open:
-            # the race knows neither the preparation nor a limit of memory
-            is_bounded = race.is_over and args.calls is None and args.memory is None
-            bound = (
-                f": at most {100 * (CLOSE - 1):.0f} % higher, with 95 % confidence"
-                if is_bounded
-                else ""
-            )
-            # stricter than a 95 % interval, because several modes and rounds are compared
-            rounds = "one trial each does" if best["trials"] == 1 else f"{best['trials']} rounds do"
-            return chosen, f"lowest {args.metric}{over}, but {rounds} not rule out {names}{bound}"
-        return chosen, f"no significant winner: ties with {names}, and has the shortest preparation"
-    lines, apart = [], ""
-    if race and best["trials"] == 1 and len(ranked) > 1 and not args.calls:
-        least = min(mode["call_ms"] for mode in ranked[1:]) / best["call_ms"]
-        apart = f" in one trial per mode; all others took at least {least:.2f} times as long"
-        lines.append(
-            f"one trial per mode: intervals assume a spread of {100 * PROCESS_SD:g} % between"
-            " processes"
-        )
-    for mode in ranked[1:]:
-        # a mode with longer preparation than the best pays off if each call is significantly faster
-        after = break_even_calls(
-            mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"]
-        )
-        # as the table has it
-        after = mode["break_even"] if best["mode"] == baseline_mode else after
-        is_tied = None not in (mode["high_ms"], best["low_ms"]) and not is_less(
-            *map(log_call, (mode, best))
-        )
-        if after is not None and after > 0 and not is_tied:
-            lines.append(
-                f"{mode['mode']} is faster per call; from {after:,} calls on it beats"
-                f" {best['mode']}"
-            )
-    return best, f"lowest {args.metric}{over}{apart}", *lines
+    if len(marked) == len(advice.ranked):
+        what = "every figure is marked (host disturbed), so nothing is significant"
+    elif advice.mode.is_marked:
+        what = "its own figure is marked (host disturbed), and the unmarked modes are slower"
+    else:
+        names = [f"{mode.mode} ~{milliseconds(mode.call_ms)}" for mode in marked]
+        what = f"not compared, because the host was disturbed: {', '.join(names)}"
+    return f"{what}; {MEASURE_AGAIN}"

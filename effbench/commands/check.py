@@ -34,7 +34,6 @@ from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping import resume
 from effbench.terminal import escape
 
 HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             " reporting; old and new run as duets if both can run here"
         ),
     )
-    parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     most = (
         f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells"
         " stop earlier"
@@ -67,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.confirm and (args.rounds or args.trust_imported):
-        raise UsageError(f"--rounds and {resume.FLAG} need --confirm")
+    if args.rounds and not args.confirm:
+        raise UsageError("--rounds needs --confirm")
     try:
         check = compared_with_baseline(args)
         if args.confirm:
@@ -122,7 +120,6 @@ class Check:
     def again(self) -> str:
         """The command that measures marked cells again."""
         words = ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
-        words += [resume.FLAG] if self.args.trust_imported else []
         return self.command([*words, *given(self.args)])
 
 
@@ -149,12 +146,9 @@ def confirmed(check: Check, args: argparse.Namespace) -> Confirmation:
     from effbench.comparison.confirm import confirm  # slow to import
 
     words = ["check", "--baseline", args.baseline, "--sweep", check.sweep.id, "--confirm"]
-    words += [resume.FLAG] if args.trust_imported else []
     most = args.rounds or MOST_PAIRS
     quiet = args.format != "table" and not args.out
-    return confirm(
-        check.compared, check.before, check.sweep, args.db, words, most, quiet, args.trust_imported
-    )
+    return confirm(check.compared, check.before, check.sweep, args.db, words, most, quiet)
 
 
 def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]:

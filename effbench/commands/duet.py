@@ -25,7 +25,6 @@ from effbench.terminal import escape
 if TYPE_CHECKING:
     from effbench.launcher.cells import Job
     from effbench.sweeping.plan import CellRun
-    from effbench.sweeping.pool import Pools
     from effbench.sweeping.run import Outcome
 
 HELP = (
@@ -149,7 +148,7 @@ class Duet:
         from effbench.launcher.cells import prepare
         from effbench.sweeping.duets import StoppingRule, allows_duet
         from effbench.sweeping.progress import Progress
-        from effbench.sweeping.run import Command, run_sweep
+        from effbench.sweeping.run import Command, open_sweep
 
         first, second = (self.jobs(side) for side in self.sides)
         if len(first) != len(second):
@@ -161,10 +160,9 @@ class Duet:
         command = Command(
             self.argv, [], progress=progress, duet_rule=StoppingRule(floors, needs_both=True)
         )
-        settings, asked, planned = prepare([*first, *second], command)
-
-        def plan(pools: Pools) -> Sequence[CellRun | None]:
-            runs = planned(pools)
+        matrix = prepare([*first, *second], command)
+        with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+            runs = matrix.plan(sweep.pools, command)
             self.pairs = paired(runs[: len(first)], runs[len(first) :])
             for pair in self.pairs:
                 for one in pair:
@@ -174,9 +172,7 @@ class Duet:
                     "training, requests and streams: both sides run one after the other, not in"
                     " turn"
                 )
-            return [pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs]
-
-        return run_sweep(settings, asked, plan, command)
+            return sweep.run([pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs])
 
     def jobs(self, side: Sequence[str]) -> list[Job]:
         """Return the composed jobs of a side. Raises EffbenchError."""

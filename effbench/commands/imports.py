@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     decisions = "also import baselines and acknowledgements of these sweeps; existing ones are kept"
     parser.add_argument("--baselines", action="store_true", help=decisions)
     parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
+    join = (
+        "join the imported sweeps, each of another host with the same GPU, into one sweep NAME with"
+        " intervals over hosts; by default the newest sweep of each source"
+    )
+    parser.add_argument("--join", metavar="NAME", help=join)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
     outcomes: Counter[str] = Counter()
     errors = []
+    arrived = []
+    references = args.sweep or (["last"] if args.join is not None else [])
     for path in args.sources:
         try:
             if path != "-" and connect.is_same(path, args.db):
@@ -46,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
                 raise StoreError(f"{name} is the target itself; give another database with --db")
             with connect.existing(f"{path}: no such file"), opened(path) as source:
                 # an unknown sweep must fail before the database is created
-                ids = source.sweep_ids(args.sweep)
+                ids = source.sweep_ids(references)
+                arrived += ids
                 with Store.open(args.db, mode="write", bulk=True) as store:
                     for arrival in copy(
                         source, store, ids, baselines=args.baselines, samples=not args.no_samples
@@ -63,7 +71,20 @@ def run(args: argparse.Namespace) -> int:
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
     database = connect.describe(connect.parse_url(args.db))
     print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
+    if args.join is not None:
+        join(args.db, arrived, args.join)
     return 0
+
+
+def join(db: str, sweep_ids: list[str], name: str) -> None:
+    with Store.open(db, mode="write") as store:
+        joined = store.join(sweep_ids, name)
+    what = "joined" if joined.is_changed else "already there"
+    hosts = f"{len(joined.hosts)} hosts ({', '.join(joined.hosts)})"
+    counts = f"{count(joined.cells, 'cell')}, {count(joined.trials, 'trial')}"
+    print(one_line(f"{joined.id} {joined.name}: {what}, {hosts}, {counts}"))
+    if joined.omitted:
+        print(f"  omitted: {count(joined.omitted, 'cell')} that only some of the sweeps planned")
 
 
 def show(arrival: Arrival) -> None:

@@ -6,11 +6,12 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import product
 from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
-from effbench.experiments.definition import Experiment, find, load_all
+from effbench.experiments.definition import Experiment, Pivot, find, load_all
 from effbench.experiments.judge import Judgement
 from effbench.printable import describe
 from effbench.report.claims import TONES, pivot_table, value_text
@@ -20,7 +21,7 @@ from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
 
 if TYPE_CHECKING:
-    from effbench.experiments.run import Run
+    from effbench.experiments.run import Machine, Run
 
 HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
 
@@ -50,14 +51,25 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.words if "=" not in word]
     overrides = [word for word in args.words if "=" in word]
     console = terminal()
-    if not names:
-        if overrides or args.fresh or args.stored:
-            raise UsageError(
-                "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
-            )
-        list_experiments(console, load_all())
+    if names:
+        reproduce(args, find(names), overrides, console)
         return 0
-    chosen = find(names)
+    if overrides or args.fresh or args.stored:
+        raise UsageError(
+            "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
+        )
+    list_experiments(console, load_all())
+    return 0
+
+
+def reproduce(
+    args: argparse.Namespace,
+    experiments: Sequence[Experiment],
+    overrides: Sequence[str],
+    console: Console,
+) -> None:
+    """Run the experiments on this machine, or with --stored judge the results of every machine.
+    Raises UsageError if a claim or an experiment has a mistake, after the others have run."""
     from effbench.experiments.run import Machine, Run
     from effbench.launcher.overrides import key_of, value_of
     from effbench.sweeping.client import ForkServer
@@ -73,48 +85,42 @@ def run(args: argparse.Namespace) -> int:
                 machines = [Machine.stored(server, row) for row in store.environments()]
         else:
             machines = [Machine.here(server, settings.get("device", "auto"))]
-        for experiment, machine in [
-            (experiment, machine) for experiment in chosen for machine in machines
-        ]:
-            is_unique = [other.name for other in machines].count(machine.name) == 1
-            name = (
-                machine.name
-                if is_unique
-                else f"{machine.name}, environment {machine.environment_id}"
-            )
-            on = f" (on {name})" if args.stored else ""
-            console.print_line(
-                f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}"
-            )
+        for experiment, machine in product(experiments, machines):
+            title = experiment.question
+            if args.stored:
+                title += f" (on {name_of(machine, machines)})"
+            console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(title)}")
             try:
                 done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()
             except UsageError as error:  # the other experiments can still run
-                if len(chosen) == 1:
+                if len(experiments) == 1:
                     raise
                 console.print_line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             if done.interrupted:
                 raise KeyboardInterrupt
-            if done.missing:
-                console.print_line(escape(f"not judged: {done.missing}"), "dim")
-                continue
             show(console, done)
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
-    if len(chosen) > 1:
-        console.print_line(
-            escape(", ".join(f"{number} {text}" for text, number in counts.most_common()))
-        )
+    if len(experiments) > 1:
+        texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
+        console.print_line(escape(", ".join(texts)))
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
     if args.stored and not counts:
-        how = (
-            "repeat the overrides of the measurement, such as protocol=quick, or omit --stored to"
-            " measure"
+        raise NothingFoundError(
+            f"no complete results of these experiments in {db}; repeat the overrides of the"
+            " measurement, such as protocol=quick, or omit --stored to measure"
         )
-        raise NothingFoundError(f"no complete results of these experiments in {db}; {how}")
-    return 0
+
+
+def name_of(machine: Machine, machines: Sequence[Machine]) -> str:
+    """Return the name of a machine, with its environment if another one has the same name."""
+    names = [other.name for other in machines]
+    if names.count(machine.name) == 1:
+        return machine.name
+    return f"{machine.name}, environment {machine.environment_id}"
 
 
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
@@ -129,12 +135,12 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
             item.name,
             item.question,
             ", ".join(claim.id for claim in item.claims),
-            f"{item.gpu_seconds:.0f}",
+            f"{item.gpu_seconds or 0:.0f}",
         )
         for item in experiments
     ]
     console.print_table(Table.of(columns, rows))
-    minutes = sum(item.gpu_seconds for item in experiments) / 60
+    minutes = sum(item.gpu_seconds or 0 for item in experiments) / 60
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
     )
@@ -142,24 +148,32 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
 
 def show(console: Console, done: Run) -> None:
     """Print the tables, the verdicts, and the sweeps that the rows come from."""
-    for table in () if done.quiet else done.experiment.tables:
-        rows = done.input(table.sweep)
-        if rows.empty:  # its sweeps do not apply to this machine
-            continue
-        try:
-            pivoted = pivot_table(table, rows)
-        except Exception as error:  # the user's function may raise anything
-            done.mistakes.append(
-                f"{done.experiment.path}: table {table.title!r}: {describe(error)}"
-            )
-            continue
-        console.print_line(escape(table.title), "italic")
-        console.print_table(pivoted)
+    if done.missing:
+        console.print_line(escape(f"not judged: {done.missing}"), "dim")
+        return
+    if not done.quiet:
+        for pivot in done.experiment.tables:
+            show_table(console, done, pivot)
     for judgement in done.judgements:
         show_verdict(console, judgement)
-    if sweeps := sorted({row["sweep_id"] for row in done.rows_of("rows")}):
-        kept = f"; {done.reused} rows reused (--fresh measures them again)" if done.reused else ""
-        console.print_line(escape(f"sweeps: {', '.join(sweeps)}{kept}"), "dim")
+    sweeps = sorted({row["sweep_id"] for row in done.rows_of("rows")})
+    if sweeps:
+        reused = f"; {done.reused} rows reused (--fresh measures them again)" if done.reused else ""
+        console.print_line(escape(f"sweeps: {', '.join(sweeps)}{reused}"), "dim")
+
+
+def show_table(console: Console, done: Run, pivot: Pivot) -> None:
+    rows = done.frame(pivot.sweep)
+    if rows.empty:  # its sweeps do not apply to this machine
+        return
+    try:
+        table = pivot_table(pivot, rows, done.frame(pivot.sweep, with_marks=True))
+    except Exception as error:  # the user's function may raise anything
+        path = done.experiment.path
+        done.mistakes.append(f"{path}: table {pivot.title!r}: {describe(error)}")
+        return
+    console.print_line(escape(pivot.title), "italic")
+    console.print_table(table)
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
@@ -172,11 +186,10 @@ def show_verdict(console: Console, judgement: Judgement) -> None:
         f"[bold]{escape(claim.id)}[/] {statement}: [{style}]{judgement.verdict}[/]{escape(figure)}"
         f" · {escape(judgement.reason)}"
     )
+    holds = {True: "holds", False: "does not hold", None: "open"}
     for part in judgement.parts:
         if part.label and part.value is not None:
-            holds = {True: "holds", False: "does not hold", None: "open"}[part.holds.holds]
-            console.print_line(
-                escape(f"    {part.label}: {value_text(part.value, claim.unit)}, {holds}"), "dim"
-            )
+            text = f"{value_text(part.value, claim.unit)}, {holds[part.outcome.holds]}"
+            console.print_line(escape(f"    {part.label}: {text}"), "dim")
     for name, value in judgement.also.items():
         console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")

@@ -258,7 +258,6 @@ def end_of_sweep(outcome: Outcome) -> int:
             sweep.id,
             outcome.db,
             db,
-            store.is_own(sweep.id),
             outcome.shard,
         )
     if rows:

@@ -21,7 +21,11 @@ from effbench.comparison.verdicts import (
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
-from effbench.stats.intervals import LogEstimate, mean_of_estimates
+from effbench.stats.intervals import (
+    LogEstimate,
+    mean_of_estimates,
+    mean_of_related_estimates,
+)
 from effbench.stats.significance import noise_threshold
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
@@ -281,7 +285,9 @@ def finish(
         change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted
     ]
     hardware = pairs[0].about["hardware"]
-    modes = mode_changes(changes, limits)
+    is_joined = any("joined" in side.host for side in (old, new))
+    mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
+    modes = mode_changes(changes, limits, mean_of)
     compared = Compared(
         old, new, hardware, sides.differences(old, new, across), changes, modes, limits, interleaved
     )
@@ -353,9 +359,13 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
     return chosen[0], chosen[1]
 
 
-def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
+def mode_changes(
+    changes: Sequence[Change],
+    limits: Limits,
+    mean_of: Callable[[Sequence[LogEstimate]], LogEstimate] = mean_of_estimates,
+) -> list[ModeChange]:
     """Return a change for each phase and mode in latency and period, if these are compared and a
-    cell has figures on both sides."""
+    cell has figures on both sides. `mean_of`: averages over cells."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
     groups = grouped(changes, lambda change: (change.about["phase"], change.about["mode"]))
     order = mode_order((mode, mode) for _, mode in groups)
@@ -372,7 +382,7 @@ def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
                 means = [
                     LogEstimate(math.log(row.ratio), row.test.error, row.test.df) for row in rated
                 ]
-                mean = mean_of_estimates(means).interval()
+                mean = mean_of(means).interval()
                 found.append(
                     ModeChange(
                         phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,8 +39,8 @@ from effbench.sweeping import resume
 from effbench.sweeping.devices import slots_of
 from effbench.sweeping.duets import StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Settings, is_of_duet
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.plan import CellRun, Settings, is_of_duet, recorded_settings
+from effbench.sweeping.pool import Pools, gpus_of
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -74,7 +73,6 @@ def confirm(
     command: Sequence[str],
     rounds: int = MOST_PAIRS,
     quiet: bool = False,
-    trust_imported: bool = False,
 ) -> Confirmation:
     """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in
     `compared`, and add a note.
@@ -87,8 +85,7 @@ def confirm(
     if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
     count.
 
-    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ
-    in their cells.
+    Raises UsageError if the sides differ in their cells.
     """
     flagged = [change for change in compared.changes if is_flagged(change)]
     done = Confirmation()
@@ -97,10 +94,6 @@ def confirm(
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
-        name, foreign = (
-            store.name,
-            {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)},
-        )
         seconds = seconds_of_trials(store, [before.id, after.id], cells)
     if len(cells) < len(keys):
         raise UsageError(
@@ -129,7 +122,7 @@ def confirm(
     why = "the re-run was interrupted"
     rerun = None
     try:
-        rerun = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
+        rerun = run_again(compared, before, after, cells, run)
         done.sweep_id = rerun.outcome.sweep_id
     # before the re-run began, or a second one: the first verdicts are still reported
     except KeyboardInterrupt:
@@ -170,6 +163,7 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
         "eliminate": None,
         "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
     }
+    recorded = recorded_settings(after)
     return Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -177,7 +171,8 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
         protocol={**after.protocol, "rounds": rounds, "enough_interval": 0.01, **more},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
-        **limits_of_trials(after),
+        timeout_s=recorded.timeout_s,
+        isolation=recorded.isolation,
     )
 
 
@@ -203,16 +198,15 @@ def duets_in(store: Store, sweep_id: str, old_id: str | None, new_id: str) -> se
 
 
 def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
-    gpus = max((pool.gpus for pool in pools.values()), key=len)
-    return len(slots_of(gpus, cells, settings.executor))
+    return len(slots_of(gpus_of(pools), cells, settings.executor))
 
 
 def plan_text(
     cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int
 ) -> str:
     """Return how many rounds the cells run again, and how long that takes."""
-    most, compilations = settings.protocol["rounds"], settings.protocol["compilations"]
-    are_duets = sides > 1 and settings.protocol.get("duet", True) and all(map(allows_duet, cells))
+    most, compilations = settings.protocol.rounds, settings.protocol.compilations
+    are_duets = sides > 1 and settings.protocol.duet and all(map(allows_duet, cells))
     least, what = (LEAST_DUETS, "duets") if are_duets else (LEAST_PAIRS, "rounds")
     text = f"{least} to {most} {what}" if most > least else f"{most} {what}"
     if are_duets:
@@ -266,39 +260,23 @@ def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
         raise UsageError(f"the software is not that of the sweep ({changed})")
 
 
-def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
-    """Return the sweep's `timeout_s` and `isolation`, if its command set them."""
-    found: dict[str, Any] = {}
-    for word in sweep.overrides:
-        if match := re.fullmatch(
-            r"timeout_s=(\d+(?:\.\d+)?(?:e\d+)?)|isolation=(fork|spawn)", word
-        ):
-            found |= {"timeout_s": float(match[1])} if match[1] else {"isolation": match[2]}
-    return found
-
-
 def run_again(
     compared: Compared,
     before: SweepInfo,
     after: SweepInfo,
     cells: Sequence[Cell],
     run: Callable[..., Outcome],
-    foreign: Collection[str],
-    trust_imported: bool,
-    name: str,
 ) -> Rerun:
-    """Run the cells on the new side and, if possible, alternating on the baseline's side.
-    `foreign`: sweeps of the database `name` that run nothing without `trust_imported`."""
-    for sweep in (before, after):
-        if sweep.id in foreign and trust_imported:
-            resume.announce(sweep, cells)
-    if after.id in foreign and not trust_imported:
-        raise UsageError(resume.refusal(after, name))
+    """Run the cells on the new side and, if possible, alternating on the baseline's side."""
+    refusal = resume.refusal(after)
+    if refusal:
+        raise UsageError(refusal)
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     here = current(new_facts, after.id, cells, after.started_at)
     try:
-        if before.id in foreign and not trust_imported:
-            raise UsageError(resume.refusal(before, name))
+        refusal = resume.refusal(before)
+        if refusal:
+            raise UsageError(refusal)
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
             return Rerun(run(cells, there, here), here, there)

@@ -59,7 +59,7 @@ OTHER_KINDS = ("new", "dead", "flapping", "drifting")
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """Return the columns of `result` that are needed to judge these metrics."""
     figures = [name for metric in metrics for name in (metric, *INTERVALS.get(metric, ()))]
-    return ["trials", "compilations", "marked", "disturbance", *figures]
+    return ["trials", "compilations", "hosts", "marked", "disturbance", *figures]
 
 
 def history(
@@ -152,7 +152,7 @@ def _error(row: Any, name: str) -> float:
     known = [*(getattr(row, bound) for bound in INTERVALS.get(name, ())), row.trials]
     if len(known) < 3 or not all(map(is_number, known)):
         return math.nan
-    error = stored_log_mean(1.0, *known, row.compilations).error
+    error = stored_log_mean(1.0, *known, row.compilations, hosts=row.hosts).error
     return math.nan if error is None else error
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from effbench.cell import Cell
 from effbench.store.store import Store
-from effbench.sweeping.forecast import by_kind
+from effbench.sweeping.durations import COLD, WARM
+from effbench.sweeping.forecast import known_durations
 from effbench.sweeping.plan import PlannedTrial
 from effbench.sweeping.progress import Progress
 
@@ -24,13 +25,13 @@ def seconds_of_trials(
     whether they compiled with an empty cache. A kind without trials has the duration of the other
     one; unknown cells are omitted."""
     environments = {row["id"] for sweep_id in sweep_ids for row in store.environments_of(sweep_id)}
-    medians = by_kind(store.durations([*sweep_ids], sorted(environments)))
+    durations = known_durations(store.durations([*sweep_ids], sorted(environments)))
     seconds: dict[tuple[str, bool], float] = {}
     for cell in cells:
         for is_cold in (True, False):
-            for kind in (is_cold, not is_cold):
-                if ((cell.key,), kind) in medians:
-                    seconds[cell.key, is_cold] = medians[(cell.key,), kind]
+            for cache in (COLD, WARM) if is_cold else (WARM, COLD):
+                if ((cell.key,), cache) in durations.seconds:
+                    seconds[cell.key, is_cold] = durations.median((cell.key,), cache)
                     break
     return seconds
 

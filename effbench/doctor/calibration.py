@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import effbench
@@ -62,7 +63,7 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
 
 
 def measure_noise(
-    db: str, answer: dict[str, Any], quick: bool, quiet: bool, host: Any = None
+    db: str, answer: dict[str, Any], quick: bool, quiet: bool, host: Mapping[str, Any]
 ) -> list[Finding]:
     """Run the calibration sweeps, store the noise with the facts of HOST; return findings about
     trials not `ok`.
@@ -73,31 +74,36 @@ def measure_noise(
     """
     gpus = answer["gpus"]
     rounds = LEAST_TRIALS if quick else ROUNDS
-    # one compilation: noise is what remains between processes
-    protocol = ["protocol=standard", f"protocol.rounds={rounds}", "protocol.compilations=1"]
-    shared = ["sweep.name=calibration", *protocol, f"db={quoted(db)}"]  # a URL may hold `=` and `,`
-    cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-    swept = []
+    # one compilation: noise is what remains between processes; a URL may hold `=` and `,`
+    settings = [
+        "protocol=standard",
+        f"protocol.rounds={rounds}",
+        "protocol.compilations=1",
+        "sweep.name=calibration",
+        f"db={quoted(db)}",
+        *(QUICK if quick else ()),
+    ]
+    cells: dict[str, list[CellNoise]] = {kind: [] for kind in KINDS}
     for kind, overrides in ON_GPU if gpus else ON_CPU:
-        sweep = effbench.sweep([*overrides, *shared, *(QUICK if quick else ())], quiet=quiet)
+        sweep = effbench.sweep([*overrides, *settings], quiet=quiet)
         if sweep.state != "completed":
             raise KeyboardInterrupt
+        metric, _ = KINDS[kind]
         with Store.open(db, mode="read") as store:
-            swept.append((kind, sweep.id, store.planned(sweep.id), store.trials(sweep.id)))
-    names = cell_names(cell for _, _, planned, _ in swept for cell in planned)
-    for kind, sweep_id, planned, trials in swept:
+            planned, trials = store.planned(sweep.id), store.trials(sweep.id)
+        names = cell_names(planned)
         cells[kind] += [
-            cell_noise(cell, names[cell.key], trials, KINDS[kind][0], sweep_id) for cell in planned
+            cell_noise(cell, names[cell.key], trials, metric, sweep.id) for cell in planned
         ]
-    sweep_ids = [sweep_id for _, sweep_id, _, _ in swept]
+    every = [cell for members in cells.values() for cell in members]
     noise = {
         "protocol": "quick" if quick else "standard",
         "trials": STANDARD_TRIALS,
         "rounds": rounds,
         "device": "cuda" if gpus else "cpu",
-        "sweep_id": sweep_ids[0],
-        "sweep_ids": sweep_ids,
-        **(host or {}),
+        "sweep_id": every[0].sweep_id,
+        "sweep_ids": list(dict.fromkeys(cell.sweep_id for cell in every)),
+        **host,
         **{kind: kind_noise(members) for kind, members in cells.items()},
     }
     if any(noise[kind] for kind in KINDS):
@@ -105,69 +111,79 @@ def measure_noise(
         uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
         with Store.open(db, mode="write") as store:
             store.add_calibration(Environment(**answer["environment"]).id, uuid, noise=noise)
-    return [finding for members in cells.values() for cell in members for finding in failed(cell)]
+    findings = map(finding_about, every)
+    return [finding for finding in findings if finding is not None]
+
+
+@dataclass(frozen=True)
+class CellNoise:
+    """The noise of one cell, as it is stored.
+
+    `trials`: number of `ok` trials that are not marked. `sd`: standard deviation of the logarithms
+    of their medians of `metric`; None with fewer than LEAST_TRIALS. `reason`: of the last other
+    trial.
+    """
+
+    cell: str
+    metric: str
+    sweep_id: str
+    statuses: Mapping[str, int]
+    trials: int
+    median_ms: float | None
+    sd: float | None
+    reason: str | None
 
 
 def cell_noise(
-    cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: str, sweep_id: str
-) -> dict[str, Any]:
-    """Return the noise of one cell, as it is stored. `trials`: rows of the sweep in the order they
-    were recorded.
-
-    `sd`: standard deviation of the logarithms of its trials' medians of `metric`; None with fewer
-    than LEAST_TRIALS `ok` trials that are not marked. `reason`: of the last other trial.
-    """
-    # the last attempt of each round
-    last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}
-    ends = [MARKED if row["disturbance"] else str(row["status"]) for row in last.values()]
-    reasons = [row["disturbance"] or row["reason"] for row in last.values()]
-    ok = [
-        row[metric]
-        for row, end in zip(last.values(), ends, strict=True)
-        if end == Status.OK and row[metric] is not None
-    ]
-    is_known = len(ok) >= LEAST_TRIALS
-    return {
-        "cell": name,
-        "metric": metric,
-        "sweep_id": sweep_id,
-        "statuses": dict(Counter(ends)),
-        "trials": len(ok),
-        "median_ms": geometric_mean(ok).value if is_known else None,
-        "sd": statistics.stdev(map(math.log, ok)) if is_known else None,
-        "reason": next((reason for reason in reversed(reasons) if reason), None),
-    }
+    cell: Cell, name: str, trials: Sequence[Mapping[str, Any]], metric: str, sweep_id: str
+) -> CellNoise:
+    """Return the noise of one cell. `trials`: rows of the sweep in the order they were recorded."""
+    last_attempts = {row["round"]: row for row in trials if row["cell_key"] == cell.key}
+    statuses: Counter[str] = Counter()
+    values, reason = [], None
+    for row in last_attempts.values():
+        status = MARKED if row["disturbance"] else str(row["status"])
+        statuses[status] += 1
+        reason = row["disturbance"] or row["reason"] or reason
+        if status == Status.OK and row[metric] is not None:
+            values.append(row[metric])
+    is_known = len(values) >= LEAST_TRIALS
+    return CellNoise(
+        cell=name,
+        metric=metric,
+        sweep_id=sweep_id,
+        statuses=dict(statuses),
+        trials=len(values),
+        median_ms=geometric_mean(values).value if is_known else None,
+        sd=statistics.stdev(map(math.log, values)) if is_known else None,
+        reason=reason,
+    )
 
 
-def kind_noise(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def kind_noise(cells: Sequence[CellNoise]) -> dict[str, Any] | None:
     """Return the noise of the noisiest cell, as a bound for the others."""
-    sd = max((cell["sd"] for cell in cells if cell["sd"] is not None), default=None)
-    if sd is None:
+    known = [cell.sd for cell in cells if cell.sd is not None]
+    if not known:
         return None
     return {
-        "sd": sd,
-        "smallest_slowdown": smallest_slowdown(sd, STANDARD_TRIALS),
-        "cells": list(cells),
+        "sd": max(known),
+        "smallest_slowdown": smallest_slowdown(max(known), STANDARD_TRIALS),
+        "cells": [asdict(cell) for cell in cells],
     }
 
 
-def failed(cell: dict[str, Any]) -> Iterator[Finding]:
-    """Yield a finding about trials that are not `ok`."""
-    others = [
-        f"{number} {status}" for status, number in cell["statuses"].items() if status != Status.OK
-    ]
-    if not others and cell["sd"] is not None:
-        return
-    what = (
-        f"calibration cell {cell['cell']}:"
-        f" {', '.join(others) or 'too few trials'} ({cell['reason']})"
-    )
-    level, effect = (
-        (problem, "is unknown")
-        if cell["sd"] is None
-        else (warning, f"rests on {cell['trials']} trials")
-    )
-    yield level(what, f"its noise {effect}", f"effbench ls --failures --sweep {cell['sweep_id']}")
+def finding_about(cell: CellNoise) -> Finding | None:
+    """Return a finding about trials that are not `ok`; None without any."""
+    others = [f"{number} {status}" for status, number in cell.statuses.items()]
+    others = [text for text in others if not text.endswith(f" {Status.OK}")]
+    if not others and cell.sd is not None:
+        return None
+    trials = ", ".join(others) or "too few trials"
+    what = f"calibration cell {cell.cell}: {trials} ({cell.reason})"
+    fix = f"effbench ls --failures --sweep {cell.sweep_id}"
+    if cell.sd is None:
+        return problem(what, "its noise is unknown", fix)
+    return warning(what, f"its noise rests on {cell.trials} trials", fix)
 
 
 # --- what is known ---
@@ -178,7 +194,7 @@ def load(machine: Machine) -> dict[str, Any] | None:
     database."""
     try:
         with Store.open(machine.db, mode="read") as store:
-            return store.calibration(Environment(**machine.answer["environment"]).id)
+            return store.calibration(Environment(**machine.probed["environment"]).id)
     except StoreError:  # `checks.database` reports it
         return None
 
@@ -186,44 +202,35 @@ def load(machine: Machine) -> dict[str, Any] | None:
 def stored(machine: Machine) -> Iterator[Finding]:
     """Yield findings about the calibration of this environment."""
     known = load(machine) or {}
-    if noise := known.get("noise"):
-        slowdowns = {
-            name: noise[kind]["smallest_slowdown"]
-            for kind, (_, name) in KINDS.items()
-            if noise[kind]
-        }
-        parts = [
-            f"{significant(100 * least, 2)} % in {name} cells" for name, least in slowdowns.items()
-        ]
+    noise, rates = known.get("noise"), known.get("ceilings")
+    if noise:
+        slowdowns = []
+        for kind, (_, name) in KINDS.items():
+            if noise[kind]:
+                least = significant(100 * noise[kind]["smallest_slowdown"], 2)
+                slowdowns.append(f"{least} % in {name} cells")
         what = (
             f"a standard sweep ({STANDARD_TRIALS} trials per cell) can show slowdowns from"
-            f" {', '.join(parts)}"
+            f" {', '.join(slowdowns)}"
         )
-        yield (
-            good(what)
-            if noise["protocol"] == "standard"
-            else note(f"{what} (quick run)", "rough figures", HOW)
-        )
+        is_quick = noise["protocol"] != "standard"
+        yield note(f"{what} (quick run)", "rough figures", HOW) if is_quick else good(what)
     else:
-        yield note(
-            "not calibrated", "the smallest slowdown that a sweep can show here is unknown", HOW
-        )
-    if rates := known.get("ceilings"):
+        effect = "the smallest slowdown that a sweep can show here is unknown"
+        yield note("not calibrated", effect, HOW)
+    if rates:
         yield good(f"ceilings: {ceilings_text(rates)}")
 
 
-def ceilings_text(rates: dict[str, Any]) -> str:
+def ceilings_text(rates: Mapping[str, Any]) -> str:
     """Return the ceilings as text: `copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs, a
     graph replay 6.2 µs`."""
-    speeds = [("copies", rates.get("copy_bytes_per_s"), "TB/s")]
-    speeds += [
-        (dtype, speed, "TFLOP/s") for dtype, speed in (rates.get("flops_per_s") or {}).items()
-    ]
-    times = [("a launch", rates.get("launch_ms")), ("a graph replay", rates.get("graph_replay_ms"))]
-    parts = [
-        f"{name} {significant(speed / 1e12, 3)} {unit}"
-        for name, speed, unit in speeds
-        if speed is not None
-    ]
-    parts += [f"{name} {significant(1000 * ms, 2)} µs" for name, ms in times if ms is not None]
+    speeds = {"copies": rates.get("copy_bytes_per_s"), **(rates.get("flops_per_s") or {})}
+    times = {"a launch": rates.get("launch_ms"), "a graph replay": rates.get("graph_replay_ms")}
+    parts = []
+    for name, speed in speeds.items():
+        if speed is not None:
+            unit = "TB/s" if name == "copies" else "TFLOP/s"
+            parts.append(f"{name} {significant(speed / 1e12, 3)} {unit}")
+    parts += [f"{name} {significant(1000 * ms, 2)} µs" for name, ms in times.items() if ms]
     return ", ".join(parts)

@@ -1,38 +1,28 @@
-"""Run all checks of the doctor, and define those of software, CPU, memory and storage."""
+"""Run all checks of the doctor, and define those of software, CPU and storage."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from effbench.doctor import calibration, gpu
-from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
+from effbench.doctor.finding import Finding, Machine, good, problem, warning
 from effbench.errors import ConfigError, SchemaError, StoreError, WorkerError
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.metrics import format_bytes
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.run import cache_folder, make_cache_folder
+from effbench.sweeping.compile_caches import cache_folder, make_cache_folder
 
 PROBE_TIMEOUT_S = 120.0
 #: Tests the C++ compiler.
 SAMPLE = CheckRequest("effbench.worker.check.compile_sample", device="cpu")
-#: Package of the extra `models` -> a target of effbench that imports it, and the models that need
-#: it.
-EXTRA = {
-    "torchvision": (
-        "effbench.models.vision.torchvision_model",
-        "resnet18, resnet50, mobilenetv3, vit-b and model=torchvision",
-    ),
-    "timm": ("effbench.models.timm_networks.network", "model=timm"),
-    "transformers": ("effbench.models.bert.Bert", "bert-base and model=transformers"),
-}
 #: Variables that disturb measurements -> their effect, unless the value is in OFF.
 SPOILS = {
     "CUDA_LAUNCH_BLOCKING": (
@@ -54,42 +44,26 @@ SPOILS = {
 }
 OFF = ("", "0", "false", "no", "off")
 MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
-LEAST_AVAILABLE = 4 * 2**30  # a process with torch, CUDA and a compiler's helpers
 LEAST_FREE = 2 * 2**30
+
+Check = Callable[[Machine], Iterator[Finding]]
 
 
 def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
     """Return the findings of all checks, and the machine with the probe's answer (None if no worker
     starts)."""
-    request = ProbeRequest(modules={target: [] for target, _ in EXTRA.values()})
     findings = []
     try:
-        machine = replace(machine, answer=server.call("probe", request.to_json(), PROBE_TIMEOUT_S))
-        if has_cpp_compiler(machine):
-            machine = replace(machine, compiler_error=try_compiler(server))
+        answer = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
+        machine = replace(machine, answer=answer, compiler_error=try_compiler(server))
     except WorkerError as error:
-        findings = [
-            problem(
-                str(error),
-                "nothing can be measured",
-                "python -c 'import torch' shows why",
-                "software",
-            )
-        ]
+        fix = "python -c 'import torch' shows why"
+        findings = [problem(str(error), "nothing can be measured", fix, "software")]
     for area, checks in CHECKS.items():
         if machine.answer or area not in NEED_WORKER:
-            findings += [
-                replace(finding, area=area) for check in checks for finding in check(machine)
-            ]
+            found = (finding for check in checks for finding in check(machine))
+            findings += [replace(finding, area=area) for finding in found]
     return findings, machine
-
-
-def has_cpp_compiler(machine: Machine) -> bool:
-    """Return whether the C++ compiler that Inductor uses exists."""
-    cxx = machine.environ.get("CXX", "g++")  # Inductor tries no other
-    if cxx == "g++":
-        return bool(machine.answer["details"]["compilers"]["g++"])
-    return shutil.which(cxx) is not None
 
 
 def try_compiler(server: ForkServer) -> str | None:
@@ -104,68 +78,37 @@ def try_compiler(server: ForkServer) -> str | None:
             outcome = server.call("check", request.to_json(), PROBE_TIMEOUT_S)
         except WorkerError as error:
             return str(error)
-    return outcome.get("reason")  # None if it is ok
+    reason: str | None = outcome.get("reason")  # None if it is ok
+    return reason
 
 
-def packages(machine: Machine) -> Iterator[Finding]:
-    environment, installed = machine.answer["environment"], machine.answer["details"]["packages"]
-    torch, cuda, triton = (
-        environment[f"{name}_version"] or "none" for name in ("torch", "cuda", "triton")
-    )
+# --- software ---
+
+
+def versions(machine: Machine) -> Iterator[Finding]:
+    environment = machine.probed["environment"]
+    names = ("torch", "cuda", "triton")
+    torch, cuda, triton = (environment[f"{name}_version"] or "none" for name in names)
     yield good(f"torch {torch}, CUDA {cuda}, Triton {triton}, Python {environment['python']}")
-    for package, (target, models) in EXTRA.items():
-        errors = [
-            error
-            for error in machine.answer["errors"]
-            if target in error or error.startswith(f"{package} ")
-        ]
-        if package not in installed:
-            yield note(
-                f"{package} is not installed",
-                f"{models} cannot be built",
-                'pip install "effbench[models]"',
-            )
-        elif errors:
-            reason = errors[0].removeprefix(f"_target_={target}: ")
-            yield warning(
-                f"{package} {installed[package]} does not load with torch {torch}: {reason}",
-                f"{models} cannot be built",
-                f"install the release of {package} that matches this torch, from the same package"
-                " index as torch",
-            )
-    for text in machine.answer["notes"]:
-        yield note(
-            text,
-            "models that detect objects cannot be built",
-            "install torchvision from the index of torch",
-        )
 
 
 def compilers(machine: Machine) -> Iterator[Finding]:
-    installed, environ = machine.answer["details"]["compilers"], machine.environ
-    cxx = environ.get("CXX", "g++")
-    has_c = installed["gcc"] or installed["clang"] or shutil.which(environ.get("CC", ""))
-    has_cpp = has_cpp_compiler(machine)
-    effect = "torch.compile modes are unsupported on the "
-    if not has_cpp:
-        fix = "apt-get install g++" if cxx == "g++" else "unset CXX, or set it to a compiler"
-        yield warning(f"no C++ compiler ({cxx})", effect + "CPU", fix)
-    if machine.answer["gpus"] and not has_c:
-        yield warning("no C compiler", effect + "GPU", "apt-get install gcc")
-    if machine.answer["gpus"] and not machine.answer["environment"]["triton_version"]:
-        yield warning("no Triton", effect + "GPU", "pip install triton")
+    """Yield what prevents torch.compile on the CPU and the GPU."""
     if machine.compiler_error:
-        fix = (
-            "effbench model=tiny mode=default, then effbench ls --failures --traceback, shows the"
-            " command"
-        )
         yield warning(
-            f"the C++ compiler fails: {machine.compiler_error}",
+            f"the C++ compiler does not work: {machine.compiler_error}",
             "torch.compile modes fail on the CPU",
-            fix,
+            "install g++, or set CXX to a compiler that works",
         )
-    elif has_c and has_cpp:
-        yield good(f"compilers: {', '.join(name for name, exists in installed.items() if exists)}")
+    if not machine.probed["gpus"]:
+        return
+    effect = "torch.compile modes are unsupported on the GPU"
+    installed = machine.probed["details"]["compilers"]
+    has_c = installed["gcc"] or installed["clang"] or shutil.which(machine.environ.get("CC", ""))
+    if not has_c:
+        yield warning("no C compiler", effect, "apt-get install gcc")
+    if not machine.probed["environment"]["triton_version"]:
+        yield warning("no Triton", effect, "pip install triton")
 
 
 def variables(machine: Machine) -> Iterator[Finding]:
@@ -179,48 +122,34 @@ def variables(machine: Machine) -> Iterator[Finding]:
 # --- the host ---
 
 
-def numbers(text: str) -> dict[str, int]:
-    """Return name -> number of the lines such as `MemFree:  22821632 kB` or `nr_throttled 3`."""
-    lines = [line.replace(":", " ").split() for line in text.splitlines()]
-    return {words[0]: int(words[1]) for words in lines if len(words) >= 2 and words[1].isdigit()}
-
-
-def cgroups(machine: Machine) -> list[Path]:
-    """Return the folders of this process's control groups (version 2), outermost first."""
+def quota(machine: Machine) -> float | None:
+    """Return the number of cores that the control groups (version 2) allow; None without a
+    limit."""
     mount = machine.root / "sys/fs/cgroup"
     lines = machine.text("proc/self/cgroup").splitlines()
     group = mount / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
-    # a container may see only its own group, mounted as the root
-    return [
-        folder
-        for folder in (*reversed(group.parents), group)
-        if folder.is_relative_to(mount) and folder.is_dir()
-    ]
-
-
-def quota(machine: Machine) -> float | None:
-    """Return the number of cores that the control groups allow; None without a limit."""
-    limits = (machine.text(group / "cpu.max").partition(" ") for group in cgroups(machine))
-    return min(
-        (int(allowed) / int(period) for allowed, _, period in limits if allowed.isdigit()),
-        default=None,
-    )
+    limits = []
+    for folder in (group, *group.parents):  # a container may see only its own group, as the root
+        allowed, _, period = machine.text(folder / "cpu.max").partition(" ")
+        if folder.is_relative_to(mount) and allowed.isdigit():
+            limits.append(int(allowed) / int(period))
+    return min(limits, default=None)
 
 
 def load(machine: Machine) -> Iterator[Finding]:
-    usable = len(os.sched_getaffinity(0))
-    allowed = min(usable, quota(machine) or usable)
-    now = float((machine.text("proc/loadavg") or "0").split()[0])
-    what = f"CPU load {now:.1f} (mean of one minute) on {allowed:g} usable cores"
-    if now > MOST_LOAD * allowed:
-        yield warning(
-            what, "launch-bound cells are slower and noisier", "wait until other work has ended"
-        )
+    """Yield the load of the cores that this process may use, and a limit of their time."""
+    cores = len(os.sched_getaffinity(0))
+    allowed = min(cores, quota(machine) or cores)
+    busy = float((machine.text("proc/loadavg") or "0").split()[0])
+    what = f"CPU load {busy:.1f} (mean of one minute) on {allowed:g} usable cores"
+    if busy > MOST_LOAD * allowed:
+        effect = "launch-bound cells are slower and noisier"
+        yield warning(what, effect, "wait until other work has ended")
     else:
         yield good(what)
-    if allowed < usable:
+    if allowed < cores:
         yield warning(
-            f"CPU quota of {allowed:g} out of {usable} cores (cgroup)",
+            f"CPU quota of {allowed:g} out of {cores} cores (cgroup)",
             "torch starts a thread per core, and all threads stop for about 0.1 s when the quota is"
             " used up",
             "raise the quota, assign whole cores (--cpuset-cpus), or sweep with"
@@ -229,37 +158,15 @@ def load(machine: Machine) -> Iterator[Finding]:
 
 
 def governor(machine: Machine) -> Iterator[Finding]:
-    cpus = (
-        f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
-        for cpu in os.sched_getaffinity(0)
-    )
-    others = {name for cpu in cpus if (name := machine.text(cpu))} - {"performance"}
+    folder = "sys/devices/system/cpu"
+    files = [f"cpu{cpu}/cpufreq/scaling_governor" for cpu in os.sched_getaffinity(0)]
+    others = {machine.text(f"{folder}/{file}") for file in files} - {"", "performance"}
     if others:
         yield warning(
             f"CPU frequency governor {', '.join(sorted(others))}",
             "launch-bound cells vary with the CPU's clock",
             "as administrator: cpupower frequency-set -g performance",
         )
-
-
-def memory(machine: Machine) -> Iterator[Finding]:
-    """Yield the available memory: the host's, or what a control group leaves if that is less."""
-    available = numbers(machine.text("proc/meminfo")).get("MemAvailable")
-    left = [] if available is None else [available * 1024]
-    for group in cgroups(machine):
-        limit, used = machine.text(group / "memory.max"), machine.text(group / "memory.current")
-        if limit.isdigit() and used.isdigit():
-            cached = numbers(machine.text(group / "memory.stat")).get("inactive_file", 0)
-            left.append(int(limit) - int(used) + cached)
-    if left and min(left) < LEAST_AVAILABLE:
-        effect = "trials may end as oom (host memory ran out), or wait for swap"
-        yield warning(
-            f"{format_bytes(min(left))} of memory available",
-            effect,
-            "end other processes that use memory",
-        )
-    elif left:
-        yield good(f"{format_bytes(min(left))} of memory available")
 
 
 # --- storage ---
@@ -272,23 +179,25 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
         if file := sqlite_file(machine.db):
             folders.append(("the database", file.parent, "db="))
     for what, folder, setting in folders:
-        existing = next(
-            path
-            for path in (folder.absolute(), *folder.absolute().parents)
-            if os.access(path, os.F_OK)
+        yield room_in(what, folder, setting)
+
+
+def room_in(what: str, folder: Path, setting: str) -> Finding:
+    """Return a finding about the free space of a folder, which the first sweep may create."""
+    parents = (folder.absolute(), *folder.absolute().parents)
+    existing = next(path for path in parents if os.access(path, os.F_OK))
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        return problem(
+            f"{existing} is not a writable folder for {what}",
+            "no sweep can run",
+            f"make it writable, or choose another folder with {setting}",
         )
-        free = shutil.disk_usage(existing).free
-        room = f"{format_bytes(free)} free for {what} ({folder})"
-        if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            fix = f"make it writable, or choose another folder with {setting}"
-            yield problem(
-                f"{existing} is not a writable folder for {what}", "no sweep can run", fix
-            )
-        elif free < LEAST_FREE:
-            fix = f"delete compile caches of old sweeps, or choose another folder with {setting}"
-            yield warning(room, "a sweep may run out of disk space", fix)
-        else:
-            yield good(room)
+    free = shutil.disk_usage(existing).free
+    room = f"{format_bytes(free)} free for {what} ({folder})"
+    if free >= LEAST_FREE:
+        return good(room)
+    fix = f"delete compile caches of old sweeps, or choose another folder with {setting}"
+    return warning(room, "a sweep may run out of disk space", fix)
 
 
 def database(machine: Machine) -> Iterator[Finding]:
@@ -300,23 +209,19 @@ def database(machine: Machine) -> Iterator[Finding]:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
         what, _, fix = str(error).partition("\n")
-        fix = fix or ("" if isinstance(error, SchemaError) else "choose another database with --db")
+        if not isinstance(error, SchemaError):
+            fix = fix or "choose another database with --db"
         yield problem(what, "sweeps cannot be read or recorded there", fix)
         return
     if file is not None and not os.access(file, os.W_OK):
-        yield problem(
-            f"{file} is read-only",
-            "no sweep can be recorded in it",
-            "make it writable, or use another --db",
-        )
+        fix = "make it writable, or use another --db"
+        yield problem(f"{file} is read-only", "no sweep can be recorded in it", fix)
 
 
-#: Area -> checks; a check takes the Machine and yields findings.
-CHECKS = {
-    "software": (packages, compilers, variables),
-    "GPU": (gpu.visible, gpu.driver, gpu.whole, gpu.processes, gpu.clocks, gpu.power),
+CHECKS: dict[str, tuple[Check, ...]] = {
+    "software": (versions, compilers, variables),
+    "GPU": (gpu.visible, gpu.nvml, gpu.partition, gpu.processes, gpu.clocks, gpu.power),
     "CPU": (load, governor),
-    "memory": (memory,),
     "storage": (disk_space, database),
     "calibration": (calibration.stored,),
 }

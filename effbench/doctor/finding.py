@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from effbench.measure.telemetry import Gpu, Nvml
+from effbench.measure.gpu import Gpu, Nvml
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ class Machine:
     root: Path = Path("/")
     compiler_error: str | None = None
 
+    @property
+    def probed(self) -> dict[str, Any]:
+        """The probe's answer, for checks that run only with it."""
+        assert self.answer is not None
+        return self.answer
+
     @cached_property
     def nvml(self) -> Nvml:
         return Nvml()
@@ -53,15 +59,12 @@ class Machine:
     @cached_property
     def gpus(self) -> list[Gpu]:
         """The GPUs that torch uses and NVML knows, named by torch's index."""
-        handles = [
-            (gpu["index"], self.nvml.handle(gpu["uuid"]))
-            for gpu in (self.answer or {}).get("gpus", ())
-        ]
-        return [
-            Gpu(self.nvml, handle, f"GPU {index}")
-            for index, handle in handles
-            if handle is not None
-        ]
+        gpus = []
+        for gpu in self.probed["gpus"]:
+            handle = self.nvml.handle(gpu["uuid"])
+            if handle is not None:
+                gpus.append(Gpu(self.nvml, handle, f"GPU {gpu['index']}"))
+        return gpus
 
     def text(self, path: str | Path) -> str:
         """Return the text of a file below `root` without its last newline; empty if it cannot be

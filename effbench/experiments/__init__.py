@@ -6,22 +6,9 @@ of a shipped model can name a class in one of them.
 
 from pathlib import Path
 
-from effbench.experiments.definition import Claim, Found, Pivot
-from effbench.experiments.figures import (
-    all_of,
-    any_of,
-    between,
-    exp,
-    figures,
-    geomean,
-    highest,
-    log,
-    lowest,
-    mean,
-    median,
-    only,
-)
-from effbench.experiments.frames import relative, where
+from effbench.experiments.definition import Answer, Claim, Pivot
+from effbench.experiments.figures import fraction, geomean, highest, interval, lowest, mean
+from effbench.experiments.frames import ratio, where
 
 # in a wheel; in a checkout they are in the repository's top folder
 _shipped = Path(__file__).parent / "shipped"
@@ -30,21 +17,15 @@ __path__.append(str(FOLDER))
 
 __all__ = [
     "FOLDER",
+    "Answer",
     "Claim",
-    "Found",
     "Pivot",
-    "all_of",
-    "any_of",
-    "between",
-    "exp",
-    "figures",
+    "fraction",
     "geomean",
     "highest",
-    "log",
+    "interval",
     "lowest",
     "mean",
-    "median",
-    "only",
-    "relative",
+    "ratio",
     "where",
 ]

@@ -7,14 +7,15 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from effbench.errors import ConfigError, nearest
-from effbench.printable import describe
+from effbench.errors import ConfigError, suggest
+from effbench.printable import describe, one_line
 
 #: Columns that may split a claim (`each`), besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
@@ -22,13 +23,12 @@ AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
 #: Start of the settings that cells hold only as arguments of their module, such as model.arch.
 OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
-_NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The result of a claim's function. `holds`: a condition, or statement -> condition for several
-    statements.
+class Answer:
+    """The answer of a claim's function. `holds`: a comparison of a figure, a bool, or None (not
+    measured); for several statements, a mapping of their texts.
 
     `value`: the figure to show. `also`: text -> further figures, which do not affect the verdict.
     """
@@ -43,9 +43,9 @@ class Claim:
     """A published statement; used as a decorator, it takes the function that judges it.
 
     The function's parameters name its inputs: `rows` (of all sweeps), a sweep (its rows), or a
-    check (its facts). It returns a Found. `each`: columns; each combination of their values is
-    judged separately. `needs`: cuda, if the claim is only about CUDA. `not_measurable`: why no
-    measurement can decide it. `published`: the published figures.
+    check (its facts). It returns an Answer, or only what it `holds`. `each`: columns; each
+    combination of their values is judged separately. `needs`: cuda, if the claim is only about
+    CUDA. `not_measurable`: why no measurement can decide it. `published`: the published figures.
     """
 
     id: str
@@ -55,9 +55,9 @@ class Claim:
     needs: str | None = None
     published: str | None = None
     not_measurable: str | None = None
-    function: Callable[..., Found] | None = None
+    function: Callable[..., Any] | None = None
 
-    def __call__(self, function: Callable[..., Found]) -> Claim:
+    def __call__(self, function: Callable[..., Any]) -> Claim:
         return replace(self, function=function)
 
     @property
@@ -92,7 +92,7 @@ class Experiment:
     name: str
     question: str
     path: Path
-    gpu_seconds: float
+    gpu_seconds: float | None
     sweeps: Mapping[str, Sequence[str]]
     claims: Sequence[Claim]
     checks: Sequence[str] = ()
@@ -103,17 +103,14 @@ class Experiment:
         """Column -> path of each parameter that the sweeps set: `width` for
         `model.module.width=16,32`. A name that several have, or that is a column of the view,
         remains whole: `mode.mode`."""
-        words = [word.partition("=")[0] for words in self.sweeps.values() for word in words]
-        keys = dict.fromkeys(
-            OF_NETWORK.sub("model.module.", word) for word in words if word.startswith(SWEPT)
-        )
-        names = [key.rpartition(".")[2] for key in keys]
-        is_free = {name: names.count(name) == 1 and name not in AXES for name in names}
-        return {name if is_free[name] else key: key for name, key in zip(names, keys, strict=True)}
+        words = [word for words in self.sweeps.values() for word in words if word.startswith(SWEPT)]
+        settings = [OF_NETWORK.sub("model.module.", word.partition("=")[0]) for word in words]
+        names = {path: path.rpartition(".")[2] for path in settings}
+        counts = Counter([*AXES, *names.values()])
+        return {name if counts[name] == 1 else path: path for path, name in names.items()}
 
-    def require(self, allowed: Any, text: str) -> None:
-        if not allowed:
-            raise ConfigError(f"{self.path}: {text}")
+
+# --- find ---
 
 
 def load_all() -> list[Experiment]:
@@ -135,10 +132,9 @@ def find(words: Sequence[str]) -> list[Experiment]:
     for word in words:
         paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
         if paths is None:
-            near = f"nearest: {nearest(word, known)}; " if nearest(word, known) else ""
             raise ConfigError(
-                f"no experiment {word!r}; {near}`effbench reproduce` lists them, or give a Python"
-                " file"
+                f"no experiment {word!r}{suggest(word, known)}; `effbench reproduce` lists them, or"
+                " give a Python file"
             )
         chosen |= dict.fromkeys(paths)
     return [load(path) for path in chosen]
@@ -146,99 +142,34 @@ def find(words: Sequence[str]) -> list[Experiment]:
 
 def outline(path: Path) -> Experiment:
     """Return an experiment's question, constants and claims (without their functions), without
-    running its file and so without importing torch. Raises ConfigError that names the file and the
-    fault."""
+    running its file and so without importing torch. Raises ConfigError."""
+    values: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
+    claims = []
+    node: ast.AST | None = None
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                if node.targets[0].id in values:
+                    values[node.targets[0].id] = ast.literal_eval(node.value)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
+                settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+                claims.append(Claim(*map(ast.literal_eval, node.args), **settings))
+    # unreadable, no Python, no literal, no argument of Claim, or nested too deep
+    except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        line = f", line {node.lineno}" if isinstance(node, ast.stmt | ast.expr) else ""
         raise ConfigError(
-            f"cannot read the experiment {path}: {error.strerror or error}"
+            f"cannot read the experiment {path}{line}: {one_line(error)} (constants and arguments"
+            " of Claim must be literals)"
         ) from error
-    except SyntaxError as error:
-        raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from error
-    # no UTF-8, null bytes, or nested too deep
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"{path} is not Python: {error}") from error
-    constants: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
-    claims = []
-    for statement in tree.body:
-        value = getattr(statement, "value", None)
-        if (
-            isinstance(statement, ast.Assign)
-            and getattr(statement.targets[0], "id", None) in constants
-        ):
-            constants[statement.targets[0].id] = literal(path, value)
-        for call in (value, *getattr(statement, "decorator_list", ())):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "Claim":
-                claims.append(claim_of(path, call))
-    seconds, needs, sweeps = constants.values()
-    question = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
-    claims = [replace(claim, needs=claim.needs or needs) for claim in claims]
-    experiment = Experiment(path.stem.replace("_", "-"), question, path, seconds, sweeps, claims)
-    check_outline(experiment)
-    return experiment
-
-
-def literal(path: Path, node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        reason = (
-            "constants and the arguments of Claim(…) are read without running the file; write a"
-            " literal"
-        )
-        raise ConfigError(f"{path}, line {node.lineno}: {reason}") from error
-
-
-def claim_of(path: Path, call: ast.Call) -> Claim:
-    positional = [literal(path, node) for node in call.args]
-    named = {str(keyword.arg): literal(path, keyword.value) for keyword in call.keywords}
-    try:
-        return Claim(*positional, **named)
-    except TypeError as error:
-        raise ConfigError(
-            f"{path}, line {call.lineno}: {str(error).replace('Claim.__init__()', 'Claim()')}"
-        ) from error
-
-
-def check_outline(experiment: Experiment) -> None:
-    """Raise ConfigError if a part is missing or invalid."""
-    require, seconds, sweeps = experiment.require, experiment.gpu_seconds, experiment.sweeps
-    is_name = _NAME.fullmatch(experiment.path.stem) and experiment.name != "all"
-    require(is_name, "name the file with letters, digits, - and _, and not `all`")
-    require(
-        experiment.question,
-        "the question is missing: write it as the first paragraph of the file's docstring",
+    return Experiment(
+        name=path.stem.replace("_", "-"),
+        question=" ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()),
+        path=path,
+        gpu_seconds=values["GPU_SECONDS"],
+        sweeps=values["SWEEPS"],
+        claims=[replace(claim, needs=claim.needs or values["NEEDS"]) for claim in claims],
     )
-    is_number = type(seconds) in (int, float) and 0 <= seconds < float("inf")
-    require(is_number, f"GPU_SECONDS: expected a number of seconds, got {seconds!r}")
-    require(isinstance(sweeps, Mapping), f"SWEEPS: expected name -> overrides, got {sweeps!r}")
-    for name, words in sweeps.items():
-        is_list = (
-            isinstance(words, list | tuple)
-            and words
-            and all(isinstance(w, str) and "=" in w for w in words)
-        )
-        require(
-            is_list, f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']"
-        )
-        require(str(name).isidentifier() and name != "rows", f"sweep {name!r}: choose another name")
-    ids = [claim.id for claim in experiment.claims]
-    known = (*AXES, *experiment.swept)
-    for claim in experiment.claims:
-        where = f"claim {claim.id}"
-        is_text = all(isinstance(text, str) and text for text in (claim.id, claim.text))
-        require(is_text, f"{where}: id and text must be non-empty strings")
-        require(ids.count(claim.id) == 1, f"{where} is defined twice; change one id")
-        require(
-            claim.needs in (None, "cuda"),
-            f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}",
-        )
-        is_known = isinstance(claim.each, str | list | tuple) and set(claim.axes) <= set(known)
-        require(
-            is_known,
-            f"{where}: each: expected columns among {', '.join(known)}, got {claim.each!r}",
-        )
 
 
 def load(path: Path) -> Experiment:
@@ -250,56 +181,57 @@ def load(path: Path) -> Experiment:
     experiment = replace(
         listed,
         claims=[replace(claim, function=functions.get(claim.id)) for claim in listed.claims],
-        checks=[
-            name
-            for name, value in values.items()
-            if inspect.isfunction(value) and hasattr(value, "needs")
-        ],
+        checks=[name for name, value in values.items() if is_check(value)],
         tables=values.get("TABLES", ()),
     )
-    require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
-    unlisted = functions.keys() - {claim.id for claim in listed.claims}
-    require(not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}")
-    require(
-        not set(sweeps) & set(checks),
-        f"a sweep and a check have the same name; rename one of {', '.join(sweeps)}",
-    )
-    for table in experiment.tables:
-        require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")
-        require(
-            table.sweep in ("rows", *sweeps), f"table {table.title!r}: no sweep {table.sweep!r}"
-        )
-    known = [*(("rows", *sweeps) if sweeps else ()), *checks]
-    for claim in experiment.claims:
-        where = f"claim {claim.id}"
-        is_one = (claim.function is None) != (claim.not_measurable is None)
-        require(is_one, f"{where} needs either a function that judges it or not_measurable")
-        is_known = claim.function is None or (claim.inputs and set(claim.inputs) <= set(known))
-        require(
-            is_known,
-            f"{where}: its function takes {', '.join(claim.inputs)}; expected some of"
-            f" {', '.join(known)}",
-        )
-        frames = [name for name in claim.inputs if name not in checks]
-        require(
-            not claim.axes or len(frames) == 1,
-            f"{where}: each splits the rows of one sweep, not {len(frames)}",
-        )
+    for fault in faults(experiment):
+        raise ConfigError(f"{path}: {fault}")
     return experiment
+
+
+def is_check(value: Any) -> bool:
+    return inspect.isfunction(value) and hasattr(value, "needs")
 
 
 def execute(path: Path) -> ModuleType:
     """Run a file as a module, which may import its neighbours; return it. Raises ConfigError if it
     fails."""
-    name = f"effbench_experiment_{path.stem}"
-    if (parent := str(path.resolve().parent)) not in sys.path:
+    name, parent = f"effbench_experiment_{path.stem}", str(path.resolve().parent)
+    if parent not in sys.path:
         sys.path.append(parent)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the file may raise anything
         raise ConfigError(f"{path}: running it raised {describe(error)}") from error
     return module
+
+
+# --- mistakes ---
+
+
+def faults(experiment: Experiment) -> Iterator[str]:
+    """Yield what is wrong in an experiment."""
+    sweeps = experiment.sweeps
+    if not isinstance(sweeps, dict) or not all(
+        isinstance(words, list) for words in sweeps.values()
+    ):
+        yield f"SWEEPS: expected name -> list of overrides, got {sweeps!r}"
+        return
+    columns, known = (*AXES, *experiment.swept), ["rows", *sweeps, *experiment.checks]
+    counts = Counter(claim.id for claim in experiment.claims)
+    for claim in experiment.claims:
+        label, inputs = f"claim {claim.id}", set(claim.inputs)
+        if counts[claim.id] > 1:
+            yield f"{label} is defined twice; change one id"
+        if (claim.function is None) == (claim.not_measurable is None):
+            yield f"{label} needs either a function at the top level of the file or not_measurable"
+        if claim.function and not (inputs and inputs <= set(known)):
+            text = ", ".join(claim.inputs)
+            yield f"{label}: its function takes {text}; expected some of {', '.join(known)}"
+        if not set(claim.axes) <= set(columns):
+            yield f"{label}: each: expected columns among {', '.join(columns)}, got {claim.each!r}"
+        if claim.axes and len(inputs - set(experiment.checks)) != 1:
+            yield f"{label}: each splits the rows of one sweep; take exactly one"

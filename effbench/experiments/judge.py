@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status
-from effbench.experiments.definition import Claim, Found
+from effbench.experiments.definition import Answer, Claim
+from effbench.experiments.facts import Facts
 from effbench.experiments.figures import (
+    NO_VALUE,
     OPEN,
     ClaimError,
-    Facts,
     Figure,
-    Missing,
-    Truth,
+    NotMeasuredError,
+    Outcome,
     as_figure,
-    no_figure,
-    truth,
+    gaps_of,
 )
-from effbench.experiments.frames import DISTURBANCE, shown, split
-from effbench.metrics import is_missing
+from effbench.experiments.frames import split
 from effbench.printable import describe, listed, one_line
 from effbench.store.decisions import ClaimVerdict
-
-#: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
-MARKED = "marked"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all),
-    and the figure."""
+    """The outcome of a part of the matrix, or of a statement of the claim (`label`; empty for all),
+    and the figure to show."""
 
     label: str
-    holds: Truth
+    outcome: Outcome
     value: Figure | None = None
 
 
@@ -47,153 +44,145 @@ class Judgement:
     verdict: ClaimVerdict
     reason: str
     value: Figure | None = None
-    parts: tuple[Part, ...] = ()
+    parts: Sequence[Part] = ()
     also: Mapping[str, Any] = field(default_factory=dict)
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by the inputs of its function: name -> DataFrame of rows, Facts, or Missing.
-    Raises ClaimError if the function fails or uses something that does not exist."""
+    """Judge a claim by the inputs of its function: name -> DataFrame of rows, or Facts. Raises
+    ClaimError if the function fails or uses something that does not exist."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {
-        name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)
-    }
-    inputs = {
-        **inputs,
-        **{name: Missing("no row was measured") for name in frames if frames[name].empty},
-    }
-    frames = {name: frame for name, frame in frames.items() if not frame.empty}
-    missing = [value.why for value in inputs.values() if isinstance(value, Missing)]
-    if len(missing) == len(inputs):
-        return Judgement(claim, without_measurement(missing), missing[0])
-    no_figure.clear()
-    overall, parts = call(claim, inputs, frames)
-    rows = [row for frame in frames.values() for _, row in frame.iterrows()]
-    failed = [row for row in rows if row.name in no_figure and status_of(row) != Status.OK]
-    others = [row for row in rows if row["mode"] != "eager"] or rows
-    if failed and all(row["status"] == Status.UNSUPPORTED for row in others):
-        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, str(others[0]["reason"]))
-    left_out = text_of_failed(failed, frames)
-    if all(part.holds.missing for part in parts):
-        reason = parts[0].holds.why if parts else "no part of the matrix was measured"
-        verdict = without_measurement([*missing, *map(status_of, failed)] or [reason])
-        return Judgement(claim, verdict, reason + left_out)
-    verdict = verdict_of([part.holds.holds for part in parts])
-    reason = reason_of(verdict, parts) + left_out
-    return Judgement(claim, verdict, reason, value_of(overall), tuple(parts), overall.also)
-
-
-def call(
-    claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]
-) -> tuple[Found, list[Part]]:
-    """Return the result of the claim's function over all rows, and the parts. A part of the matrix
-    without measurements is omitted; a statement without measurements stays open."""
-    try:
-        overall = found_by(claim, inputs)
-    except ClaimError:
-        if not claim.axes:
-            raise
-        overall = Found(None)  # for example only() finds one row in each part, but several in all
-    if not claim.axes or not frames:
-        return overall, parts_of(overall, "")
+    frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts)}
+    absences = [value.absence for value in inputs.values() if isinstance(value, Facts)]
+    if any(frame.empty for frame in frames.values()):
+        return unmeasured(claim, "no row was measured")
+    if not frames and all(absences):
+        return unmeasured(claim, absences[0])
+    if not claim.axes:
+        answer = call(claim, inputs)
+        return judge_parts(claim, answer, parts_of(answer, ""))
+    answer, parts = Answer(None), []
+    with suppress(ClaimError):  # interval() finds one row in each part, but several in all
+        answer = call(claim, inputs)
     ((name, frame),) = frames.items()
-    parts = []
     for label, rows in split(frame, claim.axes):
-        parts += parts_of(found_by(claim, {**inputs, name: rows}), label)
-    return overall, parts
+        parts += parts_of(call(claim, {**inputs, name: rows}), label)
+    return judge_parts(claim, answer, parts)
 
 
-def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
-    assert claim.function is not None
-    try:
-        result = claim.function(**inputs)
-    except ClaimError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's function may raise anything
-        raise ClaimError(f"its function raised {describe(error)}") from error
-    if not isinstance(result, Found):
-        raise ClaimError(
-            f"its function returned {type(result).__name__}, not Found(holds, value, also)"
-        )
-    if not isinstance(result.also, Mapping):
-        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
-    return result
+def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
+    """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
+    without measurements stays open."""
+    figures = [part.outcome.figure for part in parts]
+    gaps = gaps_of(figure for figure in figures if figure is not None)
+    left_out = ""
+    if gaps:
+        names = listed([f"{gap.name} {gap.status}" for gap in gaps], 3)
+        left_out = f"; left out: {names} ({one_line(gaps[0].reason)})"
+    measured = [part for part in parts if part.outcome.is_measured]
+    if not measured:
+        if gaps and all(gap.status == Status.UNSUPPORTED for gap in gaps):
+            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, one_line(gaps[0].reason))
+        why = parts[0].outcome.why if parts else "no part of the matrix was measured"
+        return unmeasured(claim, why + left_out)
+    if claim.axes:
+        parts = measured
+    verdict = verdict_of([part.outcome.holds for part in parts])
+    reason = reason_of(verdict, parts) + left_out
+    return Judgement(claim, verdict, reason, value_of(answer), parts, answer.also)
 
 
-def parts_of(found: Found, label: str) -> list[Part]:
-    if isinstance(found.holds, Mapping):
-        return [
-            Part(f"{name}: {label}" if label else name, truth(holds))
-            for name, holds in found.holds.items()
-        ]
-    holds, value = truth(found.holds), value_of(found)
-    if holds.holds is not None and value is not None and math.isnan(value.value):
-        holds = Missing("its figure was not measured")  # `nan > 1` is false, but decides nothing
-    return [] if label and holds.missing else [Part(label, holds, value)]
+def unmeasured(claim: Claim, reason: str) -> Judgement:
+    is_unsupported = reason.startswith(Status.UNSUPPORTED)
+    verdict = ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
+    return Judgement(claim, verdict, reason)
 
 
-def value_of(found: Found) -> Figure | None:
-    return (
-        None if found.value is None or isinstance(found.value, Missing) else as_figure(found.value)
-    )
-
-
-def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:
-    if True in conditions and False in conditions:
+def verdict_of(outcomes: Sequence[bool | None]) -> ClaimVerdict:
+    if True in outcomes and False in outcomes:
         return ClaimVerdict.DEPENDS
-    if None in conditions:
+    if None in outcomes:
         return ClaimVerdict.UNDECIDED
-    return ClaimVerdict.CONFIRMED if True in conditions else ClaimVerdict.REFUTED
-
-
-def without_measurement(reasons: Sequence[str]) -> ClaimVerdict:
-    is_unsupported = all(reason.startswith(Status.UNSUPPORTED) for reason in reasons)
-    return ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
+    return ClaimVerdict.CONFIRMED if True in outcomes else ClaimVerdict.REFUTED
 
 
 def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     """Return where the claim holds and where it does not."""
     if len(parts) == 1 and not parts[0].label:
         texts = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
-        return texts.get(verdict, parts[0].holds.why)
+        return texts.get(verdict, parts[0].outcome.why)
     groups = {
-        "holds for": [part for part in parts if part.holds.holds is True],
-        "not for": [part for part in parts if part.holds.holds is False],
-        "open for": [part for part in parts if part.holds.holds is None and not part.holds.missing],
-        "not measured for": [part for part in parts if part.holds.missing],
+        "holds for": [part for part in parts if part.outcome.holds is True],
+        "not for": [part for part in parts if part.outcome.holds is False],
+        "open for": [part for part in parts if part.outcome.is_open],
+        "not measured for": [part for part in parts if not part.outcome.is_measured],
     }
-    texts, between = [], " · " if any(", " in part.label for part in parts) else ", "
+    separator = " · " if any(", " in part.label for part in parts) else ", "
+    texts = []
     for title, group in groups.items():
         if group:
-            why = group[0].holds.why
+            why = group[0].outcome.why
             because = "" if why in ("", OPEN) else f" ({why})"
-            texts.append(f"{title} {listed([part.label for part in group], 6, between)}{because}")
+            labels = listed([part.label for part in group], 6, separator)
+            texts.append(f"{title} {labels}{because}")
     return "; ".join(texts)
 
 
-def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
-    """Return the names of the failed rows, with their swept parameters, and the reason of the first
-    one."""
-    if not failed:
-        return ""
-    swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
-    names = []
-    for row in failed:
-        settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
-        names.append(
-            " ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, status_of(row)])
-        )
-    first = failed[0]
-    reason = first[DISTURBANCE] if status_of(first) == MARKED else first["reason"]
-    return f"; left out: {listed(names, 3)} ({' '.join(str(reason).split())})"
+# --- what the claim's function answers ---
 
 
-def status_of(row: Any) -> str:
-    """Return the status of a row, or `marked` if it is ok, but a disturbed host makes its figures
-    decide nothing."""
-    is_disturbed = row["status"] == Status.OK and not is_missing(row.get(DISTURBANCE))
-    return MARKED if is_disturbed else str(row["status"])
+def call(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
+    assert claim.function is not None
+    try:
+        result = claim.function(**inputs)
+    except NotMeasuredError as error:
+        return Answer(Outcome(None, str(error)))
+    except ClaimError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's function may raise anything
+        raise ClaimError(f"its function raised {describe(error)}") from error
+    if not isinstance(result, Answer):
+        outcome = outcome_of(result)
+        return Answer(outcome, outcome.figure)
+    if not isinstance(result.also, Mapping):
+        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
+    return result
+
+
+def parts_of(answer: Answer, label: str) -> list[Part]:
+    if isinstance(answer.holds, Mapping):
+        texts = {text: f"{text}: {label}" if label else text for text in answer.holds}
+        return [Part(texts[text], outcome_of(holds)) for text, holds in answer.holds.items()]
+    outcome, value = outcome_of(answer.holds), value_of(answer)
+    if value is None and answer.value is not None and outcome.holds is not None:
+        # a comparison with NaN is false, but decides nothing
+        outcome = Outcome(None, "its figure was not measured")
+    return [Part(label, outcome, value)]
+
+
+def outcome_of(value: Any) -> Outcome:
+    """Return a comparison, a bool or None (not measured) as an outcome. Raises ClaimError."""
+    if isinstance(value, Outcome):
+        return value
+    if isinstance(value, Figure) and value.is_missing:
+        return Outcome(None, value.why, value)
+    if value is None:
+        return Outcome(None, NO_VALUE)
+    if type(value).__name__ in ("bool", "bool_"):  # bool_ is NumPy's
+        return Outcome(bool(value))
+    raise ClaimError(
+        "expected a comparison such as figure.above(1), a bool or None, got"
+        f" {one_line(repr(value), 80)}"
+    )
+
+
+def value_of(answer: Answer) -> Figure | None:
+    value = as_figure(answer.value)
+    return None if value.is_missing else value
+
+
+# --- JSON ---
 
 
 def bounds(value: Figure | None) -> dict[str, float]:
@@ -201,21 +190,13 @@ def bounds(value: Figure | None) -> dict[str, float]:
 
 
 def as_json(value: Any) -> Any:
-    """Return figures, conditions and facts for JSON; an infinite bound becomes None."""
+    """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        return (
-            None
-            if isinstance(value, Missing)
-            else as_json(value.value if value.is_exact else bounds(value))
-        )
-    if isinstance(value, Truth):
-        return value.holds
-    if hasattr(value, "tolist"):  # NumPy and pandas
-        return as_json(value.tolist())
+        return as_json(value.value if value.is_exact or value.is_missing else bounds(value))
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

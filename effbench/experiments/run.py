@@ -9,16 +9,17 @@ measured again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell, Environment, Status
 from effbench.config import Config, quoted
 from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
-from effbench.experiments.figures import ClaimError, Facts, Missing
+from effbench.experiments.facts import facts_of, no_facts
+from effbench.experiments.figures import ClaimError
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
 from effbench.launcher import cells as plan
@@ -33,6 +34,9 @@ from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe, run_checks
 from effbench.sweeping.run import Command
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
 #: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
@@ -57,13 +61,8 @@ class Machine:
     @classmethod
     def here(cls, server: ForkServer, device: str) -> Machine:
         answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
-        return cls(
-            server,
-            Environment(**answer["environment"]).id,
-            "this machine",
-            bool(answer["gpus"]),
-            answer,
-        )
+        environment = Environment(**answer["environment"])
+        return cls(server, environment.id, "this machine", bool(answer["gpus"]), answer)
 
     @classmethod
     def stored(cls, server: ForkServer, row: Mapping[str, Any]) -> Machine:
@@ -93,22 +92,21 @@ class Run:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
-    missing: str | None = None
+    missing: str = ""
     mistakes: list[str] = field(default_factory=list)
 
     @property
     def on_cpu(self) -> bool:
-        return not self.machine.has_cuda or any(
-            word.split("=") == ["device", "cpu"] for word in self.overrides
-        )
+        return not self.machine.has_cuda or "device=cpu" in self.overrides
 
     def is_asked(self, name: str) -> bool:
         """Return whether a sweep or a check is needed: without a GPU not if only claims about CUDA
         use it. A sweep that no claim uses is needed, because it may have tables."""
-        names = {name, "rows"} if name in self.experiment.sweeps else {name}
+        is_sweep = name in self.experiment.sweeps
+        names = {name, "rows"} if is_sweep else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
         return any(not (self.on_cpu and claim.needs) for claim in claims) or (
-            not claims and "rows" in names
+            is_sweep and not claims
         )
 
     def execute(self) -> Run:
@@ -119,105 +117,101 @@ class Run:
         get a status.
         """
         check_settings(self.overrides)
-        self.gather()
+        for name in filter(self.is_asked, self.experiment.sweeps):
+            if not (self.interrupted or self.missing):
+                words = command_of(self.experiment, name, self.overrides, self.db)
+                quiet = self.quiet or not self.machine.probed
+                collect = partial(self.collect_rows, name)
+                hydra_sweep(words, quiet, conductor=collect, server=self.machine.server)
+        if not (self.interrupted or self.missing):
+            self.collect_facts()
         if self.interrupted or self.missing:
             return self
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
+        verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
         with Store.open(self.db, mode="write") as store:
             if probed := self.machine.probed:
                 store.add_environment(Environment(**probed["environment"]), probed["details"])
-            store.add_verdicts(
-                self.machine.environment_id, [*map(self.verdict_row, self.judgements)]
-            )
+            store.add_verdicts(self.machine.environment_id, verdicts)
         return self
 
-    def gather(self) -> None:
-        """Collect the rows of the sweeps, then the facts of the checks, measured or stored."""
-        experiment, machine = self.experiment, self.machine
-        for name in filter(self.is_asked, experiment.sweeps):
-            words = command_of(experiment, name, self.overrides, self.db)
-            quiet = self.quiet or not machine.probed
-            hydra_sweep(
-                words, quiet=quiet, conductor=partial(self.sweep, name), server=machine.server
-            )
-            if self.interrupted or self.missing:
-                return
-        checks = list(filter(self.is_asked, experiment.checks))
-        if machine.probed:
-            device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
-            requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
-            for name, done in zip(
-                checks, run_checks(requests, machine.server, machine.probed["gpus"]), strict=True
-            ):
-                self.checks[name] = {key: done[key] for key in ("status", "reason", "facts")}
-            return
-        with Store.open(self.db, mode="read") as store:
-            for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == (
-                    experiment.name,
-                    machine.environment_id,
-                ):
-                    self.checks |= (row["measured"] or {}).get("evidence", {})
-        if lacking := sorted(set(checks) - self.checks.keys()):
-            self.missing = f"the facts of {', '.join(lacking)} were not gathered"
+    # --- measure ---
 
-    def sweep(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
+    def collect_rows(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
         """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it
         like `conduct`."""
         parts, settings = plan.split(jobs)
-        server, environment_id, has_cuda = (
-            self.machine.server,
-            self.machine.environment_id,
-            self.machine.has_cuda,
-        )
-        if self.machine.probed:
-            answer = probe(server, parts, settings.baseline_mode)
-            environment_id, has_cuda = Environment(**answer["environment"]).id, bool(answer["gpus"])
-        else:
-            probe(server, parts, settings.baseline_mode, modes_only=True)
+        machine = self.machine
+        environment_id, has_cuda = machine.environment_id, machine.has_cuda
+        is_stored = machine.probed is None
+        answer = probe(machine.server, parts, settings.baseline_mode, modes_only=is_stored)
+        if not is_stored:
+            environment_id = Environment(**answer["environment"]).id
+            has_cuda = bool(answer["gpus"])
         cells = plan.resolve(parts, has_cuda)
-        matched, _ = excluded(cells, settings.exclude)
-        kept = [cell for cell in cells if cell not in matched]
-        keys = {cell.key: position for position, cell in enumerate(kept)}
-        with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:
-            stored = partial(stored_rows, store, kept, environment_id, settings)
-            if self.fresh:
-                rows = []
-            elif self.machine.probed:
-                rows = stored(settings.timeout_s, accepts_marked=False)
-            else:
-                rows = stored()
+        unwanted, _ = excluded(cells, settings.exclude)
+        wanted = {cell.key: cell for cell in cells if cell not in unwanted}
+        with Store.open(settings.db, mode="read" if is_stored else "write") as store:
+            cached = partial(cached_rows, store, wanted.values(), environment_id, settings)
+            rows = []
+            if is_stored:
+                rows = cached()
+            elif not self.fresh:
+                rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = keys.keys() - {row["cell_key"] for row in rows}
-            if lacking and not self.machine.probed:
-                which = f"{len(lacking)} of {len(keys)} cells of the sweep {name}"
-                self.missing = f"{which} were not measured with these settings"
+            lacking = wanted.keys() - {row["cell_key"] for row in rows}
+            if lacking and is_stored:
+                self.missing = (
+                    f"{len(lacking)} of {len(wanted)} cells of the sweep {name} were not measured"
+                    " with these settings"
+                )
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = plan.conduct(left, command).state == "interrupted"
-                rows = stored()
-        self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])
+                rows = cached()
+        by_cell = {row["cell_key"]: row for row in rows}
+        self.rows[name] = [by_cell[key] for key in wanted if key in by_cell]
+
+    def collect_facts(self) -> None:
+        """Collect the facts of the checks, measured or stored."""
+        checks = list(filter(self.is_asked, self.experiment.checks))
+        machine = self.machine
+        if machine.probed:
+            path, device = self.experiment.path.resolve(), "cpu" if self.on_cpu else "auto"
+            requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
+            outcomes = run_checks(requests, machine.server, machine.probed["gpus"])
+            self.checks = dict(zip(checks, outcomes, strict=True))
+            return
+        own = (self.experiment.name, machine.environment_id)
+        with Store.open(self.db, mode="read") as store:
+            for row in store.verdicts():  # oldest first
+                if (row["experiment"], row["environment_id"]) == own and row["measured"]:
+                    self.checks |= row["measured"].get("evidence", {})
+        lacking = sorted(set(checks) - self.checks.keys())
+        if lacking:
+            self.missing = f"the facts of {', '.join(lacking)} were not gathered"
+
+    # --- judge ---
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
-        chosen = self.rows.values() if name == "rows" else [self.rows.get(name, [])]
-        return list(
-            {(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}.values()
-        )
+        names = list(self.rows) if name == "rows" else [name]
+        rows = [row for sweep in names for row in self.rows.get(sweep, ())]
+        return list({(row["sweep_id"], row["cell_key"]): row for row in rows}.values())
+
+    def frame(self, name: str, with_marks: bool = False) -> pd.DataFrame:
+        return frame_of(self.rows_of(name), self.experiment.swept, with_marks)
 
     def input(self, name: str) -> Any:
         """Return the argument of a claim's function for a parameter: a frame of rows, or a check's
         facts."""
         if name not in self.experiment.checks:
-            return frame_of(self.rows_of(name), self.experiment.swept)
+            return self.frame(name)
         check = self.checks[name]
-        is_ok = check["status"] == Status.OK
-        return (
-            Facts(check["facts"] or {})
-            if is_ok
-            else Missing(f"{check['status']}: {check['reason']}")
-        )
+        if check["status"] == Status.OK:
+            return facts_of(check["facts"] or {})
+        return no_facts(f"{check['status']}: {check['reason']}")
 
     def judge(self, claim: Claim) -> Judgement:
         """Judge a claim. A mistake in it does not affect other claims."""
@@ -232,21 +226,25 @@ class Run:
     def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
-        names = [name for name in claim.inputs if name not in self.experiment.checks]
-        sweeps = sorted({row["sweep_id"] for name in names for row in self.rows_of(name)})
-        overrides = [word for word in self.overrides if key_of(word) != "device"] if sweeps else []
-        parts = [part for part in judgement.parts if part.label]
+        checks = {name: self.checks[name] for name in claim.inputs if name in self.checks}
+        rows = [row for name in claim.inputs if name not in checks for row in self.rows_of(name)]
+        sweeps = sorted({row["sweep_id"] for row in rows})
+        overrides = [word for word in self.overrides if key_of(word) != "device"]
         measured = {
             **bounds(judgement.value),
             "unit": claim.unit,
             "parts": [
-                {"label": part.label, "holds": part.holds.holds, **bounds(part.value)}
-                for part in parts
+                {"label": part.label, "holds": part.outcome.holds, **bounds(part.value)}
+                for part in judgement.parts
+                if part.label
             ],
             "also": judgement.also,
             "sweeps": sweeps,
-            "overrides": overrides,
-            "evidence": {name: self.checks[name] for name in claim.inputs if name in self.checks},
+            "overrides": overrides if sweeps else [],
+            "evidence": {
+                name: {key: check[key] for key in ("status", "reason", "facts")}
+                for name, check in checks.items()
+            },
         }
         return {
             "claim": claim.id,
@@ -275,21 +273,19 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
     `protocol.rounds=3`, which is meant for another protocol."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    words = [
-        *experiment.sweeps[name],
-        f"sweep.name={title}",
-        "on_failure=ignore",
-        f"db={quoted(db)}",
-    ]
-    keys = {word: str(key_of(word)) for word in words}
+    own = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
     given = {str(key_of(word)) for word in overrides}
-    replaced = given | {key for key in keys.values() if key.partition(".")[0] in given & GROUPS}
-    return ["-m", *(word for word, key in keys.items() if key not in replaced), *overrides]
+    words = ["-m"]
+    for word in (*experiment.sweeps[name], *own):
+        key = str(key_of(word))
+        if key not in given and key.partition(".")[0] not in given & GROUPS:
+            words.append(word)
+    return [*words, *overrides]
 
 
-def stored_rows(
+def cached_rows(
     store: Store,
-    cells: Sequence[Cell],
+    cells: Iterable[Cell],
     environment_id: str,
     settings: Settings,
     timeout_s: float = 0,
@@ -305,26 +301,20 @@ def stored_rows(
     complete: list[dict[str, Any]] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
-        if not cases or (protocol, sweep.baseline_mode) != (
-            settings.protocol,
-            settings.baseline_mode,
-        ):
+        if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
             continue
         rows = {}
+        history = cache(partial(store.history, sweep.id, environment_id))
         for row in store.results(sweep.id):
             # a cell may end before the last round if its interval is narrow enough
             ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
-            if row["marked"] and not accepts_marked:
-                continue
-            if row["environment_id"] == environment_id and (
-                ended or not Status(row["status"]).is_measured
-            ):
+            is_final = ended or not Status(row["status"]).is_measured
+            if row["status"] == Status.TIMEOUT and row["environment_id"] == environment_id:
+                walls = [trial.wall_s or 0 for trial in history()[row["cell_key"]]]
+                is_final = is_final and max(walls) >= timeout_s
+            is_usable = accepts_marked or not row["marked"]
+            if row["environment_id"] == environment_id and is_final and is_usable:
                 rows[row["cell_key"]] = row
-        if late := [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]:
-            recorded = store.history(sweep.id, environment_id)
-            for key in late:
-                if max(trial.wall_s or 0 for trial in recorded[key]) < timeout_s:
-                    del rows[key]
         for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
             complete += [rows[key] for key in cases.pop(case)]
     return complete

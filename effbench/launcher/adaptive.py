@@ -20,8 +20,8 @@ from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping import client
 from effbench.sweeping.pool import probe
 from effbench.sweeping.resume import resume_command
+from effbench.sweeping.rounds import race_of
 from effbench.sweeping.run import Command
-from effbench.sweeping.schedule import race_of
 
 #: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take
 #: minutes.
@@ -57,7 +57,7 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
         probed = probe(server, parts, settings.baseline_mode)
         here = Environment(**probed["environment"])
         cells = resolve(parts, has_cuda=bool(probed["gpus"]))
-        keys, metric = {cell.key for cell in cells}, settings.protocol["eliminate"]
+        keys, metric = {cell.key for cell in cells}, settings.protocol.eliminate
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError(
                 "advise mode answers for one model at one batch size and dtype: give one value of"

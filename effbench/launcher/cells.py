@@ -24,7 +24,14 @@ from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import NETWORK, Pools
-from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
+from effbench.sweeping.run import (
+    Asked,
+    Command,
+    Outcome,
+    check_baseline,
+    open_pools,
+    open_sweep,
+)
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
 OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
@@ -53,18 +60,75 @@ class Job:
 
 
 def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
-    """Run or resume the sweep of these jobs; see `run_sweep`."""
-    return run_sweep(*prepare(jobs, command), command)
+    """Run or resume the sweep of these jobs; see `OpenSweep.run`."""
+    matrix = prepare(jobs, command)
+    with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+        return sweep.run(matrix.plan(sweep.pools, command))
 
 
 def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
-    forecast.print_plan(*prepare(jobs, command), command)
+    matrix = prepare(jobs, command)
+    with open_pools(matrix.asked, matrix.settings, command) as pools:
+        forecast.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
 
 
-def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Plan]:
-    """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its
-    overrides in `command`."""
+@dataclass(frozen=True)
+class Matrix:
+    """The jobs of a sweep: the parameters of each one's cell (`parts`), with its interpreter
+    (`asked`)."""
+
+    settings: Settings
+    jobs: Sequence[Job]
+    parts: Sequence[dict[str, Any]]
+    asked: Asked
+
+    def plan(self, pools: Pools, command: Command) -> list[CellRun | None]:
+        """Return the cell run of each job, None for one that is not planned. `pools`: of the probed
+        interpreters. Note the matrix and its overrides in `command`."""
+        has_cuda = any(pool.gpus for pool in pools.values())
+        cells = resolve(self.parts, has_cuda)
+        check_baseline(self.settings, cells)
+        kept = select(cells, self.settings, command)
+        self.check_devices(has_cuda, command.matrix)
+        options = [word for word in command.overrides if word.startswith("--")]
+        for job, part, cell in zip(self.jobs, self.parts, cells, strict=True):
+            if cell in kept and cell.key not in command.of_cells:
+                words = overrides_of_cell(job.overrides, dropped_keys(job, part))
+                command.of_cells[cell.key] = [*options, *words]
+        return [
+            CellRun(cell, interpreter) if cell in kept else None
+            for cell, (interpreter, _) in zip(cells, self.asked, strict=True)
+        ]
+
+    def check_devices(self, has_cuda: bool, cells: Sequence[Cell]) -> None:
+        """Raise ConfigError for settings that need a GPU if there is none."""
+        is_elsewhere = self.settings.executor.name == "slurm"
+        if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in cells):
+            raise ConfigError(
+                "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
+            )
+        if self.settings.protocol.eliminate == "period_ms" and all(
+            cell.device == "cpu" for cell in cells
+        ):
+            raise ConfigError(
+                "protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured"
+            )
+
+
+def dropped_keys(job: Job, part: dict[str, Any]) -> set[str]:
+    """Return the keys of a job's overrides that have no effect on its cell: settings that only
+    other modes have were removed from the baseline, and those of other phases are unused."""
+    dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
+    for key in filter(None, map(key_of, job.overrides)):
+        phase = key.partition(".")[0]
+        if phase in OF_PHASES and phase != part["phase"]:
+            dropped.add(key)
+    return dropped
+
+
+def prepare(jobs: Sequence[Job], command: Command) -> Matrix:
+    """Return the matrix of these jobs."""
     parts, settings = split(jobs)
     for word in command.overrides:
         key = key_of(word) or ""
@@ -82,41 +146,7 @@ def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Pla
     interpreter = cache(interpreters.resolve)
     asked = [(interpreter(part["python"], part["folder"]), part) for part in parts]
 
-    def plan(pools: Pools) -> list[CellRun | None]:
-        has_cuda = any(pool.gpus for pool in pools.values())
-        cells = resolve(parts, has_cuda)
-        check_baseline(settings, cells)
-        options = [word for word in command.overrides if word.startswith("--")]
-        kept = select(cells, settings, command)
-        is_elsewhere = settings.executor["name"] == "slurm"
-        if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in command.matrix):
-            raise ConfigError(
-                "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
-            )
-        if settings.protocol["eliminate"] == "period_ms" and all(
-            cell.device == "cpu" for cell in command.matrix
-        ):
-            raise ConfigError(
-                "protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured"
-            )
-        for job, part, cell in zip(jobs, parts, cells, strict=True):
-            if cell in kept and cell.key not in command.of_cells:
-                # settings that only other modes have were removed from the baseline
-                dropped = {
-                    f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()
-                }
-                # those of other phases have no effect
-                keys = [key_of(word) or "" for word in job.overrides]
-                dropped |= {
-                    key for key in keys if key.partition(".")[0] in {*OF_PHASES} - {part["phase"]}
-                }
-                command.of_cells[cell.key] = [*options, *overrides_of_cell(job.overrides, dropped)]
-        return [
-            CellRun(cell, at) if cell in kept else None
-            for cell, (at, _) in zip(cells, asked, strict=True)
-        ]
-
-    return settings, asked, plan
+    return Matrix(settings, jobs, parts, asked)
 
 
 def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[Cell]:
@@ -173,7 +203,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
                 f"{key} applies to a whole sweep and cannot be swept: choose one value or run two"
                 " sweeps"
             )
-    return parts, Settings(**{key: first[key] for key in OF_SWEEP})
+    return parts, Settings.with_defaults(**{key: first[key] for key in OF_SWEEP})
 
 
 def is_generated(part: dict[str, Any]) -> bool:

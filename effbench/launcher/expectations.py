@@ -29,7 +29,6 @@ EXAMPLES = {
     "stream.low": "1",
     "stream.high": "32",
     "stream.rate": "100",
-    "stream.share": "0.2",
     "stream.path": "sizes.csv",
     "stream.column": "bs",
     "protocol.enough_interval": "0.01",

@@ -43,7 +43,7 @@ from effbench.launcher.cells import Job, conduct, print_plan
 from effbench.launcher.compose import Composer
 from effbench.launcher.expectations import check_override
 from effbench.store.secrets import masked_db
-from effbench.sweeping import forecast, resume
+from effbench.sweeping import forecast
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome
@@ -72,10 +72,8 @@ def hydra_sweep(
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if
     needed. Raises EffbenchError if the configuration is invalid.
     """
-    arranged = overrides.arrange(
-        [word for word in argv if word not in (resume.FLAG, forecast.FLAG)]
-    )
-    words, stored = overrides.expand(arranged, resume.FLAG in argv)
+    arranged = overrides.arrange([word for word in argv if word != forecast.FLAG])
+    words, stored = overrides.expand(arranged)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)

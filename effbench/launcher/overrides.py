@@ -29,6 +29,8 @@ NOT_OF_CELLS = (
     "python",
     "folder",
 )
+#: Settings of older versions, which their stored sweeps may name.
+REMOVED = ("protocol.max_warmup_calls", "executor.ahead")
 
 
 def key_of(word: str) -> str | None:
@@ -182,21 +184,17 @@ def refuse_hidden(words: Iterable[str]) -> None:
             )
 
 
-def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], list[str]]:
+def expand(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the arguments for Hydra, and the words to store with the sweep: its overrides and
     CONFIG_OPTIONS.
 
     `resume=REF` adds the stored words of that sweep, except keys that are given again, and REF
-    becomes the sweep's id. Raises UsageError for another user's sweep without `trust_imported`,
-    because another person chose its words.
+    becomes the sweep's id. Raises UsageError for an imported or another user's sweep, because
+    another person chose its words.
     """
     given = {name: word for word in words if (name := key_of(word))}
     reference = value_of(given.get("resume"))
     if reference in (None, "null"):
-        if trust_imported:
-            raise UsageError(
-                f"{resume.FLAG} requires resume=. Example: effbench -m resume=ID {resume.FLAG}"
-            )
         return words, list(given.values())
     db = value_of(given.get("db")) or DEFAULT_DB
     missing = (
@@ -205,10 +203,9 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     )
     with existing(missing), Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
-        if not store.is_own(sweep.id):
-            if not trust_imported:
-                raise UsageError(resume.refusal(sweep, store.name))
-            resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
+    refusal = resume.refusal(sweep)
+    if refusal:
+        raise UsageError(refusal)
     if sweep.command[:1] == ["duet"]:  # no matrix of overrides gives its two sides
         again = f"run it again: effbench {shlex.join(sweep.command)}"
         raise UsageError(f"sweep {sweep.id} is a duet, which cannot be resumed; {again}")
@@ -219,7 +216,7 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
         raise UsageError(f"sweep {sweep.id} has several shards; resume one of them: add {add}")
     # continue in the database that holds the sweep: the stored db= may name another one, and has no
     # password
-    dropped = {*given, "db", "protocol.max_warmup_calls"}  # a setting of older versions
+    dropped = {*given, "db", *REMOVED}
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
     for word in replayed:
         if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():

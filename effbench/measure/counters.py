@@ -44,23 +44,25 @@ class Counters:
         compilation. If the cache is off, torch counts neither hits nor misses."""
         if self.cache_misses or (self.graphs and not self.cache_hits):
             return "cold"
-        return "warm" if self.cache_hits else None
+        if self.cache_hits:
+            return "warm"
+        return None
 
 
 def read() -> Counters:
+    """Return torch's counters now."""
     counters = dynamo.counters
     inductor, aot = counters["inductor"], counters["aot_autograd"]
-    breaks = {
-        str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()
-    }
+    breaks: dict[str, int] = {}
+    for reason, count in counters["graph_break"].items():
+        breaks[str(reason).split("\n")[0]] = int(count)
     # torch lists but does not count the graph break of a branch on data in the outermost frame
-    if jumps := sum(why.reason.startswith("generic_jump") for why in dynamo.graph_break_reasons):
+    reasons = [graph_break.reason for graph_break in dynamo.graph_break_reasons]
+    jumps = sum(reason.startswith("generic_jump") for reason in reasons)
+    if jumps:
         breaks["a branch on data"] = jumps
-    recompiled = [
-        metric.recompile_reason
-        for metric in dynamo.get_compilation_metrics()
-        if metric.recompile_reason
-    ]
+    compilations = dynamo.get_compilation_metrics()
+    recompiled = [entry.recompile_reason for entry in compilations if entry.recompile_reason]
     return Counters(
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=sum(breaks.values()),
@@ -122,16 +124,16 @@ class Observer(logging.Handler):
             self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
             _, _, last = record.getMessage().partition("last reason: ")
-            self.fallbacks[f"{message}: {guard_of(last)}" if last else message] = None
+            if last:
+                message = f"{message}: {guard_of(last)}"
+            self.fallbacks[message] = None
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code
         from torch._inductor.scheduler import Scheduler
 
-        wrap, should_partition = (
-            output_code.cudagraph_partition_post_compile,
-            Scheduler.should_partition,
-        )
+        wrap = output_code.cudagraph_partition_post_compile
+        should_partition = Scheduler.should_partition
 
         def wrap_and_count(example_inputs: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
             self.count(graph)
@@ -144,39 +146,43 @@ class Observer(logging.Handler):
                 self.part_reasons[reason] = None
             return reason
 
-        patch = mock.patch.object
-        self.undo.enter_context(
-            patch(output_code, "cudagraph_partition_post_compile", wrap_and_count)
-        )
-        self.undo.enter_context(patch(Scheduler, "should_partition", should_partition_and_why))
+        for owner, name, function in (
+            (output_code, "cudagraph_partition_post_compile", wrap_and_count),
+            (Scheduler, "should_partition", should_partition_and_why),
+        ):
+            self.undo.enter_context(mock.patch.object(owner, name, function))
 
     def count(self, graph: Any) -> None:
         """Count the parts of a CompiledFxGraph before it is wrapped in CUDA graphs."""
         if "cuda" not in graph.device_types:
             return
-        refused = graph.cudagraph_info is not None and graph.cudagraph_info.cudagraph_fail_reasons
-        captured = 0 if refused else len(graph.partition_maps or ())
+        info = graph.cudagraph_info
+        reasons = [] if info is None else info.cudagraph_fail_reasons
+        captured = len(graph.partition_maps or ())
+        if reasons:
+            captured = 0
         # Inductor counts the parts of a graph only if there are several
         self.parts += max(int(graph.counter_deltas.get("cudagraph_partitions", 0)), captured, 1)
         self.captured += captured
-        self.part_reasons |= dict.fromkeys(map(str, refused or ()))
+        self.part_reasons |= dict.fromkeys(map(str, reasons))
 
     def degraded_reason(self, counters: Counters, device: torch.device) -> str | None:
         """Return why the mode did not run as its name promises, or None if it did."""
         if self.dynamo and counters.graphs == 0:
-            why = f" ({next(iter(counters.break_reasons))})" if counters.break_reasons else ""
-            return f"Dynamo compiled no graph: the module ran in eager mode{why}"
+            text = "Dynamo compiled no graph: the module ran in eager mode"
+            breaks = list(counters.break_reasons)
+            return f"{text} ({breaks[0]})" if breaks else text
         if self.fallbacks:
             return next(iter(self.fallbacks))
         if counters.cudagraph_skips and device.type == "cuda":
-            why = "; ".join(self.cudagraph_skips) or "Inductor gave no reason"
-            return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {why}"
-        if self.captured < self.parts:
-            reasons = self.part_reasons or self.cudagraph_skips  # torch < 2.12 only logs them
-            why = f": {'; '.join(reasons)}" if reasons else ""
-            return (
-                f"{self.parts - self.captured} of {self.parts} parts ran outside a CUDA graph{why}"
-            )
+            reasons = "; ".join(self.cudagraph_skips) or "Inductor gave no reason"
+            return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {reasons}"
+        left_out = self.parts - self.captured
+        if left_out > 0:
+            text = f"{left_out} of {self.parts} parts ran outside a CUDA graph"
+            # torch < 2.12 only logs them
+            reasons = "; ".join(self.part_reasons or self.cudagraph_skips)
+            return f"{text}: {reasons}" if reasons else text
         return None
 
 
@@ -189,8 +195,10 @@ def with_place(message: str) -> str:
     if not frames:
         return first
     inner = frames[-1]
-    code = f": {inner['code'].strip()}" if inner["code"] else ""
-    return f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}{code}"
+    place = f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}"
+    if not inner["code"]:
+        return place
+    return f"{place}: {inner['code'].strip()}"
 
 
 def guard_of(reason: str) -> str:
@@ -198,6 +206,7 @@ def guard_of(reason: str) -> str:
     again, such as `0/1: self.n == 1   # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
     guard, _, comment = reason.partition("\n")[0].partition(" (HINT")[0].partition("  # ")
     guard = re.sub(r"^\d+/\d+: ", "", guard).strip().rstrip(".")
-    found = re.fullmatch(r"(?P<code>.*)  # (?P<place>\S+:\d+) in .*", comment)
-    place = f", at {PurePath(found['place']).name}: {found['code'].strip()}" if found else ""
-    return f"failed guard: {guard}{place}"
+    match = re.fullmatch(r"(?P<code>.*)  # (?P<place>\S+:\d+) in .*", comment)
+    if match is None:
+        return f"failed guard: {guard}"
+    return f"failed guard: {guard}, at {PurePath(match['place']).name}: {match['code'].strip()}"

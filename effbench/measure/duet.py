@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,21 +59,21 @@ LOAD_PART = 1 / 3
 
 def is_another_thread_running() -> bool:
     """Return whether another thread of this process runs or wants to."""
-    own = str(threading.get_native_id())
+    this = str(threading.get_native_id())
     try:
-        tasks = list(TASKS.iterdir())
+        tasks = [task for task in TASKS.iterdir() if task.name != this]
     except OSError:  # a container without /proc
         return False
-    for task in tasks:
-        if task.name == own:
-            continue
-        try:
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):  # the thread has ended
-            continue
-        if state == "R":
-            return True
-    return False
+    return any(is_running(task) for task in tasks)
+
+
+def is_running(task: Path) -> bool:
+    """Return whether a thread runs or wants to. `task`: its folder in /proc."""
+    try:
+        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # the thread has ended
+        return False
+    return state == "R"
 
 
 def settle() -> None:
@@ -87,7 +88,9 @@ def warm_calls_of(latency_ms: float) -> int:
     """Return how many calls of a batch do not count after the change of process."""
     if latency_ms < BATCH_MS:
         return WARM_CALLS
-    return 1 if latency_ms < LONG_MS else 0
+    if latency_ms < LONG_MS:
+        return 1
+    return 0
 
 
 class RecordedSide(LatencySide):
@@ -133,7 +136,9 @@ class RemoteSide:
         return Batch(number_in(answer, "ms"), waited_ms, number_in(answer, "seconds"))
 
     def waited_ms(self) -> float:
-        return self.host.run_queue.read_ms() if self.host else 0.0
+        if self.host is None:
+            return 0.0
+        return self.host.run_queue.read_ms()
 
     def core(self) -> int | None:
         """Return the core on which the calling threads of both sides run; None if they may use
@@ -195,13 +200,16 @@ class Step:
         """Return the step of a timer that has warmed up. `latency_ms`: about how long a call
         takes."""
         depends_on_host = timer.waits_for_host(latency_ms)
-        period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s)) if has_period else None
+        period = None
+        if has_period:
+            period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s))
         return cls(timer, RecordedSide(timer, latency_ms), period, depends_on_host)
 
     @property
     def spins(self) -> bool:
         """Whether the step has threads that spin after a call."""
-        return self.timer.device.type == "cpu" and torch.get_num_threads() > 1
+        threads: int = torch.get_num_threads()
+        return self.timer.device.type == "cpu" and threads > 1
 
     @property
     def sides(self) -> dict[str, Side]:
@@ -219,34 +227,37 @@ class Step:
 
 def lead(step: Step, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
     """Time all series in turn with the partner, and return their pairs. Raises PartnerLostError."""
-    found: dict[str, Pairs] = {}
+    series: dict[str, Pairs] = {}
     rules, watch = step.timer.rules, step.timer.watch
     for name, side in step.sides.items():
         if isinstance(side, PeriodSide):
             load(step.timer.step, side.rotation, side.calls, LOAD_PART * rules.load_s)
         remote = RemoteSide(partner, name, host, step.spins)
-        found[name] = take_pairs(remote, side, rules, step.budget_s, host)
+        series[name] = take_pairs(remote, side, rules, step.budget_s, host)
         if watch is not None and watch.gpu.handle is not None:
             watch.readings.append(watch.gpu.read())
-    return found
+    return series
 
 
 def follow(step: Step, partner: Partner, run_queue: RunQueue) -> None:
     """Time a batch whenever the leader asks for one, until it asks for the end. Raises
     PartnerLostError."""
-    cores, sides = os.sched_getaffinity(0), step.sides
+    cores = os.sched_getaffinity(0)
+    sides = step.sides
     try:
         while True:
             message = partner.receive()
             if message.get("op") == "end":
                 return
-            name, core = message.get("name"), message.get("core")
-            if message.get("op") != "batch" or name not in sides:
+            side = sides.get(str(message.get("name")))
+            if message.get("op") != "batch" or side is None:
                 raise PartnerLostError("the other member of the duet sent an unknown message")
+            core = message.get("core")
             if isinstance(core, int):
                 os.sched_setaffinity(0, {core})
-            before_ms, began_s = run_queue.read_ms(), time.perf_counter()
-            batch = sides[name].batch()
+            before_ms = run_queue.read_ms()
+            began_s = time.perf_counter()
+            batch = side.batch()
             seconds = time.perf_counter() - began_s
             waited_ms = run_queue.read_ms() - before_ms
             if step.spins:
@@ -280,22 +291,27 @@ def figures_of(
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed
-    mean_ms = median_interval([math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]).value
+    means_ms = [math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]
+    mean_ms = median_interval(means_ms).value
     root = math.sqrt(ratio.median.value)
-    leader = Timing([pair.own_ms for pair in pairs.undisturbed])
-    follower = Timing([pair.reference_ms for pair in pairs.undisturbed])
-    leader.disturbed_ms = [pair.own_ms for pair in pairs.disturbed]
-    follower.disturbed_ms = [pair.reference_ms for pair in pairs.disturbed]
+    leader, follower = Timing(), Timing()
+    for pair in pairs.undisturbed:
+        leader.samples_ms.append(pair.own_ms)
+        follower.samples_ms.append(pair.reference_ms)
+    for pair in pairs.disturbed:
+        leader.disturbed_ms.append(pair.own_ms)
+        follower.disturbed_ms.append(pair.reference_ms)
     varies = None
     if ratio.varies and not ratio.is_marked:
-        low, high = significant(ratio.median.low, 3), significant(ratio.median.high, 3)
+        low = significant(ratio.median.low, 3)
+        high = significant(ratio.median.high, 3)
         varies = f"unsteady: the ratio of the two sides is anywhere from {low} to {high}"
     is_all = len(used) > len(pairs.undisturbed)
     return DuetFigures(
-        leader=member_figure(mean_ms / root, leader, is_all, ratio.is_marked),
-        follower=member_figure(mean_ms * root, follower, is_all, ratio.is_marked),
-        pairs=used,
-        varies=varies,
+        member_figure(mean_ms / root, leader, is_all, ratio.is_marked),
+        member_figure(mean_ms * root, follower, is_all, ratio.is_marked),
+        used,
+        varies,
     )
 
 

@@ -21,7 +21,7 @@ import resource
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -78,13 +78,14 @@ class Reading:
 
 def piece() -> float:
     """Run the fixed work and return its milliseconds."""
-    start, total = time.perf_counter_ns(), 0
+    start = time.perf_counter_ns()
+    total = 0
     for number in range(LOOPS):
         total += len([number, total])
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def undisturbed(device: Any, seconds: float) -> dict[str, Any]:
+def undisturbed(device: object, seconds: float) -> dict[str, Any]:
     """Return the time of the work in the quietest of these `seconds`, as facts of a check."""
     watch = HostWatch(quiet_ms=None, tolerance=1.0, moves=True)
     until = time.monotonic() + seconds
@@ -113,33 +114,31 @@ class RunQueue:
 
     def threads(self) -> list[int]:
         """Return the threads to watch, this one first."""
-        own = threading.get_native_id()
+        this = threading.get_native_id()
         if not self.all_threads:
-            return [own]
+            return [this]
         try:
-            others = {int(task.name) for task in TASKS.iterdir()} - {own}
+            others = {int(task.name) for task in TASKS.iterdir()} - {this}
         except OSError:  # a container without /proc
             others = set()
-        return [own, *sorted(others)][:MOST_THREADS]
+        return [this, *sorted(others)][:MOST_THREADS]
 
     def find_threads(self) -> None:
         """Open the statistics of threads that are not known yet."""
         for thread in self.threads():
             if thread in self.files:
                 continue
-            try:
-                self.files[thread] = os.open(
-                    TASKS / str(thread) / "schedstat", os.O_RDONLY | os.O_CLOEXEC
-                )
-            except OSError:  # the thread has ended, or the kernel has no such statistics
-                continue
+            path = TASKS / str(thread) / "schedstat"
+            # the thread may have ended, or the kernel has no such statistics
+            with suppress(OSError):
+                self.files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def kernel_counts(self) -> bool:
         """Return whether the kernel counts waiting. Otherwise it has no statistics, or they are all
         zero."""
         try:
-            own = self.files[threading.get_native_id()]
-            time_slices = int(os.pread(own, 100, 0).split()[2])
+            file = self.files[threading.get_native_id()]
+            time_slices = int(os.pread(file, 100, 0).split()[2])
         except (KeyError, OSError, IndexError, ValueError):
             return False
         return time_slices > 0
@@ -179,7 +178,7 @@ class CoreTimes:
 def core_times(cores: Collection[int]) -> CoreTimes | None:
     """Return the times of these cores together; None if the kernel does not tell."""
     names = {f"cpu{core}" for core in cores}
-    working, stolen = 0, 0
+    working = stolen = 0
     try:
         for line in STATISTICS.read_text().splitlines():
             fields = line.split()
@@ -218,6 +217,7 @@ class HostWatch:
         self.all_threads = all_threads
         self.waits = waits
         self.run_queue = RunQueue(all_threads)
+        self.cores: set[int] = set()
         self.readings: list[float] = []
         self.slow_readings: list[float] = []  # of disturbed batches
         self.calm_readings: list[float] = []  # after batches without waiting
@@ -236,13 +236,15 @@ class HostWatch:
             self.choose_core()
         for _ in range(FIRST):
             self.read()
-        began_s, before, own_s = time.perf_counter(), core_times(self.cores), time.process_time()
+        began_s = time.perf_counter()
+        before = core_times(self.cores)
+        process_began_s = time.process_time()
         try:
             yield
         finally:
             after = core_times(self.cores)
             if before is not None and after is not None:
-                members_s = time.process_time() - own_s + self.partner_s
+                members_s = time.process_time() - process_began_s + self.partner_s
                 others_s = after.working_s - before.working_s - members_s
                 possible_s = (time.perf_counter() - began_s) * len(self.cores)
                 self.others_fraction = max(0.0, others_s / possible_s)
@@ -261,7 +263,7 @@ class HostWatch:
     def work_limit_ms(self) -> float:
         """Return how long the fixed work may take in an undisturbed moment."""
         if not self.all_threads:
-            return self.tolerance * min(self.low_ms, self.quiet_ms or self.low_ms)
+            return self.tolerance * self.quietest_ms
         if self.usual_high_ms is None:  # what is normal on this machine is unknown
             return float("inf")
         return self.tolerance * self.usual_high_ms
@@ -269,7 +271,9 @@ class HostWatch:
     def is_undisturbed(self, before: Reading, after: Reading, seconds: float) -> bool:
         """Return whether the batch between two readings counts. `seconds`: how long it took."""
         waited_ms = after.waited_ms - before.waited_ms
-        allowed = PART_OF_TOLERANCE * (self.tolerance - 1) if self.all_threads else WAITED
+        allowed = WAITED
+        if self.all_threads:
+            allowed = PART_OF_TOLERANCE * (self.tolerance - 1)
         is_alone = waited_ms <= allowed * 1000 * seconds
         if is_alone:
             self.calm_readings.append(after.work_ms)
@@ -296,7 +300,8 @@ class HostWatch:
         for core in self.cores:
             os.sched_setaffinity(0, {core})
             speeds[core] = min(piece() for _ in range(3))
-        os.sched_setaffinity(0, {min(speeds, key=speeds.__getitem__)})
+        quietest = min(speeds, key=speeds.__getitem__)
+        os.sched_setaffinity(0, {quietest})
 
     @property
     def low_ms(self) -> float:
@@ -304,10 +309,18 @@ class HostWatch:
         return float(np.quantile(self.readings, LOW))
 
     @property
+    def quietest_ms(self) -> float:
+        """The time of the work in the quietest moments of this and earlier trials."""
+        low_ms = self.low_ms
+        return min(low_ms, self.quiet_ms or low_ms)
+
+    @property
     def high_ms(self) -> float | None:
         """The time of the work in the slower moments of batches without waiting; None if there were
         none."""
-        return float(np.quantile(self.calm_readings, HIGH)) if self.calm_readings else None
+        if not self.calm_readings:
+            return None
+        return float(np.quantile(self.calm_readings, HIGH))
 
     @property
     def crowding(self) -> str | None:
@@ -315,20 +328,19 @@ class HostWatch:
         the CPU; or None."""
         if self.theft is not None:
             return self.theft
-        if self.is_checked and self.others_fraction is not None and self.others_fraction > CROWDED:
-            return f"host busy: other processes used {percent(self.others_fraction)} of the cores"
-        return None
+        others = self.others_fraction or 0.0
+        if not self.is_checked or others <= CROWDED:
+            return None
+        return f"host busy: other processes used {percent(others)} of the cores"
 
     @property
     def theft(self) -> str | None:
         """That other virtual machines took too much of the cores' time, or None. Pairs do not cure
         that: threads that wait for each other suffer most."""
-        if self.is_checked and self.stolen_fraction is not None and self.stolen_fraction > TAKEN:
-            return (
-                f"host busy: other virtual machines took {percent(self.stolen_fraction)} of the"
-                " cores' time"
-            )
-        return None
+        stolen = self.stolen_fraction or 0.0
+        if not self.is_checked or stolen <= TAKEN:
+            return None
+        return f"host busy: other virtual machines took {percent(stolen)} of the cores' time"
 
     @property
     def is_checked(self) -> bool:
@@ -341,15 +353,16 @@ class HostWatch:
         moments, at least 1."""
         if self.all_threads or not self.slow_readings:
             return 1.0
-        quiet_ms = min(self.low_ms, self.quiet_ms or self.low_ms)
-        return max(1.0, median(self.slow_readings) / quiet_ms)
+        return max(1.0, median(self.slow_readings) / self.quietest_ms)
 
     @property
     def disturbed_fraction(self) -> float | None:
         """The fraction of the measured time in which the host was disturbed; None if nothing was
         measured."""
         total = sum(self.seconds.values())
-        return self.seconds[False] / total if total else None
+        if not total:
+            return None
+        return self.seconds[False] / total
 
     def reason(self) -> str:
         """Return why the times of a trial with too few undisturbed samples are marked."""

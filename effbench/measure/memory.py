@@ -29,8 +29,9 @@ def graph_pool_bytes(device: torch.device) -> int | None:
     it."""
     if device.type != "cuda":
         return None
-    segments = torch.cuda.memory_snapshot()
-    total = sum(
-        segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0)
+    total: int = sum(
+        segment["total_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment["segment_pool_id"]) != (0, 0)
     )
     return total or None

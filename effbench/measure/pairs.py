@@ -24,12 +24,13 @@ from effbench.measure.host import HostWatch, Reading
 from effbench.measure.timing import (
     BATCH_MS,
     FEWEST_SAMPLES,
-    SAME,
     SPREAD,
     Figure,
     Rules,
     Timer,
     Timing,
+    have_one_median,
+    is_narrow,
     play,
 )
 from effbench.stats.intervals import median_interval
@@ -100,21 +101,15 @@ class Pairs:
         it.
         """
         least = rules.min_samples
-        if is_alike and self.has_one_ratio:
+        kept, lost = self.undisturbed_ratios, self.disturbed_ratios
+        if is_alike and kept and lost and have_one_median(kept, lost):
             least = min(least, FEWEST_SAMPLES)
-        ratios = Timing(
-            [pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios
-        )
+        ratios = Timing(kept, disturbed_ms=lost)
         return ratios.figure(least, rules.discards, slowdown=1.0, spread=spread)
 
     @property
-    def has_one_ratio(self) -> bool:
-        """Whether disturbed and undisturbed pairs have the same median ratio."""
-        if not (self.undisturbed and self.disturbed):
-            return False
-        kept = statistics.median(pair.ratio for pair in self.undisturbed)
-        lost = statistics.median(self.disturbed_ratios)
-        return abs(lost / kept - 1) <= SAME
+    def undisturbed_ratios(self) -> list[float]:
+        return [pair.ratio for pair in self.undisturbed]
 
     @property
     def disturbed_ratios(self) -> list[float]:
@@ -139,10 +134,12 @@ class LatencySide:
         self.timer = timer
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
-        if warm_calls is None:
-            on_cuda = timer.device.type == "cuda"
-            warm_calls = WARM_CALLS if on_cuda else math.ceil(CPU_WARM_MS / latency_ms)
-        self.warm_calls = warm_calls
+        if warm_calls is not None:
+            self.warm_calls = warm_calls
+        elif timer.device.type == "cuda":
+            self.warm_calls = WARM_CALLS
+        else:
+            self.warm_calls = math.ceil(CPU_WARM_MS / latency_ms)
 
     def batch(self) -> Batch:
         """Time a batch; its figure is the median of its calls."""
@@ -169,8 +166,9 @@ class PeriodSide:
     def batch(self) -> Batch:
         """Time a batch by events around it."""
         timer = self.timer
-        for given in timer.inputs if timer.renew else ():
-            timer.renew(given)
+        if timer.renew:
+            for inputs in timer.inputs:
+                timer.renew(inputs)
         play(timer.step, self.rotation, self.warm_calls)
         self.start.record()
         play(timer.step, self.rotation, self.calls)
@@ -190,41 +188,61 @@ def take_pairs(
     """
     pairs = Pairs()
     began = time.perf_counter()
-    before = host.read() if host else None
+    turns = Turns(host)
     for number in itertools.count(1):
-        sides = [own, reference] if number % 2 else [reference, own]
-        batches: dict[Side, Batch] = {}
-        is_undisturbed = True
-        for side in sides:
-            started = time.perf_counter()
-            batches[side] = side.batch()
-            if host and before:
-                elapsed = time.perf_counter() - started
-                after, batch = host.read(), batches[side]
-                seen = Reading(after.work_ms, after.waited_ms + batch.waited_ms)
-                is_undisturbed &= host.is_undisturbed(before, seen, batch.seconds or elapsed)
-                before = after
-        pair = Pair(batches[reference].ms, batches[own].ms, number - 1)
-        (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)
+        turns.is_undisturbed = True
+        if number % 2:
+            own_ms, reference_ms = turns.take(own), turns.take(reference)
+        else:
+            reference_ms, own_ms = turns.take(reference), turns.take(own)
+        kept = pairs.undisturbed if turns.is_undisturbed else pairs.disturbed
+        kept.append(Pair(reference_ms, own_ms, number - 1))
         seconds = time.perf_counter() - began
-        has_enough = len(pairs.undisturbed) >= rules.min_samples or not pairs.disturbed
-        longest_s = budget_s if has_enough else rules.patience * budget_s
+        longest_s = budget_s
+        if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
+            longest_s *= rules.patience
         if number < LEAST_PAIRS:
             longest_s = max(longest_s, LONGER * budget_s)
         if seconds >= longest_s or number >= rules.max_samples:
-            return pairs
+            break
         if number % EVERY == 0 and is_known(pairs, rules, seconds):
-            return pairs
-        if host and not is_undisturbed:
-            host.calm()
-            before = host.read()
+            break
+        if not turns.is_undisturbed:
+            turns.calm()
+    return pairs
+
+
+class Turns:
+    """Takes the batches of both sides, and reads the host's speed between them. `is_undisturbed`:
+    whether the host was undisturbed in all of them."""
+
+    def __init__(self, host: HostWatch | None) -> None:
+        self.host = host
+        self.is_undisturbed = True
+        self.before = host.read() if host else None
+
+    def take(self, side: Side) -> float:
+        """Take a batch, and return its ms per call."""
+        began = time.perf_counter()
+        batch = side.batch()
+        if self.host and self.before is not None:
+            elapsed = time.perf_counter() - began
+            after = self.host.read()
+            seen = Reading(after.work_ms, after.waited_ms + batch.waited_ms)
+            if not self.host.is_undisturbed(self.before, seen, batch.seconds or elapsed):
+                self.is_undisturbed = False
+            self.before = after
+        return batch.ms
+
+    def calm(self) -> None:
+        """Wait a moment on a disturbed host."""
+        if self.host:
+            self.host.calm()
+            self.before = self.host.read()
 
 
 def is_known(pairs: Pairs, rules: Rules, seconds: float) -> bool:
     """Return whether enough undisturbed pairs give the ratio within the protocol's target."""
     if len(pairs.undisturbed) < rules.min_samples or seconds < rules.min_time_s / 2:
         return False
-    interval = median_interval([pair.ratio for pair in pairs.undisturbed])
-    if interval.low is None or interval.high is None:
-        return False
-    return interval.high - interval.low <= 2 * rules.target_interval * interval.value
+    return is_narrow(median_interval(pairs.undisturbed_ratios), rules.target_interval)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from effbench.cell import digest
-from effbench.measure.timing import Inputs, play
+from effbench.measure.timing import play
+from effbench.models.inputs import Inputs, Step
 from effbench.stats.intervals import TUNED
 
 CALLS = 12
@@ -54,7 +55,7 @@ class Profile:
 
 
 def profile(
-    step: Callable,
+    step: Step,
     inputs: Sequence[Inputs],
     calls: int = CALLS,
     before: Callable[[], None] = lambda: None,
@@ -75,16 +76,25 @@ def profile(
         play(step, itertools.cycle(inputs), calls)
         torch.cuda.synchronize()
         trace.stop_trace()
-    activities, graph_launches = [], set()
+    activities: list[Activity] = []
+    graph_launches: set[int] = set()
     for event in trace.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
-            times = event.start_ns(), event.duration_ns()
-            activities.append(
-                Activity(event.name(), *times, event.correlation_id(), event.metadata_json())
-            )
+            activities.append(activity_of(event))
         elif event.name().startswith(GRAPH_LAUNCHES):
             graph_launches.add(event.correlation_id())
     return summarise(activities, graph_launches, calls)
+
+
+def activity_of(event: Any) -> Activity:
+    """Return the activity of an event of kineto."""
+    return Activity(
+        event.name(),
+        event.start_ns(),
+        event.duration_ns(),
+        event.correlation_id(),
+        event.metadata_json(),
+    )
 
 
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
@@ -94,22 +104,24 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
     for activity in activities:
         durations.setdefault(activity.name, []).append(activity.duration)
     total = sum(activity.duration for activity in activities)
-    largest = sorted(durations.items(), key=lambda item: -sum(item[1]))[:TOP]
-    top = [
-        {
-            "name": name[:NAME_LENGTH],
-            "count": len(ns) / calls,
-            "ms": sum(ns) / calls / 1e6,
-            "share": sum(ns) / total if total else 0.0,
-        }
-        for name, ns in largest
-    ]
-    in_graphs = round(
-        sum(activity.correlation in graph_launches for activity in activities) / calls
+    top = []
+    for name in sorted(durations, key=lambda name: -sum(durations[name]))[:TOP]:
+        kernel_ns = sum(durations[name])
+        top.append(
+            {
+                "name": name[:NAME_LENGTH],
+                "count": len(durations[name]) / calls,
+                "ms": kernel_ns / calls / 1e6,
+                "share": kernel_ns / total if total else 0.0,
+            }
+        )
+    in_graphs = sum(activity.correlation in graph_launches for activity in activities)
+    return Profile(
+        busy_ms=union_ns(activities) / calls / 1e6,
+        kernels=round(len(activities) / calls),
+        facts={"calls": calls, "kernels_in_graphs": round(in_graphs / calls), "top": top},
+        fingerprint=fingerprint(activities),
     )
-    facts = {"calls": calls, "kernels_in_graphs": in_graphs, "top": top}
-    busy_ms = union_ns(activities) / calls / 1e6
-    return Profile(busy_ms, round(len(activities) / calls), facts, fingerprint(activities))
 
 
 def fingerprint(activities: Iterable[Activity]) -> str | None:
@@ -121,8 +133,10 @@ def fingerprint(activities: Iterable[Activity]) -> str | None:
         for activity in activities
         if not activity.name.startswith(TRANSFERS)
     }
-    tuned = TUNED if any(name.startswith("triton_tem_") for name, *_ in kernels) else ""
-    return digest(sorted(kernels))[:16] + tuned if kernels else None
+    if not kernels:
+        return None
+    is_tuned = any(name.startswith("triton_tem_") for name, *_ in kernels)
+    return digest(sorted(kernels))[:16] + (TUNED if is_tuned else "")
 
 
 def union_ns(activities: Iterable[Activity]) -> int:

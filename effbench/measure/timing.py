@@ -24,11 +24,12 @@ from typing import Any
 
 import torch
 
-from effbench.measure.host import HostWatch
+from effbench.measure.host import HostWatch, Reading
 from effbench.measure.watch import HOST_BOUND, GpuWatch
+from effbench.models.inputs import Inputs as Inputs
+from effbench.models.inputs import Step
 from effbench.stats.intervals import Interval, median_interval
 
-Inputs = tuple[tuple, dict[str, Any]]
 MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
 STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
@@ -63,8 +64,8 @@ class Rules:
 
     @classmethod
     def of(cls, protocol: dict[str, Any]) -> Rules:
-        names = [rule.name for rule in dataclasses.fields(cls)]
-        rules = cls(**{name: protocol[name] for name in names if name in protocol})
+        names = {rule.name for rule in dataclasses.fields(cls)}
+        rules = cls(**{name: value for name, value in protocol.items() if name in names})
         if protocol.get("host_tolerance") is None:
             return dataclasses.replace(rules, patience=1.0, discards=False)
         return rules
@@ -74,9 +75,8 @@ class Rules:
         if calls == 1:
             return self
         fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
-        return dataclasses.replace(
-            self, min_samples=fewest, max_samples=max(1, self.max_samples // calls)
-        )
+        most = max(1, self.max_samples // calls)
+        return dataclasses.replace(self, min_samples=fewest, max_samples=most)
 
 
 @dataclass
@@ -107,12 +107,11 @@ class Timing:
 
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
-        samples_ms, enqueue_ms = (
+        return Timing(
             self.samples_ms + self.disturbed_ms,
             self.enqueue_ms + self.disturbed_enqueue_ms,
-        )
-        return Timing(
-            samples_ms, enqueue_ms, calls_per_block=self.calls_per_block, steady=self.steady
+            calls_per_block=self.calls_per_block,
+            steady=self.steady,
         )
 
     def is_disturbed(self, least: int) -> bool:
@@ -123,11 +122,11 @@ class Timing:
             return True
         if len(kept) >= min(least, len(lost)):
             return False
-        same = abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
         # a few samples may be disturbed ones that look undisturbed, and then the medians are the
         # same anyway
-        enough = len(kept) >= max(FEWEST_SAMPLES, FEWEST_PART * len(lost))
-        return not (same and enough)
+        if len(kept) < max(FEWEST_SAMPLES, FEWEST_PART * len(lost)):
+            return True
+        return not have_one_median(kept, lost)
 
     def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
         """Return the median of the undisturbed samples if there are enough of them, else of all
@@ -141,15 +140,11 @@ class Timing:
         samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
         and to the median of a host without this slowdown.
         """
-        is_marked = self.is_disturbed(least)
-        used = self.all_samples() if is_marked or not discards else self
+        if not self.is_disturbed(least):
+            return plain_figure(self if discards else self.all_samples(), spread)
+        used = self.all_samples()
         median = median_interval(used.samples_ms)
-        if not is_marked:
-            low, high = bounds_of_median(used.samples_ms)
-            if high > spread * low:
-                return Figure(Interval(median.value, low, high), used, is_marked=False, varies=True)
-            return Figure(median, used, is_marked=False)
-        bounds = [*bounds_of_median(used.samples_ms), *bounds_of_median(self.disturbed_ms)]
+        bounds = bounds_of_median(used.samples_ms) + bounds_of_median(self.disturbed_ms)
         if self.samples_ms:
             bounds += bounds_of_median(self.samples_ms)
         if len(self.samples_ms) < FEWEST_SAMPLES:
@@ -170,9 +165,24 @@ class Figure:
 
     def down_to_fastest(self) -> Figure:
         """Return this figure with an interval that reaches down to the fastest sample."""
+        value, high = self.median.value, self.median.high
         low = min(self.timing.samples_ms)
-        high = self.median.value if self.median.high is None else self.median.high
-        return dataclasses.replace(self, median=Interval(self.median.value, low, high))
+        median = Interval(value, low, value if high is None else high)
+        return dataclasses.replace(self, median=median)
+
+
+def plain_figure(timing: Timing, spread: float) -> Figure:
+    """Return the median of samples that all count. `spread`: see `Timing.figure`."""
+    median = median_interval(timing.samples_ms)
+    low, high = bounds_of_median(timing.samples_ms)
+    if high <= spread * low:
+        return Figure(median, timing, is_marked=False)
+    return Figure(Interval(median.value, low, high), timing, is_marked=False, varies=True)
+
+
+def have_one_median(kept: Sequence[float], lost: Sequence[float]) -> bool:
+    """Return whether undisturbed and disturbed samples have the same median."""
+    return abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
 
 
 @contextmanager
@@ -192,7 +202,10 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
-    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type == "cuda":
+        synchronize: Callable[[], None] = torch.cuda.synchronize
+        return synchronize
+    return lambda: None
 
 
 def shorten_gaps() -> int:
@@ -205,19 +218,23 @@ def shorten_gaps() -> int:
     """
     if torch.version.hip:
         return 0
-    driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
-    error = driver.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device())
-    error = error or driver.cuCtxCreate_v2(ctypes.byref(context), 0, device)
-    return error or driver.cuCtxDestroy_v2(context)  # makes the former context current again
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    error: int = driver.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device())
+    if not error:
+        error = driver.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+    if not error:  # makes the former context current again
+        error = driver.cuCtxDestroy_v2(context)
+    return error
 
 
-def play(step: Callable, rotation: Iterator[Inputs], calls: int) -> None:
+def play(step: Step, rotation: Iterator[Inputs], calls: int) -> None:
     """Make `calls` calls back to back."""
     for args, kwargs in itertools.islice(rotation, calls):
         step(*args, **kwargs)
 
 
-def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
+def load(step: Step, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
     """Call the step for `seconds`, so that the GPU's power control adapts to the load."""
     end = torch.cuda.Event()
     until = time.perf_counter() + seconds
@@ -234,7 +251,7 @@ class Timer:
     them. `sample`: makes the sample of a call from its ms, which may carry more facts about the
     call."""
 
-    step: Callable[..., Any]
+    step: Step
     inputs: Sequence[Inputs]
     device: torch.device
     rules: Rules
@@ -252,33 +269,42 @@ class Timer:
         newest ten or more calls (passes) agree within 5 %. A stream's passes are completed, because
         otherwise a size could be prepared during timing.
         """
-        rules, rotation, result, passes = self.rules, itertools.cycle(self.inputs), Timing(), 1
-        longest_s = min(rules.budget_s, rules.max_warmup_s) if self.whole == 1 else rules.budget_s
+        rules = self.rules
+        longest_s = rules.budget_s
+        if self.whole == 1:
+            longest_s = min(longest_s, rules.max_warmup_s)
+        rotation = itertools.cycle(self.inputs)
+        result = Timing()
+        passes = 1
         began = time.perf_counter()
         while True:
             self.call(rotation, passes * self.whole, result)
-            calls, seconds = len(result.samples_ms), time.perf_counter() - began
+            calls = len(result.samples_ms)
+            seconds = time.perf_counter() - began
             # a few calls are enough if they take seconds
-            if (
-                calls >= (3 if seconds >= longest_s else rules.warmup_calls)
-                and seconds >= rules.warmup_s
-            ):
-                result.steady = is_steady(pass_means(result.samples_ms, self.whole))
-                if result.steady or seconds >= longest_s:
-                    return result
-                # because each decision sorts the samples
-                passes = max(1, calls // (10 * self.whole))
+            fewest = 3 if seconds >= longest_s else rules.warmup_calls
+            if calls < fewest or seconds < rules.warmup_s:
+                continue
+            result.steady = is_steady(pass_means(result.samples_ms, self.whole))
+            if result.steady or seconds >= longest_s:
+                return result
+            # because each decision sorts the samples
+            passes = max(1, calls // (10 * self.whole))
 
     def latency(self, budget_s: float) -> Timing:
         """Time synchronised calls until the median (of passes) is precise enough or the budget is
         spent. Return the samples, which begin at the first position of a stream."""
-        rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
+        rotation = itertools.cycle(self.inputs)
+        result = Timing()
+        seconds = 0.0
         rules = self.rules.of_passes(self.whole)
         until = time.perf_counter() + rules.patience * budget_s
-        while passes := next_batch(
-            pass_means(self.counted(result), self.whole), seconds, rules, budget_s
-        ):
-            if self.host and rules.discards and not result.samples_ms and result.disturbed_ms:
+        while True:
+            counted = pass_means(self.counted(result), self.whole)
+            passes = next_batch(counted, seconds, rules, budget_s)
+            if not passes:
+                return result
+            if self.host and not counted and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
@@ -292,12 +318,13 @@ class Timer:
             else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
                 result.forget(kept, lost)
             if self.host and time.perf_counter() >= until:
-                break
-        return result
+                return result
 
     def counted(self, result: Timing) -> list[float]:
         """Return the samples that the stopping rules look at."""
-        return result.samples_ms if self.rules.discards else result.samples_ms + result.disturbed_ms
+        if self.rules.discards:
+            return result.samples_ms
+        return result.samples_ms + result.disturbed_ms
 
     def call_watched(
         self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
@@ -310,16 +337,21 @@ class Timer:
             began = time.perf_counter()
             self.call(rotation, calls, result)
             return time.perf_counter() - began
-        seconds, before = 0.0, host.read()
+        seconds = 0.0
+        before = host.read()
         while calls > 0:
-            known = result.samples_ms[-1:] or result.disturbed_ms[-1:]
-            if known and time.perf_counter() >= until:
+            newest_ms = result.samples_ms[-1:] or result.disturbed_ms[-1:]
+            if newest_ms and time.perf_counter() >= until:
                 break
-            batch = min(calls, math.ceil(BATCH_MS / known[0])) if known else 1
+            batch = 1
+            if newest_ms:
+                batch = min(calls, math.ceil(BATCH_MS / newest_ms[0]))
             batch = math.ceil(batch / self.whole) * self.whole
-            kept, began = len(result.samples_ms), time.perf_counter()
+            kept = len(result.samples_ms)
+            began = time.perf_counter()
             self.call(rotation, batch, result)
-            elapsed, after = time.perf_counter() - began, host.read()
+            elapsed = time.perf_counter() - began
+            after = host.read()
             is_undisturbed = host.is_undisturbed(before, after, elapsed)
             if is_undisturbed or not self.rules.discards:
                 seconds += elapsed
@@ -327,7 +359,8 @@ class Timer:
                 result.drop(kept)
                 host.calm()
                 after = host.read()
-            calls, before = calls - batch, after
+            calls -= batch
+            before = after
         return seconds
 
     def period(self, budget_s: float) -> Timing:
@@ -340,61 +373,45 @@ class Timer:
         of `whole`.
         """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
-        rotation, result, done, seconds = (
-            itertools.cycle(self.inputs),
-            Timing(calls_per_block=calls),
-            0,
-            0.0,
-        )
         # if the GPU is the bottleneck, the host's speed does not show in the period
-        host = self.host if self.block_ms[0] > HOST_BOUND * self.block_ms[1] else None
-        load(self.step, rotation, calls, self.rules.load_s)
+        is_host_bound = self.block.enqueue_ms > HOST_BOUND * self.block.period_ms
+        blocks = Blocks(self, calls, self.host if is_host_bound else None)
+        host = blocks.host
+        result = Timing(calls_per_block=calls)
+        seconds = 0.0
+        load(self.step, blocks.rotation, calls, self.rules.load_s)
         until = time.perf_counter() + self.rules.patience * budget_s
-        tenth = int(budget_s * 100 / (calls * self.block_ms[1]))
-        while batch := next_batch(self.counted(result), seconds, self.rules, budget_s):
-            # a series costs time besides its blocks, so short ones would waste quiet moments
-            blocks = min(max(batch, tenth) if host else batch, MOST_BLOCKS)
-            events = [
-                [torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)
-            ]
-            readings = [host.read()] if host else []
-            began = time.perf_counter()
-            play(self.step, rotation, calls)
-            done += calls
-            for number, (start, end) in enumerate(events):
-                for given in self.inputs if self.renew else ():
-                    self.renew(given)
-                start.record()
-                play(self.step, rotation, calls)
-                end.record()
-                if number:
-                    events[number - 1][1].synchronize()
-                done += calls
-                if self.watch:
-                    self.watch.poll(done)
-                if host:
-                    readings.append(host.read())
-            events[-1][1].synchronize()
-            elapsed = time.perf_counter() - began
-            pairs = itertools.pairwise(readings)
-            quiet = (
-                [host.is_undisturbed(*pair, elapsed / blocks) for pair in pairs]
-                if host
-                else [True] * blocks
-            )
-            is_lost = bool(self.watch and any(quiet) and self.watch.disturbed())
-            if is_lost and not self.rules.discards:
+        tenth = int(budget_s * 100 / (calls * self.block.period_ms))
+        while True:
+            count = next_batch(self.counted(result), seconds, self.rules, budget_s)
+            if not count:
+                return result
+            if host:  # a series costs time besides its blocks, so short ones waste quiet moments
+                count = max(count, tenth)
+            series = blocks.run(min(count, MOST_BLOCKS))
+            if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
+                seconds += self.add(series, result)
+            elif self.rules.discards:
+                result.disturbed_ms += series.samples_ms
+            else:
                 continue
-            for (start, end), counts in zip(events, quiet, strict=True):
-                kept = result.samples_ms if counts and not is_lost else result.disturbed_ms
-                kept.append(start.elapsed_time(end) / calls)
-                if not is_lost and (counts or not self.rules.discards):
-                    seconds += elapsed / blocks
             if host:
                 if time.perf_counter() >= until:
-                    break
+                    return result
                 host.calm()
-        return result
+
+    def add(self, series: Series, result: Timing) -> float:
+        """Add the blocks of a series to the samples that count, or do not. Return the seconds of
+        those that count."""
+        counted = 0
+        for sample_ms, is_quiet in zip(series.samples_ms, series.are_quiet, strict=True):
+            if is_quiet:
+                result.samples_ms.append(sample_ms)
+            else:
+                result.disturbed_ms.append(sample_ms)
+            if is_quiet or not self.rules.discards:
+                counted += 1
+        return counted * series.block_s
 
     def waits_for_host(self, latency_ms: float) -> bool:
         """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up
@@ -402,11 +419,12 @@ class Timer:
         if self.device.type != "cuda":
             return True
         self.choose_block(self.rules.budget_s)
-        return shows_host(latency_ms, *self.block_ms)
+        return shows_host(latency_ms, self.block.enqueue_ms, self.block.period_ms)
 
     def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
         """Make `calls` synchronised calls and add their times to `result`."""
-        step, synchronize, clock = self.step, synchronizer(self.device), time.perf_counter_ns
+        step, clock = self.step, time.perf_counter_ns
+        synchronize = synchronizer(self.device)
         for args, kwargs in itertools.islice(rotation, calls):
             if self.renew:
                 self.renew((args, kwargs))
@@ -422,6 +440,7 @@ class Timer:
         """Return the number of calls per block. A block lasts at least `min_block_ms`, and at most
         a tenth of the budget unless a single call takes longer."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        least_ms = self.rules.min_block_ms
         calls = 1
         while True:
             torch.cuda.synchronize()
@@ -431,23 +450,98 @@ class Timer:
             enqueued_s = time.perf_counter() - began
             end.record()
             end.synchronize()
-            elapsed = start.elapsed_time(end)
-            self.block_ms = enqueued_s * 1e3 / calls, elapsed / calls
-            if elapsed >= self.rules.min_block_ms or calls >= 1 << 16:
-                longest = max(1, int(budget_s * 100 / (elapsed / calls)))
-                return min(
-                    max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest
-                )
+            elapsed_ms: float = start.elapsed_time(end)
+            period_ms = elapsed_ms / calls
+            self.block = BlockTimes(enqueued_s * 1e3 / calls, period_ms)
+            if elapsed_ms >= least_ms or calls >= 1 << 16:
+                longest = max(1, int(budget_s * 100 / period_ms))
+                return min(max(1, math.ceil(least_ms * 1.2 / period_ms)), longest)
             calls *= 2
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """The times of back-to-back calls, per call. `enqueue_ms`: of the host; `period_ms`: of the
+    GPU."""
+
+    enqueue_ms: float
+    period_ms: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """Blocks that followed each other. `samples_ms`: time per call of each block; `are_quiet`:
+    whether the host was undisturbed during each; `block_s`: mean seconds of a block."""
+
+    samples_ms: list[float]
+    are_quiet: list[bool]
+    block_s: float
+
+
+class Blocks:
+    """Runs series of blocks of `calls` back-to-back calls on the GPU. `host`: None if its speed
+    does not matter."""
+
+    def __init__(self, timer: Timer, calls: int, host: HostWatch | None) -> None:
+        self.timer = timer
+        self.calls = calls
+        self.host = host
+        self.rotation = itertools.cycle(timer.inputs)
+        self.made = 0  # calls in series so far
+
+    def run(self, blocks: int) -> Series:
+        """Run a block that does not count, and then these blocks."""
+        timer, host = self.timer, self.host
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
+        readings = [host.read()] if host else []
+        began = time.perf_counter()
+        self.play()
+        for number in range(blocks):
+            if timer.renew:
+                for inputs in timer.inputs:
+                    timer.renew(inputs)
+            starts[number].record()
+            self.play()
+            ends[number].record()
+            if number:
+                ends[number - 1].synchronize()
+            if timer.watch:
+                timer.watch.poll(self.made)
+            if host:
+                readings.append(host.read())
+        ends[-1].synchronize()
+        block_s = (time.perf_counter() - began) / blocks
+        samples_ms = [
+            start.elapsed_time(end) / self.calls for start, end in zip(starts, ends, strict=True)
+        ]
+        return Series(samples_ms, self.quiet_blocks(readings, blocks, block_s), block_s)
+
+    def play(self) -> None:
+        play(self.timer.step, self.rotation, self.calls)
+        self.made += self.calls
+
+    def quiet_blocks(self, readings: list[Reading], blocks: int, block_s: float) -> list[bool]:
+        """Return whether the host was undisturbed during each block."""
+        if self.host is None:
+            return [True] * blocks
+        return [
+            self.host.is_undisturbed(before, after, block_s)
+            for before, after in itertools.pairwise(readings)
+        ]
 
 
 def without_host(latency: Timing, period: Timing) -> tuple[Timing, Timing] | None:
     """Return both timings with their disturbed samples if the host's speed does not show in them,
     else None. The warm-up may have been too short to tell, for example because the clocks were
     still higher."""
-    every, blocks = latency.all_samples(), period.all_samples()
-    medians = map(statistics.median, (every.samples_ms, every.enqueue_ms, blocks.samples_ms))
-    return None if shows_host(*medians) else (every, blocks)
+    calls, blocks = latency.all_samples(), period.all_samples()
+    latency_ms = statistics.median(calls.samples_ms)
+    enqueue_ms = statistics.median(calls.enqueue_ms)
+    period_ms = statistics.median(blocks.samples_ms)
+    if shows_host(latency_ms, enqueue_ms, period_ms):
+        return None
+    return calls, blocks
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
@@ -469,9 +563,8 @@ def pass_means(samples: list[float], whole: int) -> list[float]:
     """Return the mean of each pass of `whole` calls."""
     if whole == 1:
         return samples
-    return [
-        statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)
-    ]
+    starts = range(0, len(samples), whole)
+    return [statistics.fmean(samples[start : start + whole]) for start in starts]
 
 
 def is_steady(samples: Sequence[float]) -> bool:
@@ -481,7 +574,8 @@ def is_steady(samples: Sequence[float]) -> bool:
     half = len(window) // 2
     if half == 0:
         return False
-    first, second = statistics.median(window[:half]), statistics.median(window[half:])
+    first = statistics.median(window[:half])
+    second = statistics.median(window[half:])
     return abs(second - first) <= STEADY * first
 
 
@@ -508,10 +602,18 @@ def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: flo
 def is_known(samples: list[float], target: float) -> bool:
     """Return whether the median's 95 % interval is narrow, and the medians of both halves agree (no
     drift)."""
-    interval, half = median_interval(samples), len(samples) // 2
-    if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
+    interval = median_interval(samples)
+    if not is_narrow(interval, target):
         return False
-    return (
-        abs(statistics.median(samples[:half]) - statistics.median(samples[half:]))
-        <= DRIFT * interval.value
-    )
+    half = len(samples) // 2
+    first = statistics.median(samples[:half])
+    second = statistics.median(samples[half:])
+    return abs(first - second) <= DRIFT * interval.value
+
+
+def is_narrow(interval: Interval, target: float) -> bool:
+    """Return whether an interval exists, and reaches no farther than `target` times its value to
+    both sides."""
+    if interval.low is None or interval.high is None:
+        return False
+    return interval.high - interval.low <= 2 * target * interval.value

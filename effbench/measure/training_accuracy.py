@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,16 +33,10 @@ UPDATE_TOLERANCES = {
 #: consulted.
 FAR = 10
 FINITE = sys.float_info.max  # only NaN and infinity exceed it
-#: Attribute of a trajectory that is compared with eager's -> how messages name its tensors.
-COMPARED = {
-    "first": "gradient of {} in the first step",
-    "last": "gradient of {} in the last step",
-    "parameters": "parameter {} after the last step",
-    "buffers": "buffer {}",
-}
-
-#: Tensors by the names of parameters or buffers; a parameter may have no gradient.
-Named = dict[str, Tensor | None]
+#: Parameters or buffers by name.
+Named = Mapping[str, Tensor]
+#: The same, or gradients by parameter: one may have none.
+Gradients = Mapping[str, Tensor | None]
 
 
 @dataclass
@@ -56,38 +49,59 @@ class Trajectory:
     """
 
     losses: list[float]
-    first: Named
-    last: Named
+    first: Gradients
+    last: Gradients
     parameters: Named
     buffers: Named
     before: Named
     alone: Named
     scale: float | None = None
 
+    def compared(self) -> dict[str, Gradients]:
+        """Return the tensors that are compared with eager's, by how messages name them."""
+        return {
+            "gradient of {} in the first step": self.first,
+            "gradient of {} in the last step": self.last,
+            "parameter {} after the last step": self.parameters,
+            "buffer {}": self.buffers,
+        }
+
     def not_finite(self) -> str | None:
         """Return which loss or gradient of eager's steps is not finite, or None."""
+        last = len(self.losses)
         for number, loss in enumerate(self.losses, 1):
             advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
             if not math.isfinite(loss):
                 return f"eager's loss is {loss:g} in step {number}{advice}"
-            when, gradients = {len(self.losses): ("last", self.last), 1: ("first", self.first)}.get(
-                number, ("", {})
-            )
-            if name := accuracy.not_finite(gradients):
+            name = when = None
+            if number == last:
+                name, when = accuracy.not_finite(dict(self.last)), "last"
+            elif number == 1:
+                name, when = accuracy.not_finite(dict(self.first)), "first"
+            if name is not None:
                 return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
 
 
-class Exact(NamedTuple):
+@dataclass(frozen=True)
+class Exact:
     """A step in float64: the loss, the gradients, and the buffers after it."""
 
     loss: float
-    gradients: Named
+    gradients: Gradients
     buffers: Named
 
 
 #: Maps a state (parameters and buffers) and the number of a step (from 0) to this step in float64.
 ExactStep = Callable[[Named, int], Exact]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Gradients or buffers of a step, and the same in float64."""
+
+    values: Gradients
+    exact: Gradients
 
 
 @dataclass
@@ -104,10 +118,8 @@ class Comparison:
         """Return the largest relative error of losses, gradients, parameters and buffers, each kind
         as a whole."""
         losses = map(self.loss_error, self.ours.losses, self.eager.losses)
-        return max(
-            *losses,
-            *(joint_error(getattr(self.ours, of), getattr(self.eager, of)) for of in COMPARED),
-        )
+        kinds = map(joint_error, self.ours.compared().values(), self.eager.compared().values())
+        return max(*losses, *kinds)
 
     def wrong(self) -> str | None:
         """Return what is wrong regardless of a float64 reference, or None."""
@@ -122,13 +134,16 @@ class Comparison:
         """Yield what differs from eager's by more than the tolerance. Tensors are compared on
         `device`."""
         yield from self.losses_beyond(self.tolerance)
-        for attribute, words in COMPARED.items():
-            theirs = getattr(self.eager, attribute)
-            for name, ours in getattr(self.ours, attribute).items():
-                if ours is not None and theirs[name] is not None:
-                    pair = ({words.format(name): value} for value in (ours, theirs[name]))
-                    if reason := accuracy.compare(*pair, self.tolerance, device).reason:
-                        yield reason
+        wanted = self.eager.compared()
+        for words, tensors in self.ours.compared().items():
+            for name, ours in tensors.items():
+                theirs = wanted[words][name]
+                if ours is None or theirs is None:
+                    continue
+                title = words.format(name)
+                verdict = accuracy.compare({title: ours}, {title: theirs}, self.tolerance, device)
+                if verdict.reason:
+                    yield verdict.reason
 
     def far_from_float64(self, exact: ExactStep) -> str | None:
         """Return None if the first and the last step are about as close to float64 as eager's, else
@@ -140,42 +155,50 @@ class Comparison:
         cancels), so an error within the tolerance of all gradients' rms is ignored, and eager's own
         error is that of all gradients together.
         """
-        mode, eager, last = self.ours, self.eager, len(self.ours.losses) - 1
-        start = exact(self.initial, 0)
-        steps = [("first", 0, mode.first, eager.first, start, start)]
-        if last:
-            steps.append(
-                (
-                    "last",
-                    last,
-                    mode.last,
-                    eager.last,
-                    exact(mode.before, last),
-                    exact(eager.before, last),
-                )
-            )
-        for when, number, ours, theirs, near_ours, near_eager in steps:
-            off, loss = joint_error(theirs, near_eager.gradients), mode.losses[number]
-            if not off <= accuracy.MAX_EAGER_ERROR:
-                off_by = f"{off:.2g} off float64 in the {when} step"
-                return (
-                    f"eager's own gradients are {off_by}: they are random, or too sensitive to"
-                    " compare"
-                )
-            if self.loss_error(loss, near_ours.loss) > self.tolerance:
-                size = self.size_of_error(loss, near_ours.loss, self.tolerance)
-                return (
-                    f"the loss of the {when} step is {loss:.6g}, but {near_ours.loss:.6g} in"
-                    f" float64{size}"
-                )
-            if reason := self.far_from_exact(
-                ours, near_ours.gradients, theirs, near_eager.gradients
-            ):
-                return f"wrong gradient in the {when} step: {reason}"
-        reason = self.far_from_exact(
-            mode.buffers, near_ours.buffers, eager.buffers, near_eager.buffers
+        ours, eager = self.ours, self.eager
+        near_ours = near_eager = exact(self.initial, 0)
+        reason = self.wrong_step(
+            "first",
+            ours.losses[0],
+            near_ours.loss,
+            Tensors(ours.first, near_ours.gradients),
+            Tensors(eager.first, near_eager.gradients),
         )
-        return reason and f"wrong buffer: {reason}"
+        last = len(ours.losses) - 1
+        if reason is None and last:
+            near_ours = exact(ours.before, last)
+            near_eager = exact(eager.before, last)
+            reason = self.wrong_step(
+                "last",
+                ours.losses[last],
+                near_ours.loss,
+                Tensors(ours.last, near_ours.gradients),
+                Tensors(eager.last, near_eager.gradients),
+            )
+        if reason is not None:
+            return reason
+        reason = self.far_from_exact(
+            Tensors(ours.buffers, near_ours.buffers), Tensors(eager.buffers, near_eager.buffers)
+        )
+        return f"wrong buffer: {reason}" if reason else None
+
+    def wrong_step(
+        self, when: str, loss: float, exact_loss: float, ours: Tensors, eager: Tensors
+    ) -> str | None:
+        """Return what is wrong with the loss or the gradients of a step, or None."""
+        off = joint_error(eager.values, eager.exact)
+        if not off <= accuracy.MAX_EAGER_ERROR:
+            return (
+                f"eager's own gradients are {off:.2g} off float64 in the {when} step: they are"
+                " random, or too sensitive to compare"
+            )
+        if self.loss_error(loss, exact_loss) > self.tolerance:
+            size = self.size_of_error(loss, exact_loss, self.tolerance)
+            return (
+                f"the loss of the {when} step is {loss:.6g}, but {exact_loss:.6g} in float64{size}"
+            )
+        reason = self.far_from_exact(ours, eager)
+        return f"wrong gradient in the {when} step: {reason}" if reason else None
 
     def loss_error(self, ours: float, theirs: float) -> float:
         size = max(abs(theirs), self.eager.scale or 0.0)
@@ -201,8 +224,9 @@ class Comparison:
     def missing_gradient(self) -> str | None:
         for name, ours in self.ours.last.items():
             if (ours is None) != (self.eager.last[name] is None):
-                without, owner = ("the step", "eager") if ours is None else ("eager", "the step")
-                return f"{without} has no gradient of {name}, but {owner} has one"
+                if ours is None:
+                    return f"the step has no gradient of {name}, but eager has one"
+                return f"eager has no gradient of {name}, but the step has one"
         return None
 
     def wrong_update(self) -> str | None:
@@ -225,36 +249,30 @@ class Comparison:
         """Return the error of a parameter's update if it is too large, or None. `wanted`: the
         updated parameter."""
         before = real(self.initial[name])
-        expected, moved = real(wanted) - before, real(of.parameters[name]) - before
-        difference, scale = (moved - expected).norm().item(), expected.norm().item()
+        expected = real(wanted) - before
+        moved = real(of.parameters[name]) - before
+        difference = (moved - expected).norm().item()
+        scale = expected.norm().item()
         if difference <= UPDATE_TOLERANCES.get(wanted.dtype, 0.05) * scale:
             return None
-        return f"relative error {difference / scale if scale else math.inf:.2g}"
+        error = difference / scale if scale else math.inf
+        return f"relative error {error:.2g}"
 
-    def far_from_exact(
-        self, ours: Named, our_exact: Named, theirs: Named, their_exact: Named
-    ) -> str | None:
-        known = [
-            real(value)
-            for value in our_exact.values()
-            if value is not None and accuracy.is_inexact(value)
-        ]
-        squares, count = (
-            sum(float(value.square().sum()) for value in known),
-            sum(value.numel() for value in known),
-        )
-        together = math.sqrt(squares / max(count, 1))
-        for name, value in ours.items():
-            true, eagers = our_exact[name], theirs[name]
-            if value is None or true is None or eagers is None:
+    def far_from_exact(self, ours: Tensors, eager: Tensors) -> str | None:
+        """Return which tensor is much farther from float64 than eager's, or None."""
+        together = joint_rms(ours.exact)
+        for name, value in ours.values.items():
+            exact, theirs, their_exact = ours.exact[name], eager.values[name], eager.exact[name]
+            if value is None or exact is None or theirs is None or their_exact is None:
                 continue
-            if not accuracy.is_inexact(eagers):
-                if not torch.equal(value, eagers):
+            if not accuracy.is_inexact(theirs):
+                if not torch.equal(value, theirs):
                     return f"{name} differs from eager's"
                 continue
-            error, allowed = accuracy.rmse(value, true), accuracy.rmse(eagers, their_exact[name])
-            ignored = self.tolerance * max(together, accuracy.rms(true) / 10)
-            if not error <= accuracy.factor_of(eagers.dtype) * allowed + ignored:
+            error = accuracy.rmse(value, exact)
+            allowed = accuracy.rmse(theirs, their_exact)
+            ignored = self.tolerance * max(together, accuracy.rms(exact) / 10)
+            if not error <= accuracy.factor_of(theirs.dtype) * allowed + ignored:
                 return (
                     f"{name} has an error of {error:.2g} against float64, but eager's has"
                     f" {allowed:.2g}"
@@ -267,7 +285,7 @@ def real(values: Tensor) -> Tensor:
     return accuracy.as_real(values).double()
 
 
-def joint_error(values: Named, reference: Named) -> float:
+def joint_error(values: Gradients, reference: Gradients) -> float:
     """Return ‖values - reference‖ ÷ ‖reference‖ over all tensors that both have."""
     difference = scale = 0.0
     for name, ours in values.items():
@@ -278,3 +296,15 @@ def joint_error(values: Named, reference: Named) -> float:
     if not difference:
         return 0.0
     return math.sqrt(difference / scale) if scale else math.inf
+
+
+def joint_rms(values: Gradients) -> float:
+    """Return the root mean square over all tensors of floats."""
+    squares = 0.0
+    count = 0
+    for value in values.values():
+        if value is not None and accuracy.is_inexact(value):
+            numbers = real(value)
+            squares += float(numbers.square().sum())
+            count += numbers.numel()
+    return math.sqrt(squares / max(count, 1))

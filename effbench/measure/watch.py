@@ -8,13 +8,14 @@ trial is marked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 
-from effbench.measure.telemetry import Gpu
+from effbench.measure.gpu import Gpu, GpuState
 
 #: Clocks events with which the hardware or driver slows down a busy GPU. A power cap
 #: (`sw_power_cap`) is normal under load and only recorded.
@@ -38,6 +39,15 @@ HOST_BOUND = 0.7  # enqueue time ÷ period or latency from which the host is the
 SAMPLING_S = 1.0
 
 
+@dataclass(frozen=True)
+class EnergyMark:
+    """A change of the GPU's energy counter: its value, and the calls and seconds until then."""
+
+    energy_mj: int
+    calls: int
+    seconds: float
+
+
 class GpuWatch:
     """Monitors the GPU of a trial. Without NVML it detects nothing.
 
@@ -50,11 +60,14 @@ class GpuWatch:
         self.discarded: list[str] = []
         self.disturbance: str | None = None
         self.before_timing: str | None = None  # a foreign process that did not stop working
-        self.readings: list[dict[str, Any]] = []
-        # at each change of the energy counter: mJ, calls, seconds
-        self.marks: list[tuple[int, int, float]] = []
+        self.readings: list[GpuState] = []
+        self.marks: list[EnergyMark] = []
         self.events: set[str] = set()  # clocks events since the last check
         self.next_poll = self.next_reading = 0.0
+        self.since = 0.0
+        self.known_pids: frozenset[int] = frozenset()
+        self.baseline_bytes: int | None = None
+        self.retries = 0
 
     def wait_until_free(self, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait up to `wait_s` for foreign processes to stop working, and set `before_timing` if
@@ -100,8 +113,8 @@ class GpuWatch:
         if self.gpu.handle is None or now < self.next_poll:
             return
         energy = self.gpu.ask("nvmlDeviceGetTotalEnergyConsumption")
-        if energy is not None and (not self.marks or energy != self.marks[-1][0]):
-            self.marks.append((energy, calls, now))
+        if energy is not None and (not self.marks or energy != self.marks[-1].energy_mj):
+            self.marks.append(EnergyMark(energy, calls, now))
         if now >= self.next_reading:
             self.next_reading = now + 10 * POLL_S
             reading = self.gpu.read()
@@ -123,26 +136,27 @@ class GpuWatch:
 
     def newest_disturbance(self) -> str | None:
         """Return what has disturbed the GPU since the last check, or None."""
-        seen, self.events = self.events.union(self.gpu.read()["clocks_event_reasons"]), set()
-        if slow := sorted(SLOWDOWNS & seen):
-            return f"clocks reduced ({', '.join(slow)})"
-        here = self.gpu.foreign_pids() or set()
-        if newcomers := here - self.known_pids:
+        events = self.events.union(self.gpu.read()["clocks_event_reasons"])
+        self.events = set()
+        slowdowns = sorted(SLOWDOWNS & events)
+        if slowdowns:
+            return f"clocks reduced ({', '.join(slowdowns)})"
+        foreign = self.gpu.foreign_pids() or set()
+        newcomers = foreign - self.known_pids
+        if newcomers:
             return f"another process started to use this GPU ({pids(newcomers)})"
-        if here and (working := here & (self.gpu.working_pids(self.since) or set())):
-            self.since = time.time()
-            return f"another process works on this GPU ({pids(working)})"
+        if foreign:
+            working = foreign & (self.gpu.working_pids(self.since) or set())
+            if working:
+                self.since = time.time()
+                return f"another process works on this GPU ({pids(working)})"
         now = self.others_bytes()
-        if (
-            now is not None
-            and self.baseline_bytes is not None
-            and now - self.baseline_bytes > FOREIGN_BYTES
-        ):
-            return (
-                f"another process allocated {(now - self.baseline_bytes) / 2**20:.0f} MiB on"
-                " this GPU"
-            )
-        return None
+        if now is None or self.baseline_bytes is None:
+            return None
+        allocated = now - self.baseline_bytes
+        if allocated <= FOREIGN_BYTES:
+            return None
+        return f"another process allocated {allocated / 2**20:.0f} MiB on this GPU"
 
     def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """End monitoring after the last timer. If there are foreign processes and NVML cannot
@@ -158,36 +172,64 @@ class GpuWatch:
                 self.disturbance = (
                     "another process kept this GPU busy: it was still busy after timing"
                 )
-        elif here := (self.gpu.foreign_pids() or set()) & working:  # NVML may report work late
-            self.disturbance = f"another process works on this GPU ({pids(here)})"
+            return
+        foreign = (self.gpu.foreign_pids() or set()) & working
+        if foreign:  # NVML may report work late
+            self.disturbance = f"another process works on this GPU ({pids(foreign)})"
 
     def others_bytes(self) -> int | None:
         """Return the used memory that is not torch's: contexts, libraries and other processes; None
         if unknown."""
         used = self.gpu.used_bytes()
-        return None if used is None else used - torch.cuda.memory_reserved(self.device)
+        if used is None:
+            return None
+        reserved: int = torch.cuda.memory_reserved(self.device)
+        return used - reserved
 
     def energy_per_call_mj(self) -> float | None:
         """Return the energy per call, in mJ, between the first and the last change of the counter;
         None if that time is too short. The first mark is omitted, because it is the start of
         polling and not a change."""
         marks = self.marks[1:]
-        if len(marks) < 3 or marks[-1][2] - marks[0][2] < MIN_ENERGY_S:
+        if len(marks) < 3:
             return None
-        return (marks[-1][0] - marks[0][0]) / (marks[-1][1] - marks[0][1])
+        first, last = marks[0], marks[-1]
+        if last.seconds - first.seconds < MIN_ENERGY_S:
+            return None
+        return (last.energy_mj - first.energy_mj) / (last.calls - first.calls)
 
     def facts(self) -> dict[str, Any]:
         """Return fields of the trial: medians of the readings under load, their clocks events, and
         energy per call."""
-        facts: dict[str, Any] = {"energy_mj": self.energy_per_call_mj()}
-        for name in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"):
-            values = [reading[name] for reading in self.readings if reading[name] is not None]
-            middle = median(values) if values else None
-            facts[name] = middle if middle is None or name == "power_w" else int(middle)
-        reasons = dict.fromkeys(
-            name for reading in self.readings for name in reading["clocks_event_reasons"]
-        )
-        return {**facts, "clocks_event_reasons": ",".join(reasons) or None}
+        readings = self.readings
+        sm_clock = known_median(reading["sm_clock_mhz"] for reading in readings)
+        memory_clock = known_median(reading["memory_clock_mhz"] for reading in readings)
+        temperature = known_median(reading["temperature_c"] for reading in readings)
+        # in the order in which they occurred
+        reasons: dict[str, None] = {}
+        for reading in readings:
+            reasons.update(dict.fromkeys(reading["clocks_event_reasons"]))
+        return {
+            "energy_mj": self.energy_per_call_mj(),
+            "sm_clock_mhz": whole(sm_clock),
+            "memory_clock_mhz": whole(memory_clock),
+            "temperature_c": whole(temperature),
+            "power_w": known_median(reading["power_w"] for reading in readings),
+            "clocks_event_reasons": ",".join(reasons) or None,
+        }
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return median(known)
+
+
+def whole(value: float | None) -> int | None:
+    if value is None:
+        return None
+    return int(value)
 
 
 def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | None:
@@ -195,17 +237,15 @@ def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | N
     Undisturbed, enqueueing a call takes hardly longer than its period, because the host has to
     enqueue back-to-back calls as well."""
     if enqueue_ms > ENQUEUE_PERIODS * period_ms:
-        took = (
-            f"enqueueing a call took {enqueue_ms:.3g} ms, but a whole back-to-back call only"
-            f" {period_ms:.3g} ms"
+        return (
+            f"the host was busy during latency timing: enqueueing a call took {enqueue_ms:.3g} ms,"
+            f" but a whole back-to-back call only {period_ms:.3g} ms"
         )
-        return f"the host was busy during latency timing: {took}"
     if period_ms > PERIOD_LATENCIES * latency_ms and enqueue_ms > HOST_BOUND * latency_ms:
-        took = (
-            f"a back-to-back call took {period_ms:.3g} ms, but a synchronised one only"
-            f" {latency_ms:.3g} ms"
+        return (
+            f"the host was busy during period timing: a back-to-back call took {period_ms:.3g} ms,"
+            f" but a synchronised one only {latency_ms:.3g} ms"
         )
-        return f"the host was busy during period timing: {took}"
     return None
 
 

@@ -9,39 +9,39 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from effbench.measure.gradients import outside_inference_mode
+from effbench.models.inputs import Args, Kwargs
 
 #: Operators that read, or write to, only the part of their first tensor that their second one
 #: selects.
 INDEXED = {
-    "embedding",
     "_embedding_bag",
     "_embedding_bag_forward_only",
-    "index_select",
+    "_index_put_impl_",
+    "embedding",
     "gather",
     "index",
-    "take",
-}
-INDEXED |= {
-    "masked_select",
+    "index_add_",
+    "index_copy_",
+    "index_fill_",
+    "index_put_",
+    "index_reduce_",
+    "index_select",
     "masked_fill_",
     "masked_scatter_",
-    "index_copy_",
-    "index_put_",
-    "_index_put_impl_",
-}
-INDEXED |= {
-    "index_add_",
-    "index_fill_",
+    "masked_select",
+    "put_",
     "scatter_",
     "scatter_add_",
     "scatter_reduce_",
-    "index_reduce_",
-    "put_",
+    "take",
 }
+#: Operators that write to all of their first tensor without reading it.
+OVERWRITING = ("copy_", "fill_", "zero_")
 
 Shape = Sequence[int]
 
@@ -54,7 +54,7 @@ class Work:
     min_bytes: int
 
 
-def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
+def count(module: nn.Module, args: Args, kwargs: Kwargs) -> Work:
     """Run `module` once in eager mode and return its work. The module may change the inputs.
 
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights,
@@ -72,23 +72,21 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
         torch.backends.mha.set_fastpath_enabled(is_fast)
     known = {pointer(tensor) for tensor in outer}
     # an expanded output is larger than its memory
-    sizes = {
+    written = {
         pointer(tensor): min(tensor.nbytes, tensor.untyped_storage().nbytes())
         for tensor in tensors(outputs)
+        if pointer(tensor) not in known
     }
-    written = {at: size for at, size in sizes.items() if at not in known}
     return Work(work.flops, work.min_bytes + sum(written.values()))
 
 
-def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
+def observe(outer: Iterable[Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
     """Return the work of a call and its result. The bytes are those that it reads and writes of the
     tensors `outer`."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    traffic, flops = (
-        Traffic(outer),
-        FlopCounterMode(display=False, custom_mapping=attention_formulas()),
-    )
+    traffic = Traffic(outer)
+    flops = FlopCounterMode(display=False, custom_mapping=attention_formulas())
     with flops, traffic:
         result = call()
     return Work(flops.get_total_flops(), traffic.bytes()), result
@@ -97,18 +95,19 @@ def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Wor
 def attention_formulas() -> dict[Any, Callable[..., int]]:
     """Return torch's formulas of attention for any number of key and value heads: those of torch
     2.11 refuse fewer heads than the queries have, as in grouped-query attention."""
-    found = {}
+    formulas: dict[Any, Callable[..., int]] = {}
     for kind in ("efficient", "flash", "cudnn"):
         name = f"_scaled_dot_product_{kind}_attention"
-        found[getattr(torch.ops.aten, name)] = attention_flops
-        found[getattr(torch.ops.aten, f"{name}_backward")] = attention_backward_flops
-    return found
+        formulas[getattr(torch.ops.aten, name)] = attention_flops
+        formulas[getattr(torch.ops.aten, f"{name}_backward")] = attention_backward_flops
+    return formulas
 
 
 def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     """Two matrix products: scores and output."""
     batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (width + value[3])
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (width + value[3])
 
 
 def attention_backward_flops(
@@ -116,35 +115,46 @@ def attention_backward_flops(
 ) -> int:
     """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
     batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (3 * width + 2 * value[3])
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: Any) -> list[Tensor]:
     """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
-    return [
-        part
-        for leaf in tree_leaves(value)
-        if isinstance(leaf, torch.Tensor)
-        for part in parts(leaf)
-    ]
+    inner: list[Tensor] = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            inner += parts(leaf)
+    return inner
 
 
-def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def parts(tensor: Tensor) -> list[Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    return [
-        part for name in tensor.__tensor_flatten__()[0] for part in parts(getattr(tensor, name))
-    ]
+    names, _ = tensor.__tensor_flatten__()
+    inner: list[Tensor] = []
+    for name in names:
+        inner += parts(getattr(tensor, name))
+    return inner
 
 
-def pointer(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def pointer(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of an operator that contains tensors."""
+
+    tensors: list[Tensor]
+    is_written: bool
 
 
 class Traffic(TorchDispatchMode):
     """Records which parts of the memory of `outer` tensors are read and written."""
 
-    def __init__(self, outer: Iterable[torch.Tensor]) -> None:
+    def __init__(self, outer: Iterable[Tensor]) -> None:
         super().__init__()
         self.sizes = {pointer(tensor): tensor.untyped_storage().nbytes() for tensor in outer}
         # by pointer, and whether it is written: spans of bytes, and the bytes that each index
@@ -153,7 +163,7 @@ class Traffic(TorchDispatchMode):
         self.selected: dict[tuple[int, bool], dict[int, int]] = defaultdict(dict)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
@@ -161,46 +171,46 @@ class Traffic(TorchDispatchMode):
             self.look(func, args, kwargs, result)
         return result
 
-    def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+    def look(self, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         name = func._schema.name.partition("::")[2]
         if name.startswith("new_") or name.endswith("_like"):  # they only take the shape
             return
-        arguments = func._schema.arguments
-        bound = [
-            *zip(arguments, args, strict=False),
-            *((arg, kwargs.get(arg.name)) for arg in arguments[len(args) :]),
-        ]
-        given = [(argument, value) for argument, value in bound if tensors(value)]
-        for argument, value in given:
-            written = argument.alias_info is not None and argument.alias_info.is_write
-            is_part = name in INDEXED and argument is given[0][0] and len(given) > 1
-            for tensor in tensors(value):
+        operands = operands_of(func, args, kwargs)
+        for number, operand in enumerate(operands):
+            is_part = name in INDEXED and number == 0 and len(operands) > 1
+            for tensor in operand.tensors:
                 if pointer(tensor) not in self.sizes:
                     continue
                 if is_part:
-                    index = pointer(tensors(given[1][1])[0])
-                    known = self.selected[pointer(tensor), written]
-                    known[index] = max(
-                        known.get(index, 0), selected_bytes(name, tensor, given, result)
-                    )
+                    self.select(tensor, operand.is_written, name, operands, result)
                     continue
-                self.touch(tensor, written)
-                if written and name not in ("copy_", "fill_", "zero_"):
+                self.touch(tensor, operand.is_written)
+                if operand.is_written and name not in OVERWRITING:
                     self.touch(tensor, False)
 
-    def touch(self, tensor: torch.Tensor, written: bool) -> None:
+    def select(
+        self,
+        tensor: Tensor,
+        is_written: bool,
+        name: str,
+        operands: list[Operand],
+        result: Any,
+    ) -> None:
+        """Record the part of a tensor that the second operand selects."""
+        index = pointer(operands[1].tensors[0])
+        known = self.selected[pointer(tensor), is_written]
+        nbytes = selected_bytes(name, tensor, operands, result)
+        known[index] = max(known.get(index, 0), nbytes)
+
+    def touch(self, tensor: Tensor, written: bool) -> None:
         if tensor.numel() == 0:
             return
         start = tensor.storage_offset() * tensor.element_size()
-        reach = (
-            sum(
-                (size - 1) * stride
-                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            )
-            + 1
-        )
+        last = 0
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            last += (size - 1) * stride
         # a strided or expanded view touches at most its extent, and at most its elements
-        span = min(reach * tensor.element_size(), tensor.nbytes)
+        span = min((last + 1) * tensor.element_size(), tensor.nbytes)
         self.spans[pointer(tensor), written].add((start, start + span))
 
     def bytes(self) -> int:
@@ -215,28 +225,45 @@ class Traffic(TorchDispatchMode):
         return total
 
 
-def selected_bytes(
-    name: str, tensor: torch.Tensor, given: list[tuple[Any, Any]], result: Any
-) -> int:
+def operands_of(func: Any, args: Args, kwargs: Kwargs) -> list[Operand]:
+    """Return the arguments of a call that contain tensors, in the order of the schema."""
+    arguments = func._schema.arguments
+    named = [kwargs.get(argument.name) for argument in arguments[len(args) :]]
+    operands = []
+    for argument, value in zip(arguments, (*args, *named), strict=False):
+        inner = tensors(value)
+        if inner:
+            alias = argument.alias_info
+            operands.append(Operand(inner, alias is not None and alias.is_write))
+    return operands
+
+
+def selected_bytes(name: str, tensor: Tensor, operands: list[Operand], result: Any) -> int:
     """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated
     ones count once."""
-    indices = tensors(given[1][1])
+    indices = operands[1].tensors
     if any(index.dtype == torch.bool for index in indices):
-        mask = indices[0]
-        return (
-            tensor.nbytes * int(mask.count_nonzero()) // max(1, mask.numel())
-            if len(indices) == 1
-            else 0
-        )
-    places = torch.stack(
-        [it.to(tensor.device).flatten() for it in torch.broadcast_tensors(*indices)]
-    )
+        return masked_bytes(tensor, indices)
+    flat = [index.to(tensor.device).flatten() for index in torch.broadcast_tensors(*indices)]
+    places = torch.stack(flat)
+    count: int = places.shape[1]
+    nbytes: int
     if "embedding" in name:
-        nbytes = tensor[:1].nbytes * places.shape[1]
-    elif name.endswith("_") and len(given) == 2:  # a number is written to at least each place
-        nbytes = tensor.element_size() * places.shape[1]
+        nbytes = tensor[:1].nbytes * count
+    elif not name.endswith("_"):
+        nbytes = sum(part.nbytes for part in tensors(result))
+    elif len(operands) == 2:  # a number is written to at least each place
+        nbytes = tensor.element_size() * count
     else:
-        nbytes = sum(
-            part.nbytes for part in tensors(given[-1][1] if name.endswith("_") else result)
-        )
-    return min(tensor.nbytes, nbytes * places.unique(dim=1).shape[1] // max(1, places.shape[1]))
+        nbytes = sum(part.nbytes for part in operands[-1].tensors)
+    distinct = int(places.unique(dim=1).shape[1])
+    return min(int(tensor.nbytes), nbytes * distinct // max(1, count))
+
+
+def masked_bytes(tensor: Tensor, indices: list[Tensor]) -> int:
+    """Return the bytes that a mask selects; 0 if there are further indices."""
+    if len(indices) > 1:
+        return 0
+    (mask,) = indices
+    size: int = tensor.nbytes
+    return size * int(mask.count_nonzero()) // max(1, int(mask.numel()))

@@ -13,7 +13,7 @@ import pkgutil
 import random
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
+from effbench.models.inputs import Step
 from effbench.printable import describe
 
 KEY = "_target_"
@@ -71,29 +72,36 @@ def build_module(
     seed and not on the device, unless the constructor uses DEVICE. Raises ConfigError for an
     invalid target, and any exception of the constructor.
     """
-    if module.get(KEY) in (None, "", "???"):
+    target = module.get(KEY)
+    if target in (None, "", "???"):
         raise ConfigError(
             f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name"
             " (path/net.py:Net)"
         )
-    make = resolve_model(str(module[KEY]))
+    make = resolve_model(str(target))
     set_seed(seed)
     token = DEVICE.set(device)
     try:
-        built = make(**{key: _instantiate(value) for key, value in module.items() if key != KEY})
+        built = make(**_arguments(module))
     finally:
         DEVICE.reset(token)
     if not isinstance(built, nn.Module):
-        what = f"model.module.{KEY}={module[KEY]} returned the type {type(built).__name__}"
-        raise ConfigError(f"{what}; it must return a torch.nn.Module")
+        raise ConfigError(
+            f"model.module.{KEY}={target} returned the type {type(built).__name__}; it must return"
+            " a torch.nn.Module"
+        )
     try:
         built.eval()
     except NotImplementedError:
         # an exported program stays in the mode of its export
         if not isinstance(built, torch.fx.GraphModule):
             raise
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
-    return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
+    return built._apply(cast)
 
 
 def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
@@ -101,12 +109,14 @@ def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
     ConfigError."""
     inputs = getattr(module, "inputs", None)
     if not isinstance(inputs, Mapping):
-        what = f"model.inputs is null, but {type(module).__name__} has no attribute inputs"
-        raise ConfigError(f"{what}, a mapping such as {{x: {{shape: [16]}}}}")
+        raise ConfigError(
+            f"model.inputs is null, but {type(module).__name__} has no attribute inputs, a mapping"
+            " such as {x: {shape: [16]}}"
+        )
     return inputs
 
 
-def resolve_target(target: str) -> Callable[..., Any]:
+def resolve_target(target: str) -> Step:
     """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a
     relative path).
 
@@ -117,45 +127,49 @@ def resolve_target(target: str) -> Callable[..., Any]:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
+    is_file = ":" in target or target.endswith(".py")
     try:
-        named = (
-            _from_file(target) if ":" in target or target.endswith(".py") else _from_path(target)
-        )
+        named: Any = _from_file(target) if is_file else _from_path(target)
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
         raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
     if not callable(named):
-        kind = type(named).__name__
         raise ConfigError(
-            f"{KEY}={target} is of type {kind}, not callable; name a class or a function"
+            f"{KEY}={target} is of type {type(named).__name__}, not callable; name a class or a"
+            " function"
         )
     home = _home(named)
+    is_standard = home.partition(".")[0] in sys.stdlib_module_names
     # a user's file may have the name of a standard module, such as code.py
-    is_module = isinstance(named, type) and issubclass(named, nn.Module)
-    if home.partition(".")[0] in sys.stdlib_module_names and not is_module and named not in PLAIN:
-        allowed = "your own code or that of an installed package"
-        raise ConfigError(f"{KEY}={target} is part of Python ({home}); allowed: {allowed}")
-    return named
+    if is_standard and named not in PLAIN and not _is_module_class(named):
+        raise ConfigError(
+            f"{KEY}={target} is part of Python ({home}); allowed: your own code or that of an"
+            " installed package"
+        )
+    function: Step = named
+    return function
 
 
-def resolve_model(target: str) -> Callable[..., Any]:
+def resolve_model(target: str) -> Step:
     """Return the `torch.nn.Module` class, function or method named by `target`.
 
     Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a
     call could verify.
     """
     named = resolve_target(target)
-    is_class = isinstance(named, type)
-    if (
-        issubclass(named, nn.Module)
-        if is_class
-        else isinstance(inspect.unwrap(named), FunctionType | MethodType)
-    ):
+    is_function = isinstance(inspect.unwrap(named), FunctionType | MethodType)
+    if _is_module_class(named) or is_function:
         return named
-    what = "a class" if is_class else f"of type {type(named).__name__}"
-    allowed = "a torch.nn.Module class, or a function that returns a module"
-    raise ConfigError(f"{KEY}={target} is {what}; allowed: {allowed}")
+    what = "a class" if isinstance(named, type) else f"of type {type(named).__name__}"
+    raise ConfigError(
+        f"{KEY}={target} is {what}; allowed: a torch.nn.Module class, or a function that returns a"
+        " module"
+    )
+
+
+def _is_module_class(named: Any) -> bool:
+    return isinstance(named, type) and issubclass(named, nn.Module)
 
 
 def _home(function: Any) -> str:
@@ -165,18 +179,23 @@ def _home(function: Any) -> str:
         function = function.func
     home = getattr(function, "__module__", None)
     if home is None:  # a method written in C: use the module of its object or class
-        home = getattr(
-            function, "__objclass__", type(getattr(function, "__self__", None))
-        ).__module__
+        kind = type(getattr(function, "__self__", None))
+        home = getattr(function, "__objclass__", kind).__module__
     return str(home)
+
+
+def _arguments(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _instantiate(value) for key, value in node.items() if key != KEY}
 
 
 def _instantiate(node: Any) -> Any:
     """Return plain values unchanged. For a mapping with a `_target_`, call the target with the
     other keys."""
     if isinstance(node, Mapping):
-        values = {key: _instantiate(value) for key, value in node.items() if key != KEY}
-        return resolve_target(str(node[KEY]))(**values) if KEY in node else values
+        arguments = _arguments(node)
+        if KEY not in node:
+            return arguments
+        return resolve_target(str(node[KEY]))(**arguments)
     if isinstance(node, list | tuple):
         return [_instantiate(value) for value in node]
     return node
@@ -190,9 +209,10 @@ def _from_path(target: str) -> Any:
         )
     value: Any = importlib.import_module(names[0])
     for name in names[1:]:
-        may_be_inside = hasattr(value, "__path__") and not hasattr(value, name)
-        if may_be_inside and importlib.util.find_spec(submodule := f"{value.__name__}.{name}"):
-            importlib.import_module(submodule)
+        if hasattr(value, "__path__") and not hasattr(value, name):
+            submodule = f"{value.__name__}.{name}"
+            if importlib.util.find_spec(submodule):
+                importlib.import_module(submodule)
         value = _attribute(target, value, name)
     return value
 
@@ -206,13 +226,17 @@ def _from_file(target: str) -> Any:
     path = Path(file).resolve()
     if not path.is_file():
         raise ConfigError(f"{KEY}={target}: no file {file} in the working directory {Path.cwd()}")
-    return functools.reduce(functools.partial(_attribute, target), name.split("."), _load(path))
+    value: Any = _load(path)
+    for part in name.split("."):
+        value = _attribute(target, value, part)
+    return value
 
 
 def _load(path: Path) -> ModuleType:
     """Return the module of a file, which is run once per process and may import the files next to
     it."""
-    name = f"{FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    name = f"{FILE}{path.stem}_{digest[:8]}"
     if name not in sys.modules:
         if str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))
@@ -248,17 +272,18 @@ def _not_imported(target: str, error: Exception) -> str:
 def _attribute(target: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
-    inside = (module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", ())))
-    public = [key for key in sorted({*dir(owner), *inside}) if not key.startswith("_")]
-    near = suggest(name, public, cutoff=0.6, before="")
     where = getattr(owner, "__name__", type(owner).__name__)
+    submodules = [module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", ()))]
+    public = [key for key in sorted({*dir(owner), *submodules}) if not key.startswith("_")]
+    advice = suggest(name, public, cutoff=0.6, before="")
     if where.startswith(FILE):  # a file also has the names that it imports
-        values = {key: getattr(owner, key) for key in public}
-        public = [
-            key
-            for key, it in values.items()
-            if isinstance(it, type | FunctionType) and it.__module__ == where
-        ]
+        public = [key for key in public if _is_defined_in(where, getattr(owner, key))]
         where = Path(owner.__file__).name
-    shown = ", ".join([*public[:8], *["…"] * (len(public) > 8)]) or "nothing public"
-    raise ConfigError(f"{KEY}={target}: {where} has no {name}; " + (near or f"it has: {shown}"))
+    if not advice:
+        more = ["…"] if len(public) > 8 else []
+        advice = f"it has: {', '.join(public[:8] + more) or 'nothing public'}"
+    raise ConfigError(f"{KEY}={target}: {where} has no {name}; {advice}")
+
+
+def _is_defined_in(module: str, value: Any) -> bool:
+    return isinstance(value, type | FunctionType) and value.__module__ == module

@@ -10,42 +10,58 @@ import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from effbench.models.presets import PRESETS
 
 #: Library -> module of effbench.models with its `check` and `network`.
 LIBRARIES = {
-    "torchvision": "vision",
-    "timm": "timm_networks",
-    "transformers": "transformers_networks",
+    "torchvision": "libraries.torchvision",
+    "timm": "libraries.timm",
+    "transformers": "libraries.transformers",
 }
 REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\(", re.M)
 MODEL_TYPE = re.compile(r"^ +\(?\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
+
+
+class ListedNetwork(NamedTuple):
+    """A network that `model.arch` accepts."""
+
+    library: str
+    name: str
+    description: str
+
+
+def networks() -> Iterator[ListedNetwork]:
+    """Yield the networks of all installed libraries."""
+    if folder("transformers"):
+        for name, preset in PRESETS.items():
+            description = f"{preset.model_type}, as {preset.repository}"
+            yield ListedNetwork("transformers", name, description)
+    for library in ("torchvision", "timm"):
+        for name in find_names(library, "*.py", REGISTERED):
+            yield ListedNetwork(library, name, "image classification")
+    for name in find_names("transformers", "auto/*auto*.py", MODEL_TYPE):
+        if name not in PRESETS:
+            yield ListedNetwork("transformers", name, "default configuration")
 
 
 def folder(library: str) -> Path | None:
     """Return the folder of a library's package, without importing it; None if it is not
     installed."""
     spec = importlib.util.find_spec(library)
-    return Path(spec.origin).parent if spec and spec.origin else None
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent
 
 
-def found(files: Iterator[Path], pattern: re.Pattern[str]) -> list[str]:
-    return sorted(
-        {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
-    )
-
-
-def networks() -> Iterator[tuple[str, str, str]]:
-    """Yield the library, name and description of each network that `model.arch` accepts."""
-    if folder("transformers"):
-        for name, preset in PRESETS.items():
-            yield "transformers", name, f"{preset.model_type}, as {preset.repository}"
-    for library in ("torchvision", "timm"):
-        if home := folder(library):
-            for name in found((home / "models").glob("*.py"), REGISTERED):
-                yield library, name, "image classification"
-    if home := folder("transformers"):
-        for name in found((home / "models").glob("auto/*auto*.py"), MODEL_TYPE):
-            if name not in PRESETS:
-                yield "transformers", name, "default configuration"
+def find_names(library: str, files: str, pattern: re.Pattern[str]) -> list[str]:
+    """Return the names that a pattern finds in these files of a library, sorted; none if it is not
+    installed."""
+    home = folder(library)
+    if home is None:
+        return []
+    names: set[str] = set()
+    for file in (home / "models").glob(files):
+        names.update(pattern.findall(file.read_text(encoding="utf-8")))
+    return sorted(names)

@@ -7,14 +7,20 @@ chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from effbench.models.spec import AUTO, InputSpec
 
+#: Positional and keyword arguments of a call of the user's module, and what is called.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Inputs = tuple[Args, Kwargs]
+Step = Callable[..., Any]
 #: Inputs with at most this many elements are made on the CPU, so that their values are the same on
 #: all devices.
 HOST_ELEMENTS = 16 * 2**20
@@ -56,19 +62,23 @@ def _make(
     if spec.value is not None:
         return torch.full(shape, spec.value, dtype=dtype, device=device)
     where = torch.device("cpu") if math.prod(shape) <= HOST_ELEMENTS else device
-    generator = torch.Generator(where).manual_seed(seed)
-    if dtype == torch.bool:
-        values = torch.randint(0, 2, shape, generator=generator, device=where)
-    elif spec.is_integer:
-        values = torch.randint(
-            int(spec.low), int(spec.high), shape, generator=generator, dtype=dtype, device=where
-        )
-    elif spec.low is not None:
-        values = torch.rand(shape, generator=generator, dtype=torch.float32, device=where)
-        values = spec.low + (spec.high - spec.low) * values
-    else:
-        values = torch.randn(shape, generator=generator, dtype=torch.float32, device=where)
+    values = _draw(spec, shape, dtype, torch.Generator(where).manual_seed(seed))
     return values.to(device=device, dtype=dtype)
+
+
+def _draw(
+    spec: InputSpec, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
+) -> Tensor:
+    device = generator.device
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, device=device)
+    if spec.low is None or spec.high is None:
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+    if spec.is_integer:
+        low, high = int(spec.low), int(spec.high)
+        return torch.randint(low, high, shape, generator=generator, dtype=dtype, device=device)
+    values = torch.rand(shape, generator=generator, dtype=torch.float32, device=device)
+    return spec.low + (spec.high - spec.low) * values
 
 
 @dataclass(frozen=True)
@@ -95,11 +105,15 @@ class Batch:
         cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]
     ) -> Batch:
         """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
-        inputs = {name: BatchInput(dims[name], filler(spec)) for name, spec in specs.items()}
-        args = tuple(inputs[name] for name, spec in specs.items() if not spec.keyword)
-        return cls(
-            tuple(sizes), args, {name: inputs[name] for name, spec in specs.items() if spec.keyword}
-        )
+        args: list[BatchInput] = []
+        kwargs: dict[str, BatchInput] = {}
+        for name, spec in specs.items():
+            batch_input = BatchInput(dims[name], filler(spec))
+            if spec.keyword:
+                kwargs[name] = batch_input
+            else:
+                args.append(batch_input)
+        return cls(tuple(sizes), tuple(args), kwargs)
 
 
 def filler(spec: InputSpec) -> float | bool:
@@ -107,7 +121,9 @@ def filler(spec: InputSpec) -> float | bool:
         return spec.value
     if spec.dtype == "bool":
         return False
-    return int(spec.low or 0) if spec.is_integer else float("nan")
+    if spec.is_integer:
+        return int(spec.low or 0)
+    return float("nan")
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
@@ -116,5 +132,6 @@ def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
     if dim is None or value.size(dim) == size:
         return value
     rows = value.narrow(dim, 0, size)
-    # the first rows are dense in any memory format, which a clone keeps
-    return rows.clone() if dim else rows
+    if dim == 0:  # the first rows are dense in any memory format
+        return rows
+    return rows.clone()  # which keeps the memory format

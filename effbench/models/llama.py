@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from effbench.models.gpt2 import filled_cache
 from effbench.models.swiglu import SwiGLU
-from effbench.models.weights import embedding, fan_in_std, fill_normal, linear
+from effbench.models.weights import NormalWeight, by_fan_in, embedding, fill_normal, linear
 
 EPS = 1e-5
 
@@ -30,10 +30,10 @@ EPS = 1e-5
 def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K /
     2) of a head."""
-    # [K / 2]
-    frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-    # [T, K]
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(1, 2)
+    pairs = torch.arange(0, head_width, 2, dtype=torch.float64)
+    frequencies = theta ** -(pairs / head_width)  # [K / 2]
+    positions = torch.arange(length, dtype=torch.float64)
+    angles = torch.outer(positions, frequencies).repeat(1, 2)  # [T, K]
     return angles.cos().float(), angles.sin().float()
 
 
@@ -68,28 +68,33 @@ class GroupedAttention(nn.Module):
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for
         queries and keys."""
-        batch, length, _ = x.shape
-        q = self.query(x).view(batch, length, self.heads, self.head_width).transpose(1, 2)
-        k = self.key(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
-        v = self.value(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
+        q = self.split(self.query(x), self.heads)
+        k = self.split(self.key(x), self.kv_heads)
+        v = self.split(self.value(x), self.kv_heads)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def split(self, x: Tensor, heads: int) -> Tensor:
+        """Return x [B, T, heads * K] by heads: [B, heads, T, K]."""
+        batch, length, _ = x.shape
+        return x.view(batch, length, heads, self.head_width).transpose(1, 2)
 
     def shared(self, x: Tensor) -> Tensor:
         """Return keys or values [B, G, T, K], repeated for R query heads each: [B, H, T, K]."""
         repeats = self.heads // self.kv_heads
-        return x if repeats == 1 else x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
+        if repeats == 1:
+            return x
+        return x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
-    def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of
-        size `residual`."""
+    def initial_weights(self, residual: float) -> list[NormalWeight]:
+        """Return the weights with which a normed input gives an output of size `residual`."""
         # as sharp as a trained attention: with 1 its weights are nearly uniform, and their mean
         # over tokens vanishes
         sharp = 1.5
         return [
-            (self.query.weight, fan_in_std(self.query.weight, sharp)),
-            (self.key.weight, fan_in_std(self.key.weight)),
-            (self.value.weight, fan_in_std(self.value.weight)),
-            (self.project.weight, fan_in_std(self.project.weight, residual / 0.3)),
+            by_fan_in(self.query.weight, sharp),
+            by_fan_in(self.key.weight),
+            by_fan_in(self.value.weight),
+            by_fan_in(self.project.weight, residual / 0.3),
         ]
 
 
@@ -105,7 +110,7 @@ class CachedGroupedAttention(GroupedAttention):
             cache = filled_cache(max_batch, kv_heads, max_seq, self.head_width, context)
             self.register_buffer(name, cache, persistent=False)
 
-    def forward(
+    def forward(  # type: ignore[override]  # a cache takes a position and a mask, too
         self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor
     ) -> Tensor:
         # x [B, T, D], cos and sin [T, K], position [T], mask [1, S] or [R * T, S] -> [B, T, D]
@@ -175,10 +180,9 @@ class Transformer(nn.Module):
         if tied:
             self.head.weight = self.tokens.weight
         self.init_weights(tied)
-        for name, table in zip(
-            ("cos", "sin"), rotary_tables(length, width // heads, theta), strict=True
-        ):
-            self.register_buffer(name, table, persistent=False)
+        cos, sin = rotary_tables(length, width // heads, theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def init_weights(self, tied: bool) -> None:
         """Initialise weights so that all blocks together add as much to the residual stream as the
@@ -187,13 +191,14 @@ class Transformer(nn.Module):
         Thus the logits depend on the token as well as on the cache or the other tokens, and
         rounding errors do not accumulate over the layers.
         """
-        table = fan_in_std(self.tokens.weight)
-        residual = table / math.sqrt(2 * len(self.blocks))
-        weights = [(self.tokens.weight, table)]
+        table = by_fan_in(self.tokens.weight)
+        residual = table.std / math.sqrt(2 * len(self.blocks))
+        weights = [table]
         for block in self.blocks:
-            weights += block.attention.stds(residual) + block.mlp.stds(residual)
+            weights += block.attention.initial_weights(residual)
+            weights += block.mlp.initial_weights(residual)
         if not tied:
-            weights.append((self.head.weight, fan_in_std(self.head.weight)))
+            weights.append(by_fan_in(self.head.weight))
         fill_normal(weights)
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effbench.models.llama import LlamaDecoder
-from effbench.models.weights import fan_in_std, linear
+from effbench.models.weights import NormalWeight, by_fan_in, linear
 
 DISPATCHES = ("auto", "gather", "dense")
 
@@ -55,43 +55,41 @@ class MixtureOfExperts(nn.Module):
         logits, chosen = self.router(tokens).topk(self.top_k, dim=-1)  # [B, N] each
         weights = logits.float().softmax(dim=-1).to(x.dtype)  # [B, N]
         few = chosen.numel() < len(self.down)
-        gather = self.dispatch == "gather" or (self.dispatch == "auto" and few)
-        y = (
-            self.gathered(tokens, weights, chosen)
-            if gather
-            else self.dense(tokens, weights, chosen)
-        )
+        if self.dispatch == "gather" or (self.dispatch == "auto" and few):
+            y = self.gathered(tokens, weights, chosen)
+        else:
+            y = self.dense(tokens, weights, chosen)
         return y.view_as(x)
 
     def gathered(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         # x [B, D], weights and chosen [B, N] -> [B, D]
         gate_up = self.gate_up[chosen]  # [B, N, 2, F, D]
-        # [B, N, F] each
-        gate, up = (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)
+        products = gate_up.flatten(1, 3) @ x.unsqueeze(-1)  # [B, N * 2 * F, 1]
+        gate, up = products.view(gate_up.shape[:-1]).unbind(2)  # [B, N, F] each
         hidden = F.silu(gate) * up * weights.unsqueeze(-1)  # [B, N, F]
-        return (hidden.flatten(1).unsqueeze(1) @ self.down[chosen].flatten(1, 2)).squeeze(1)
+        down = self.down[chosen].flatten(1, 2)  # [B, N * F, D]
+        return (hidden.flatten(1).unsqueeze(1) @ down).squeeze(1)
 
     def dense(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         # x [B, D], weights and chosen [B, N] -> [B, D]
         experts, _, ffn, _ = self.gate_up.shape
         spread = weights.new_zeros(len(x), experts).scatter(1, chosen, weights)  # [B, E]
-        # [B, E, F] each
-        gate, up = F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)
+        products = F.linear(x, self.gate_up.flatten(0, 2))  # [B, E * 2 * F]
+        gate, up = products.view(len(x), experts, 2, ffn).unbind(2)  # [B, E, F] each
         hidden = F.silu(gate) * up * spread.unsqueeze(-1)  # [B, E, F]
         return hidden.flatten(1) @ self.down.flatten(0, 1)
 
-    def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of
-        size `residual`."""
+    def initial_weights(self, residual: float) -> list[NormalWeight]:
+        """Return the weights with which a normed input gives an output of size `residual`."""
         # A sharp router, as after training, gives the last chosen expert little weight. A mode's
         # rounding may change which expert that is, and with nearly equal weights each change would
         # affect the output by percents.
         sharp = 3.0
         down = residual / 0.5 / self.gate_up.shape[2] ** 0.5  # silu(a) · b, weighted
         return [
-            (self.router.weight, fan_in_std(self.router.weight, sharp)),
-            (self.gate_up, fan_in_std(self.gate_up)),
-            (self.down, down),
+            by_fan_in(self.router.weight, sharp),
+            by_fan_in(self.gate_up),
+            NormalWeight(self.down, down),
         ]
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
 from effbench.errors import nearest, suggest
+from effbench.models.inputs import Step
 
 #: Packages whose decorators, such as `torch.no_grad()`, pass all arguments on.
 TRANSPARENT = ("torch", "transformers")
@@ -21,42 +22,38 @@ SIMILAR = 0.75
 SITE_PACKAGES = Path(torch.__file__).parents[1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Arguments:
     """The arguments that a forward accepts. `accepts_any`, `accepts_any_name`: it has `*args`,
     `**kwargs`."""
 
-    parameters: Sequence[inspect.Parameter]
+    by_position: list[str] = field(default_factory=list)
+    by_name: list[str] = field(default_factory=list)
+    required: list[str] = field(default_factory=list)
+    accepts_any: bool = False
+    accepts_any_name: bool = False
 
-    @cached_property
-    def by_position(self) -> list[str]:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return [it.name for it in self.parameters if it.kind in kinds]
+    def add(self, parameter: inspect.Parameter) -> None:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            self.accepts_any = True
+            return
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            self.accepts_any_name = True
+            return
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            self.by_position.append(parameter.name)
+        if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
+            self.by_name.append(parameter.name)
+        if parameter.default is inspect.Parameter.empty:
+            self.required.append(parameter.name)
 
-    @cached_property
-    def by_name(self) -> list[str]:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return [it.name for it in self.parameters if it.kind in kinds]
-
-    @cached_property
-    def required(self) -> list[str]:
-        named = {*self.by_position, *self.by_name}
-        return [
-            it.name
-            for it in self.parameters
-            if it.name in named and it.default is inspect.Parameter.empty
-        ]
-
-    @cached_property
-    def accepts_any(self) -> bool:
-        return any(it.kind is inspect.Parameter.VAR_POSITIONAL for it in self.parameters)
-
-    @cached_property
-    def accepts_any_name(self) -> bool:
-        return any(it.kind is inspect.Parameter.VAR_KEYWORD for it in self.parameters)
+    @property
+    def names(self) -> list[str]:
+        """All named arguments, in the order of forward as far as they have a position."""
+        return list(dict.fromkeys([*self.by_position, *self.by_name]))
 
     def __str__(self) -> str:
-        return ", ".join(dict.fromkeys([*self.by_position, *self.by_name])) or "none"
+        return ", ".join(self.names) or "none"
 
     def mismatch(self, inputs: Mapping[str, bool]) -> str | None:
         """Return why these inputs cannot be passed, or None. `inputs`: whether each is passed by
@@ -79,36 +76,36 @@ class Arguments:
         return None
 
     def too_many(self, positional: Sequence[str]) -> str | None:
-        if self.accepts_any or len(positional) <= len(self.by_position):
+        count = len(self.by_position)
+        if self.accepts_any or len(positional) <= count:
             return None
-        extra = positional[len(self.by_position)]
-        takes = f"forward takes {len(self.by_position)} by position ({self})"
-        how = (
-            f"set model.inputs.{extra}.keyword=true"
-            if extra in self.by_name
-            else f"remove model.inputs.{extra}"
-        )
+        extra = positional[count]
+        fix = f"remove model.inputs.{extra}"
+        if extra in self.by_name:
+            fix = f"set model.inputs.{extra}.keyword=true"
         return (
             f"model.inputs has {len(positional)} inputs by position ({', '.join(positional)}), but"
-            f" {takes}; {how}"
+            f" forward takes {count} by position ({self}); {fix}"
         )
 
     def misplaced(self, positional: Sequence[str]) -> str | None:
         """Return which input takes the place of another argument. Names that resemble none are the
         user's own."""
-        known = list(dict.fromkeys([*self.by_position, *self.by_name]))
+        known = self.names
         for name, taken_as in zip(positional, self.by_position, strict=False):
+            if name == taken_as:
+                continue
             near = nearest(name, known, cutoff=SIMILAR)
-            if near not in (None, name, taken_as):
-                where = f"model.inputs.{name} is passed by position as {taken_as}"
-                return f"{where}: did you mean {near}? List inputs in the order of forward ({self})"
-            if name != taken_as and name in known:
-                where = (
-                    f"model.inputs.{name} is passed by position, where forward expects {taken_as}"
-                )
+            if name in known:
                 return (
-                    f"{where}; list inputs in the order of forward ({self}), or set"
+                    f"model.inputs.{name} is passed by position, where forward expects {taken_as};"
+                    f" list inputs in the order of forward ({self}), or set"
                     f" model.inputs.{name}.keyword=true"
+                )
+            if near is not None and near != taken_as:
+                return (
+                    f"model.inputs.{name} is passed by position as {taken_as}: did you mean"
+                    f" {near}? List inputs in the order of forward ({self})"
                 )
         return None
 
@@ -116,8 +113,10 @@ class Arguments:
         taken = dict(zip(self.by_position, positional, strict=False))
         for name in keywords:
             if name in taken and name in self.by_name:
-                twice = f"by position from model.inputs.{taken[name]}, and by name"
-                return f"forward gets its argument {name} twice: {twice}; remove one"
+                return (
+                    f"forward gets its argument {name} twice: by position from"
+                    f" model.inputs.{taken[name]}, and by name; remove one"
+                )
         return None
 
     def missing(self, positional: Sequence[str], keywords: Sequence[str]) -> str | None:
@@ -126,33 +125,40 @@ class Arguments:
         if not lacking:
             return None
         has = ", ".join([*positional, *keywords]) or "none"
-        how = f"describe each, for example 'model.inputs.{lacking[0]}.shape=[16]'"
-        return f"forward requires {', '.join(lacking)}, but model.inputs has only {has}; {how}"
+        return (
+            f"forward requires {', '.join(lacking)}, but model.inputs has only {has}; describe"
+            f" each, for example 'model.inputs.{lacking[0]}.shape=[16]'"
+        )
 
 
-def arguments_of(function: Callable[..., Any], has_self: bool) -> Arguments | None:
+def arguments_of(function: Step, has_self: bool) -> Arguments | None:
     """Return the arguments of a forward; None if they are unknown. `has_self`: its first argument
     is the module."""
     while hasattr(function, "__wrapped__") and is_transparent(function):
         function = function.__wrapped__
     try:
-        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
+    parameters = list(signature.parameters.values())
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     # a function with only *args does not name it
     if has_self and parameters and parameters[0].kind in named:
         del parameters[0]
-    return Arguments(parameters)
+    arguments = Arguments()
+    for parameter in parameters:
+        arguments.add(parameter)
+    return arguments
 
 
-def is_transparent(function: Any) -> bool:
+def is_transparent(function: Step) -> bool:
     """Return whether a decorator passes all arguments on, because its code is torch's or
     transformers'."""
-    code = getattr(function, "__code__", None)
-    return code is not None and any(
-        Path(code.co_filename).is_relative_to(SITE_PACKAGES / it) for it in TRANSPARENT
-    )
+    code: CodeType | None = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    path = Path(code.co_filename)
+    return any(path.is_relative_to(SITE_PACKAGES / package) for package in TRANSPARENT)
 
 
 def class_mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
@@ -164,9 +170,9 @@ def class_mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
     forward = inspect.getattr_static(kind, "forward")
     if forward is nn.Module.forward or kind.__call__ is not nn.Module.__call__:
         return None
-    is_static = isinstance(forward, staticmethod)
-    arguments = arguments_of(forward.__func__ if is_static else forward, has_self=not is_static)
-    return arguments and arguments.mismatch(inputs)
+    if isinstance(forward, staticmethod):
+        return mismatch(forward.__func__, False, inputs)
+    return mismatch(forward, True, inputs)
 
 
 def module_mismatch(module: nn.Module, inputs: Mapping[str, bool]) -> str | None:
@@ -174,8 +180,14 @@ def module_mismatch(module: nn.Module, inputs: Mapping[str, bool]) -> str | None
     its inputs."""
     if module._forward_pre_hooks or type(module).__call__ is not nn.Module.__call__:
         return None
-    is_method = inspect.ismethod(module.forward)
-    arguments = arguments_of(
-        module.forward.__func__ if is_method else module.forward, has_self=is_method
-    )
-    return arguments and arguments.mismatch(inputs)
+    if inspect.ismethod(module.forward):
+        return mismatch(module.forward.__func__, True, inputs)
+    return mismatch(module.forward, False, inputs)
+
+
+def mismatch(forward: Step, has_self: bool, inputs: Mapping[str, bool]) -> str | None:
+    """Return why these inputs do not fit a forward, or None; also if its arguments are unknown."""
+    arguments = arguments_of(forward, has_self)
+    if arguments is None:
+        return None
+    return arguments.mismatch(inputs)

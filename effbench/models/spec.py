@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from effbench.errors import ConfigError, suggest
 
@@ -58,7 +58,7 @@ class InputSpec:
         return (*self.shape[: self.batch_dim], bs, *self.shape[self.batch_dim :])
 
 
-KEYS = tuple(f.name for f in fields(InputSpec))
+KEYS = tuple(field.name for field in fields(InputSpec))
 
 
 def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
@@ -74,6 +74,17 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 
 def _parse_input(name: str, node: Any) -> InputSpec:
     where = f"model.inputs.{name}"
+    _check_keys(where, node)
+    _check_dtype(where, node.get("dtype", AUTO))
+    shape = node.get("shape")
+    _check_shape(where, shape)
+    spec = InputSpec(**{**node, "shape": tuple(shape)})
+    _check_layout(where, spec)
+    _check_values(where, spec)
+    return spec
+
+
+def _check_keys(where: str, node: Any) -> None:
     if not isinstance(node, Mapping):
         raise ConfigError(
             f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys:"
@@ -85,52 +96,73 @@ def _parse_input(name: str, node: Any) -> InputSpec:
                 f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed:"
                 f" {', '.join(KEYS)}"
             )
-    given = {"shape": None, "dtype": AUTO, "batch_dim": 0, "keyword": False, **node}
-    dtype, shape, low, high = given["dtype"], given["shape"], given.get("low"), given.get("high")
+
+
+def _check_dtype(where: str, dtype: Any) -> None:
     if dtype not in DTYPES:
         near = suggest(str(dtype), DTYPES)
         raise ConfigError(
             f"{where}.dtype has the unknown value {dtype!r}{near}; allowed: {', '.join(DTYPES)}"
         )
-    if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
-        how = "expected a list of positive integers, without the batch dimension"
+
+
+def _check_shape(where: str, shape: Any) -> None:
+    is_list = isinstance(shape, list | tuple)
+    if not is_list or not all(_is_int(size) and size > 0 for size in shape):
         raise ConfigError(
-            f"{where}.shape: {how}, got {shape!r}. Example: {where}.shape=[3,224,224]"
+            f"{where}.shape: expected a list of positive integers, without the batch dimension,"
+            f" got {shape!r}. Example: {where}.shape=[3,224,224]"
         )
-    if not isinstance(given["keyword"], bool):
+
+
+def _check_layout(where: str, spec: InputSpec) -> None:
+    if not isinstance(spec.keyword, bool):
         raise ConfigError(
-            f"{where}.keyword must be false (positional) or true (by name), got"
-            f" {given['keyword']!r}"
+            f"{where}.keyword must be false (positional) or true (by name), got {spec.keyword!r}"
         )
-    if (dim := given["batch_dim"]) is not None and not (_is_int(dim) and 0 <= dim <= len(shape)):
-        raise ConfigError(
-            f"{where}.batch_dim must be between 0 and {len(shape)}, or null, got {dim!r}"
-        )
-    has_value, has_range = given.get("value") is not None, (low, high) != (None, None)
-    if has_value and has_range:
-        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
-    if has_range and dtype == "bool":
-        raise ConfigError(
-            f"{where}: bool does not allow low and high; omit them (random values), or give value"
-        )
-    if (low is None) != (high is None) or (dtype in INTEGERS and not has_value and not has_range):
-        raise ConfigError(
-            f"{where}: {dtype} requires low and high (values in [low, high)), or value for a"
-            " constant"
-        )
-    largest = high - 1 if _is_int(high) else high  # `high` is exclusive
-    for key, value in {"value": given.get("value"), "low": low, "high": largest}.items():
-        if value is not None and not _fits(value, dtype):
-            raise ConfigError(
-                f"{where}.{key} must be {_held_by(dtype, key == 'high')} for {dtype}, got"
-                f" {given[key]!r}"
-            )
-    if has_range and low >= high:
+    dim, dims = spec.batch_dim, len(spec.shape)
+    if dim is not None and not (_is_int(dim) and 0 <= dim <= dims):
+        raise ConfigError(f"{where}.batch_dim must be between 0 and {dims}, or null, got {dim!r}")
+
+
+def _check_values(where: str, spec: InputSpec) -> None:
+    """Raise ConfigError unless the values are either a constant, or a range, or random."""
+    _check_kind(where, spec)
+    low, high = spec.low, spec.high
+    for key in ("value", "low", "high"):
+        _check_number(where, key, getattr(spec, key), spec.dtype)
+    if low is not None and high is not None and low >= high:
         raise ConfigError(
             f"{where}: low must be below high (values in [low, high)), got low={low} and"
             f" high={high}"
         )
-    return InputSpec(**given | {"shape": tuple(shape)})
+
+
+def _check_kind(where: str, spec: InputSpec) -> None:
+    has_value = spec.value is not None
+    limits = [limit for limit in (spec.low, spec.high) if limit is not None]
+    if has_value and limits:
+        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
+    if limits and spec.dtype == "bool":
+        raise ConfigError(
+            f"{where}: bool does not allow low and high; omit them (random values), or give value"
+        )
+    needs_values = spec.is_integer and not has_value
+    if len(limits) == 1 or (needs_values and not limits):
+        raise ConfigError(
+            f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
+            " constant"
+        )
+
+
+def _check_number(where: str, key: str, value: Any, dtype: str) -> None:
+    is_exclusive = key == "high"
+    largest = value - 1 if is_exclusive and _is_int(value) else value
+    if value is not None and not _fits(largest, dtype):
+        raise ConfigError(
+            f"{where}.{key} must be {_allowed_values(dtype, is_exclusive)} for {dtype},"
+            f" got {value!r}"
+        )
 
 
 def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[str, int | None]:
@@ -144,17 +176,16 @@ def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[
     }
     if not lengths:
         raise ConfigError(f"stream.dim={dim}: no input has this dimension besides its batch")
-    length = next(iter(lengths.values()))
+    first, length = next(iter(lengths.items()))
     if largest > length:
-        inputs = f"dimension {dim} of the input {next(iter(lengths))}, which is {length}"
         raise ConfigError(
-            f"stream.dim={dim}: the largest size {largest} exceeds {inputs}; set"
-            f" stream.high={length}"
+            f"stream.dim={dim}: the largest size {largest} exceeds dimension {dim} of the input"
+            f" {first}, which is {length}; set stream.high={length}"
         )
     return {name: dim if lengths.get(name) == length else None for name in specs}
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -163,12 +194,17 @@ def _fits(value: Any, dtype: str) -> bool:
     if dtype == "bool":
         return value in (False, True)
     if dtype in INTEGERS:
-        return _is_int(value) and INTEGERS[dtype][0] <= value <= INTEGERS[dtype][1]
+        least, most = INTEGERS[dtype]
+        return _is_int(value) and least <= value <= most
     return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _held_by(dtype: str, is_exclusive: bool) -> str:
-    if dtype in INTEGERS:
-        least, most = INTEGERS[dtype]
-        return f"an integer from {least} to {most + is_exclusive}"
-    return "true or false" if dtype == "bool" else "a finite number"
+def _allowed_values(dtype: str, is_exclusive: bool) -> str:
+    if dtype == "bool":
+        return "true or false"
+    if dtype in FLOATS or dtype == AUTO:
+        return "a finite number"
+    least, most = INTEGERS[dtype]
+    if is_exclusive:
+        most += 1
+    return f"an integer from {least} to {most}"

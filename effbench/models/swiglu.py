@@ -11,7 +11,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.weights import fan_in_std, fill_normal, linear
+from effbench.models.weights import NormalWeight, by_fan_in, fill_normal, linear
 
 
 class SwiGLU(nn.Module):
@@ -27,14 +27,13 @@ class SwiGLU(nn.Module):
         # x [B, D] -> [B, D]
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
-    def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of
-        size `residual`."""
+    def initial_weights(self, residual: float) -> list[NormalWeight]:
+        """Return the weights with which a normed input gives an output of size `residual`."""
         gain = residual / 0.6  # silu(a) · b has a size of 0.6 for normal a and b
         return [
-            (self.gate.weight, fan_in_std(self.gate.weight)),
-            (self.up.weight, fan_in_std(self.up.weight)),
-            (self.down.weight, fan_in_std(self.down.weight, gain)),
+            by_fan_in(self.gate.weight),
+            by_fan_in(self.up.weight),
+            by_fan_in(self.down.weight, gain),
         ]
 
 
@@ -48,7 +47,10 @@ class SwiGLUStack(nn.Module):
         self.norm = nn.RMSNorm(width, eps=1e-5)
         # together, the blocks add as much to the residual stream as their input
         residual = 1 / math.sqrt(depth)
-        fill_normal(weight for mlp in self.mlps for weight in mlp.stds(residual))
+        weights: list[NormalWeight] = []
+        for mlp in self.mlps:
+            weights += mlp.initial_weights(residual)
+        fill_normal(weights)
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, D] -> [B, D]

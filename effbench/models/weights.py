@@ -1,9 +1,11 @@
-"""Initialise the weights of large models within seconds on the CPU."""
+"""Initialise the weights of large models within seconds on the CPU, and give signal to untrained
+networks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +17,8 @@ DRAWN = 16_777_259
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer without bias and with an uninitialised weight."""
-    return nn.utils.skip_init(
-        nn.Linear, in_features, out_features, bias=False, device=torch.get_default_device()
-    )
+    device = torch.get_default_device()
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
@@ -25,12 +26,22 @@ def embedding(rows: int, width: int) -> nn.Embedding:
     return nn.utils.skip_init(nn.Embedding, rows, width, device=torch.get_default_device())
 
 
-def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
-    """Return the standard deviation of a weight [..., out, in] that makes outputs `gain` times as
-    large as inputs."""
-    return gain / math.sqrt(weight.shape[-1])
+@dataclass(frozen=True)
+class NormalWeight:
+    """A weight to fill with normal values of this standard deviation."""
+
+    weight: Tensor
+    std: float
 
 
+def by_fan_in(weight: Tensor, gain: float = 1.0) -> NormalWeight:
+    """Return a weight [..., out, in] with values that make outputs `gain` times as large as
+    inputs."""
+    return NormalWeight(weight, gain / math.sqrt(weight.shape[-1]))
+
+
+#: Random images for running statistics: their number, and their height and width.
+IMAGES, SIZE = 8, 128
 #: Parameters that scale a block's output, by the ends of their names: networks begin with values
 #: such as 1e-6.
 SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2")
@@ -58,9 +69,42 @@ def wake(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
-    """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard
-    deviation.
+def settle_batch_norms(
+    model: nn.Module, shape: tuple[int, ...] = (3, SIZE, SIZE), centred: bool = True
+) -> None:
+    """Set running means and variances to those of random images, layer by layer in one pass.
+
+    In eval mode, an untrained batch norm does not scale its input. In a network of depthwise
+    convolutions the signal then shrinks with each layer (to 1e-10 in MobileNetV3): activations are
+    linear around zero, and the output of a branch is lost in rounding. A comparison of outputs
+    would not detect errors there.
+
+    `centred`: norms subtract the mean. That leaves only differences between images, and deep
+    untrained networks amplify rounding errors in them: without it, the error of bfloat16 is 3 times
+    smaller in ResNet-50.
+    """
+
+    def settle(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        dims = [dim for dim in range(inputs[0].dim()) if dim != 1]
+        variance, mean = torch.var_mean(inputs[0], dims)
+        if not centred:
+            variance, mean = variance + mean.square(), torch.zeros_like(mean)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+
+    kind = nn.modules.batchnorm._BatchNorm
+    norms = [module for module in model.modules() if isinstance(module, kind)]
+    if not norms:
+        return
+    hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    model.eval()(torch.randn(IMAGES, *shape))
+    for hook in hooks:
+        hook.remove()
+
+
+@torch.no_grad()
+def fill_normal(weights: Iterable[NormalWeight]) -> None:
+    """Fill contiguous tensors with normal values.
 
     Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN`
     numbers are drawn and reused cyclically, and each tensor continues where the previous one ended.
@@ -69,12 +113,13 @@ def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
     independent. Up to `DRAWN` weights, no number is reused.
     """
     weights = list(weights)
-    drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))
+    total = sum(entry.weight.numel() for entry in weights)
+    drawn = torch.randn(min(DRAWN, total))
     position = 0
-    for weight, std in weights:
-        flat, done = weight.view(-1), 0
-        while done < len(flat):
-            count = min(len(flat) - done, len(drawn) - position)
-            torch.mul(drawn[position : position + count], std, out=flat[done : done + count])
-            done += count
-            position = (position + count) % len(drawn)
+    for entry in weights:
+        rest = entry.weight.view(-1)
+        while len(rest):
+            values = drawn[position : position + len(rest)]
+            torch.mul(values, entry.std, out=rest[: len(values)])
+            rest = rest[len(values) :]
+            position = (position + len(values)) % len(drawn)

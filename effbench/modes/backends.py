@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import nn
 
+from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared, needs_cuda
-from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, mark_varied, marking_steps
+from effbench.modes.compiled import MARKED, Dynamic, are_on_cuda, mark_varied, marking_steps
 
 
 @dataclass
@@ -30,14 +31,15 @@ class CudaGraphsBackend(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         dynamic = self.dynamic
         if dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)
             dynamic = None
-        compiled = torch.compile(
+        step = torch.compile(
             module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic
         )
-        step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled
+        if are_on_cuda(args, kwargs):
+            step = marking_steps(step)
         # this backend has no cache
         return Prepared(step, compile_cache="cold")

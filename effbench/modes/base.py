@@ -8,23 +8,27 @@ whose other keys are its settings (docs/reference/extending.md).
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError
-from effbench.models.inputs import Batch
+from effbench.models.inputs import Args, Batch, Kwargs, Step
 
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.
-StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
+StepOver = Callable[[Step], Callable[..., Tensor]]
+#: What a mode records about its preparation: plain values by name.
+Facts = dict[str, Any]
 #: The type of a setting that is a count: an integer of at least 0.
-Count = NewType("Count", int)
+Count = Annotated[int, "at least 0"]
 
 
 @dataclass
@@ -38,15 +42,15 @@ class Prepared:
     after the calls. `module`: the copy of the module that the step runs, if any.
     """
 
-    step: Callable[..., Any]
-    copy_inputs: Callable[..., Any] | None = None
+    step: Step
+    copy_inputs: Step | None = None
     degraded: str | None = None
     compile_cache: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    late_facts: Callable[[], dict[str, Any]] = dict
-    module: torch.nn.Module | None = None
+    facts: Facts = field(default_factory=dict)
+    late_facts: Callable[[], Facts] = dict
+    module: nn.Module | None = None
 
-    def all_facts(self) -> dict[str, Any]:
+    def all_facts(self) -> Facts:
         """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
         facts = self.facts | self.late_facts()
         for name, value in facts.items():
@@ -58,6 +62,16 @@ class Prepared:
                     f"facts of the mode must be plain values, but {name!r} is not: {error}"
                 ) from None
         return facts
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What is called in place of a module's forward. `module`: the module that it runs, which may
+    be a copy."""
+
+    step: Step
+    module: nn.Module
+    facts: Facts = field(default_factory=dict)
 
 
 class Mode(ABC):
@@ -96,7 +110,7 @@ class Mode(ABC):
     weights: str | None = None
     #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their
     #: batch sizes.
-    batch: Batch | None = None
+    batch: Batch
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or
     #: None.
     cache_dir: str | None = None
@@ -104,7 +118,9 @@ class Mode(ABC):
     def __post_init__(self) -> None:
         """Check the settings. Raises ConfigError for a value that the field's annotation does not
         allow."""
-        hints = get_type_hints(type(self))
+        if not dataclasses.is_dataclass(self):
+            return
+        hints = get_type_hints(type(self), include_extras=True)
         for setting in dataclasses.fields(self):
             check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
 
@@ -113,12 +129,12 @@ class Mode(ABC):
         return None
 
     @abstractmethod
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception
         becomes the status."""
 
     def prepare_training(
-        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Return a training step. The default builds it from the step that `prepare` returns."""
         prepared = required(self.prepare(module, args, kwargs), self.prepare)
@@ -128,48 +144,59 @@ class Mode(ABC):
 def required(prepared: Any, method: Callable[..., Prepared]) -> Prepared:
     """Return what a mode's method returned. Raises TypeError if it is not Prepared."""
     if not isinstance(prepared, Prepared):
-        what = f"{getattr(method, '__qualname__', method)} must return effbench.modes.base.Prepared"
-        raise TypeError(f"{what}, got {type(prepared).__name__}")
+        name = getattr(method, "__qualname__", method)
+        raise TypeError(
+            f"{name} must return effbench.modes.base.Prepared, got {type(prepared).__name__}"
+        )
     return prepared
 
 
 def uses_dynamo(mode: Mode | type[Mode]) -> bool:
-    return bool(mode.compiles if mode.uses_dynamo is None else mode.uses_dynamo)
+    if mode.uses_dynamo is not None:
+        return mode.uses_dynamo
+    return bool(mode.compiles)
 
 
-class Positional(torch.nn.Module):
+class Positional(nn.Module):
     """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the
     order of the example `kwargs`. Other values are constants, taken from the example inputs.
     `hooks`: whether to run the module's hooks."""
 
-    def __init__(
-        self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], hooks: bool = True
-    ) -> None:
+    def __init__(self, module: nn.Module, args: Args, kwargs: Kwargs, hooks: bool = True) -> None:
         super().__init__()
         self.inner, self.hooks = module, hooks
         self.names = list(kwargs)
-        values = (*args, *kwargs.values())
-        self.baked = [None if isinstance(value, torch.Tensor) else value for value in values]
-        self.places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        #: The arguments of a call, with None in place of its tensors.
+        self.constants: list[Any] = []
+        #: Where the tensors of a call belong.
+        self.places: list[int] = []
+        for place, value in enumerate((*args, *kwargs.values())):
+            if isinstance(value, Tensor):
+                self.places.append(place)
+                self.constants.append(None)
+            else:
+                self.constants.append(value)
         self.train(module.training)
 
-    def tensors(self, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    def tensors(self, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
         """Return the tensors of a call in the order of `forward`'s arguments."""
         values = (*args, *(kwargs[name] for name in self.names))
-        return tuple(values[i] for i in self.places)
+        return tuple(values[place] for place in self.places)
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        values = list(self.baked)
-        for i, tensor in zip(self.places, tensors, strict=True):
-            values[i] = tensor
+    def forward(self, *tensors: Tensor) -> Any:
+        values = list(self.constants)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            values[place] = tensor
         count = len(values) - len(self.names)
+        named = dict(zip(self.names, values[count:], strict=True))
         call = self.inner if self.hooks else self.inner.forward
-        return call(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
+        return call(*values[:count], **named)
 
-    def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def calling(self, function: Step) -> Step:
         """Return a step with the wrapped module's arguments that calls `function` with this
         wrapper's. If the two are the same, return `function` itself."""
-        if not self.names and not any(value is not None for value in self.baked):
+        has_constants = any(value is not None for value in self.constants)
+        if not self.names and not has_constants:
             return function
 
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -179,43 +206,60 @@ class Positional(torch.nn.Module):
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:
-    return (
-        None if device.type == "cuda" else f"{what} needs CUDA, but this cell runs on {device.type}"
-    )
+    if device.type == "cuda":
+        return None
+    return f"{what} needs CUDA, but this cell runs on {device.type}"
 
 
 def needs_compiler(device: torch.device) -> str | None:
     """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for
     CUDA."""
     if device.type == "cuda":
-        try:
-            import triton  # noqa: F401
-        except ImportError:
-            return "Inductor needs Triton on CUDA: pip install triton"
-        if not any(
-            shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang", "cc") if name
-        ):
-            return "Triton needs a C compiler: install gcc (Debian: apt-get install gcc) or set CC"
+        return needs_triton()
+    return needs_cpp_compiler()
+
+
+def needs_triton() -> str | None:
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        return "Inductor needs Triton on CUDA: pip install triton"
+    compilers = [os.environ.get("CC"), "gcc", "clang", "cc"]
+    if any(shutil.which(compiler) for compiler in compilers if compiler):
         return None
+    return "Triton needs a C compiler: install gcc (Debian: apt-get install gcc) or set CC"
+
+
+def needs_cpp_compiler() -> str | None:
     compiler = os.environ.get("CXX", "g++")
-    if not shutil.which(compiler):
-        advice = "install g++ (Debian: apt-get install g++) or set CXX"
-        return f"Inductor needs a C++ compiler, but {compiler} was not found: {advice}"
-    return None
+    if shutil.which(compiler):
+        return None
+    return (
+        f"Inductor needs a C++ compiler, but {compiler} was not found: install g++ (Debian: apt-get"
+        " install g++) or set CXX"
+    )
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:
     """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command
     line is a text."""
-    if hint is Count:
+    if hint == Count:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
         return
-    choices = (
-        (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else None
-    )
-    if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
-        words = ", ".join(
-            {None: "null", True: "true", False: "false"}.get(choice, choice) for choice in choices
+    choices: tuple[Any, ...]
+    if hint is bool:
+        choices = (True, False)
+    elif get_origin(hint) is Literal:
+        choices = get_args(hint)
+    else:
+        return
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        words = [WORDS.get(choice, choice) for choice in choices]
+        raise ConfigError(
+            f"mode.{name} has the invalid value {value!r}; allowed: {', '.join(words)}"
         )
-        raise ConfigError(f"mode.{name} has the invalid value {value!r}; allowed: {words}")
+
+
+#: Values as the command line accepts them.
+WORDS = {None: "null", True: "true", False: "false"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from effbench.buckets import bucket_of, capture_sizes, usage
@@ -20,14 +20,14 @@ from effbench.errors import UnsupportedError
 from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Batch, BatchInput
-from effbench.modes.base import Count, Mode, Prepared, needs_compiler, needs_cuda
+from effbench.models.inputs import Args, Batch, BatchInput, Kwargs, Step
+from effbench.modes.base import Count, Facts, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
 from effbench.modes.stale_weights import Fingerprint
 
 #: Captures a function with static inputs, like GraphCapture.
-Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
+Capture = Callable[[Step, Args, Kwargs], Captured]
 
 
 @dataclass
@@ -53,36 +53,26 @@ class BucketedGraph(Mode):
         super().__post_init__()
         capture_sizes(self.buckets, [1])  # raises for an unknown preset before anything is built
         self.compiled = Compiled(self.inner, dynamic=False)
-
-    @property
-    def compiles(self) -> bool:
-        return self.torch_compile_max_bs > 0
-
-    @property
-    def autotunes(self) -> bool:
-        return self.compiles and self.compiled.autotunes
+        self.compiles = self.torch_compile_max_bs > 0
+        self.autotunes = self.compiles and self.compiled.autotunes
 
     def missing(self, device: torch.device) -> str | None:
-        if self.compiles and (reason := self.compiled.captures_itself()):
+        reason = needs_cuda(device, "a CUDA graph")
+        if not self.compiles:
             return reason
-        return needs_cuda(device, "a CUDA graph") or (
-            needs_compiler(device) if self.compiles else None
-        )
+        return self.compiled.captures_itself() or reason or needs_compiler(device)
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        device = next(
-            value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor)
-        )
-        return self.prepare_with(
-            GraphCapture(self.warmups, self.pool == "shared"), module, args, kwargs, device
-        )
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        capture = GraphCapture(self.warmups, self.pool == "shared")
+        return self.prepare_with(capture, module, args, kwargs, tensors[0].device)
 
     def prepare_with(
         self,
         capture: Capture,
-        module: torch.nn.Module,
-        args: tuple,
-        kwargs: dict[str, Any],
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
         device: torch.device,
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
@@ -93,14 +83,12 @@ class BucketedGraph(Mode):
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
-        compiled = self.compiled.compile(module)[0] if few else None
+        compiled = self.compiled.compile(module).step if few else module
         # a collection during capture may free memory, which CUDA does not allow then
         with no_garbage_collection(), recompile_limit(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
-                runner.capture(
-                    size, compiled if compiled is not None and size in few else module, capture
-                )
+                runner.capture(size, compiled if size in few else module, capture)
                 seconds[str(size)] = time.perf_counter() - began
                 before, held = held, graph_pool_bytes(device) or 0
                 pool_bytes[str(size)] = held - before
@@ -142,56 +130,116 @@ def recompile_limit(compilations: int) -> Iterator[None]:
         yield
 
 
-@dataclass
-class Plan:
-    """How to run a call of a given size. `copies`: position or name of an input, and the buffer
-    rows to copy it to; `tails`: rows to fill, and their value; `outputs`: views of the graph's
-    outputs, cut to the call's size."""
+#: Position or name of an input.
+Key = int | str
 
-    replay: Callable[[], None]
-    copies: list[tuple[int | str, Tensor]]
-    tails: list[tuple[Tensor, float | bool]]
-    outputs: Any
+
+@dataclass(frozen=True)
+class StaticInput:
+    """The buffer of an input, or the input itself if it is no tensor. `batch`: its batch dimension
+    and the filler of its padding."""
+
+    key: Key
+    buffer: Any
+    batch: BatchInput
+
+    @classmethod
+    def of(cls, key: Key, value: Any, batch: BatchInput, size: int) -> StaticInput:
+        """Return an input with `size` rows, which repeat those of `value`."""
+        if not isinstance(value, Tensor):
+            return cls(key, value, BatchInput(None, batch.filler))
+        dim = batch.dim
+        if dim is None:
+            return cls(key, value.clone(), batch)
+        repeats = -(-size // value.size(dim))
+        rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
+        return cls(key, rows.clone(), batch)  # a clone keeps the memory format
+
+    def rows(self, start: int, count: int) -> Any:
+        """Return a view of `count` rows from row `start`, or all without a batch dimension."""
+        if self.batch.dim is None:
+            return self.buffer
+        return self.buffer.narrow(self.batch.dim, start, count)
 
 
 class StaticInputs:
     """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows
     from the start."""
 
-    def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
-        self.count, self.size = len(args), size
-        given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
-        self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
-        self.dims = {
-            key: self.known[key].dim if is_tensor(value) else None for key, value in given.items()
-        }
-        self.buffers = {key: repeated(value, self.dims[key], size) for key, value in given.items()}
-        self.carrier = next((key for key, dim in self.dims.items() if dim is not None), None)
-        if self.carrier is None:
+    def __init__(self, batch: Batch, args: Args, kwargs: Kwargs, size: int) -> None:
+        self.size = size
+        self.args = [
+            StaticInput.of(place, value, batch.args[place], size)
+            for place, value in enumerate(args)
+        ]
+        self.kwargs = [
+            StaticInput.of(name, value, batch.kwargs[name], size) for name, value in kwargs.items()
+        ]
+        self.batched = [entry for entry in self.all if entry.batch.dim is not None]
+        if not self.batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
+        self.carrier = self.batched[0]
 
-    def raw_size(self, args: tuple, kwargs: dict[str, Any]) -> int:
+    @property
+    def all(self) -> list[StaticInput]:
+        return [*self.args, *self.kwargs]
+
+    @property
+    def tensors(self) -> list[StaticInput]:
+        return [entry for entry in self.all if isinstance(entry.buffer, Tensor)]
+
+    def raw_size(self, args: Args, kwargs: Kwargs) -> int:
         """Return the number of rows of a call."""
-        key = self.carrier
-        value = args[key] if isinstance(key, int) else kwargs[key]
-        return value.size(self.dims[key])
+        key = self.carrier.key
+        value: Tensor = args[key] if isinstance(key, int) else kwargs[key]
+        rows: int = value.size(self.carrier.batch.dim)
+        return rows
 
-    def rows(self, key: int | str, start: int, count: int) -> Any:
-        """Return a view of `count` rows of a buffer from row `start`, or the whole buffer without a
-        batch dimension."""
-        value, dim = self.buffers[key], self.dims[key]
-        return value if dim is None else value.narrow(dim, start, count)
-
-    def of(self, size: int) -> tuple[tuple, dict[str, Any]]:
+    def of(self, size: int) -> tuple[Args, Kwargs]:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
-        args = tuple(self.rows(key, 0, size) for key in range(self.count))
-        return args, {key: self.rows(key, 0, size) for key in self.buffers if isinstance(key, str)}
+        args = tuple(entry.rows(0, size) for entry in self.args)
+        return args, {str(entry.key): entry.rows(0, size) for entry in self.kwargs}
 
     @property
     def nbytes(self) -> int:
-        return sum(value.nbytes for value in self.buffers.values() if is_tensor(value))
+        return sum(entry.buffer.nbytes for entry in self.tensors)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An input of a call, and the rows of a buffer to copy it to."""
+
+    key: Key
+    rows: Tensor
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Rows of padding to fill with a value."""
+
+    rows: Tensor
+    filler: float | bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run a call of a given size. `outputs`: views of the graph's outputs, cut to the call's
+    size."""
+
+    replay: Callable[[], None]
+    copies: list[Copy]
+    tails: list[Tail]
+    outputs: Any
+
+    def fill(self, args: Args, kwargs: Kwargs) -> None:
+        """Copy the inputs of a call, and fill the padding."""
+        for copy in self.copies:
+            key = copy.key
+            copy.rows.copy_(args[key] if isinstance(key, int) else kwargs[key])
+        for tail in self.tails:
+            tail.rows.fill_(tail.filler)
 
 
 @dataclass(eq=False)
@@ -205,7 +253,7 @@ class BucketRunner:
     find the outputs' batch dimensions.
     """
 
-    eager: Callable[..., Any]
+    eager: Step
     static: StaticInputs
     padding: str
     outputs: str
@@ -218,7 +266,7 @@ class BucketRunner:
         self.plans: dict[int, Plan | None] = {}
         self.calls: Counter[int] = Counter()
 
-    def capture(self, size: int, function: Callable[..., Any], capture: Capture) -> None:
+    def capture(self, size: int, function: Step, capture: Capture) -> None:
         args, kwargs = self.static.of(size)
         self.graphs[size] = capture(function, args, kwargs)
         self.sizes = sorted(self.graphs)
@@ -227,30 +275,25 @@ class BucketRunner:
     def plan(self, raw: int) -> Plan | None:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all
         graphs."""
-        if raw in self.plans:
-            return self.plans[raw]
-        size = bucket_of(self.sizes, raw)
-        if size is None:
-            self.plans[raw] = None
-            return None
-        static = self.static
-        copies, tails = [], []
-        for key, value in static.buffers.items():
-            if not is_tensor(value):
-                continue
-            copies.append((key, static.rows(key, 0, raw)))
-            if static.dims[key] is not None and raw < size and self.padding != "keep":
-                filler = static.known[key].filler if self.padding == "sentinel" else 0
-                tails.append((static.rows(key, raw, size - raw), filler))
-        leaves, shape = tree_flatten(self.graphs[size].outputs)
-        views = [
-            cut_output(leaf, where, raw)
-            for leaf, where in zip(leaves, self.batch_dims, strict=True)
-        ]
-        self.plans[raw] = Plan(
-            self.graphs[size].replay, copies, tails, tree_unflatten(views, shape)
-        )
+        if raw not in self.plans:
+            size = bucket_of(self.sizes, raw)
+            self.plans[raw] = None if size is None else self.make_plan(raw, size)
         return self.plans[raw]
+
+    def make_plan(self, raw: int, size: int) -> Plan:
+        copies = [Copy(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
+        tails = []
+        if raw < size and self.padding != "keep":
+            for entry in self.static.batched:
+                filler = entry.batch.filler if self.padding == "sentinel" else 0
+                tails.append(Tail(entry.rows(raw, size - raw), filler))
+        leaves, structure = tree_flatten(self.graphs[size].outputs)
+        views = [
+            cut_output(leaf, batch_dim, raw)
+            for leaf, batch_dim in zip(leaves, self.batch_dims, strict=True)
+        ]
+        outputs = tree_unflatten(views, structure)
+        return Plan(self.graphs[size].replay, copies, tails, outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raw = self.static.raw_size(args, kwargs)
@@ -260,17 +303,19 @@ class BucketRunner:
             return self.eager(*args, **kwargs)
         if self.check is not None:
             self.check()
-        fill(plan, args, kwargs)
+        plan.fill(args, kwargs)
         plan.replay()
-        return tree_map(copy_of, plan.outputs) if self.outputs == "clone" else plan.outputs
+        if self.outputs == "clone":
+            return tree_map(copy_of, plan.outputs)
+        return plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
         plan = self.plan(self.static.raw_size(args, kwargs))
         if plan is not None:
-            fill(plan, args, kwargs)
+            plan.fill(args, kwargs)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """Return counts of all calls since the preparation, including checks and warm-up."""
         used = usage(self.sizes, self.calls)
         return {
@@ -282,69 +327,71 @@ class BucketRunner:
         }
 
 
-def fill(plan: Plan, args: tuple, kwargs: dict[str, Any]) -> None:
-    for key, buffer in plan.copies:
-        buffer.copy_(args[key] if isinstance(key, int) else kwargs[key])
-    for tail, filler in plan.tails:
-        tail.fill_(filler)
+@dataclass(frozen=True)
+class OutputBatch:
+    """The batch dimension of an output, and its rows per row of the batch (T for [B * T, V])."""
+
+    dim: int
+    each: int
 
 
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-def repeated(value: Any, dim: int | None, size: int) -> Any:
-    """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch
-    dimension."""
-    if dim is None:
-        return copy_of(value)
-    repeats = -(-size // value.size(dim))
-    return torch.cat([value] * repeats, dim).narrow(dim, 0, size).clone()  # keeps the memory format
-
-
-def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
-    """Return the output without the rows of padding. `where`: see `batch_dims`; `raw`: the call's
-    size."""
-    if where is None or not is_tensor(leaf):
+def cut_output(leaf: Any, batch: OutputBatch | None, raw: int) -> Any:
+    """Return the output without the rows of padding. `raw`: the call's size."""
+    if batch is None or not isinstance(leaf, Tensor):
         return leaf
-    dim, each = where
-    return leaf.narrow(dim, 0, raw * each) if leaf.size(dim) != raw * each else leaf
+    rows = raw * batch.each
+    if leaf.size(batch.dim) == rows:
+        return leaf
+    return leaf.narrow(batch.dim, 0, rows)
 
 
-def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple[int, int] | None]:
-    """Return for each leaf of the output its batch dimension and its rows per row of the batch (T
-    for [B * T, V]), or None if its shape does not depend on the batch. If the largest size is 1,
-    all are None, because nothing is cut off.
+def batch_dims(function: Step, static: StaticInputs) -> list[OutputBatch | None]:
+    """Return the batch of each leaf of the output, or None if its shape does not depend on it. If
+    the largest size is 1, all are None, because nothing is cut off.
 
     Raises UnsupportedError if a shape depends on the batch in another way, and for an object that
     may contain tensors.
     """
-    sizes = (static.size, max(1, static.size - 1))
-    shapes = []
-    for size in sizes:
-        args, kwargs = static.of(size)
-        leaves, _ = tree_flatten(function(*args, **kwargs))
-        if odd := [leaf for leaf in leaves if not (is_tensor(leaf) or isinstance(leaf, PLAIN))]:
-            how = "whose padding cannot be cut off; return tensors, tuples, lists or dicts"
-            raise UnsupportedError(f"the output contains the type {type(odd[0]).__name__}, {how}")
-        shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
-    if len(shapes[0]) != len(shapes[1]):
+    large, small = static.size, max(1, static.size - 1)
+    large_shapes = output_shapes(function, static, large)
+    small_shapes = output_shapes(function, static, small)
+    if len(large_shapes) != len(small_shapes):
         raise UnsupportedError(
-            f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}"
+            f"{len(large_shapes)} outputs for {large} rows, but {len(small_shapes)} for {small}"
         )
-    return [batch_dim(large, small, sizes) for large, small in zip(*shapes, strict=True)]
+    return [
+        batch_dim(shape, other, (large, small))
+        for shape, other in zip(large_shapes, small_shapes, strict=True)
+    ]
 
 
-def batch_dim(
-    large: Sequence | None, small: Sequence | None, sizes: tuple[int, int]
-) -> tuple[int, int] | None:
+#: The shape of a leaf of an output; None if it is no tensor.
+Shape = tuple[int, ...] | None
+
+
+def output_shapes(function: Step, static: StaticInputs, size: int) -> list[Shape]:
+    args, kwargs = static.of(size)
+    leaves, _ = tree_flatten(function(*args, **kwargs))
+    shapes: list[Shape] = []
+    for leaf in leaves:
+        if not isinstance(leaf, (Tensor, *PLAIN)):
+            raise UnsupportedError(
+                f"the output contains the type {type(leaf).__name__}, whose padding cannot be cut"
+                " off; return tensors, tuples, lists or dicts"
+            )
+        shapes.append(tuple(leaf.shape) if isinstance(leaf, Tensor) else None)
+    return shapes
+
+
+def batch_dim(large: Shape, small: Shape, sizes: tuple[int, int]) -> OutputBatch | None:
     if large == small:
         return None
     if large is not None and small is not None and len(large) == len(small):
         differing = [dim for dim in range(len(large)) if large[dim] != small[dim]]
-        each, rest = divmod(large[differing[0]], sizes[0])
-        if len(differing) == 1 and not rest and small[differing[0]] == each * sizes[1]:
-            return differing[0], each
+        dim = differing[0]
+        each, rest = divmod(large[dim], sizes[0])
+        if len(differing) == 1 and not rest and small[dim] == each * sizes[1]:
+            return OutputBatch(dim, each)
     raise UnsupportedError(
         f"an output has shape {large} for {sizes[0]} rows and {small} for {sizes[1]}: no single"
         " dimension is proportional to the batch size, so padding cannot be removed"

@@ -3,7 +3,7 @@ torch.cuda.make_graphed_callables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,18 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
+from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import Count, Mode, Positional, Prepared, needs_cuda
-from effbench.modes.selective import matching, patterns, shared_weight_copy
+from effbench.modes.selective import Parts, matching, patterns, shared_weight_copy
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a module."""
+
+    module: nn.Module
+    args: Args
+    kwargs: Kwargs
 
 
 @dataclass
@@ -38,58 +48,52 @@ class GraphedCallables(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "make_graphed_callables")
 
-    def prepare(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         if not self.only:
-            (step,) = self.graphed([(module, args, kwargs)])
+            (step,) = self.graph([Call(module, args, kwargs)], hooks=True)
             return Prepared(step, facts={"graphs": 1})
         copy = shared_weight_copy(module)
         parts = matching(copy, "only", self.only)
         calls = calls_of(copy, parts, args, kwargs)
-        for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
+        # the graph of a part replaces its forward, so that its hooks run around the graph
+        for call, step in zip(calls, self.graph(calls, hooks=False), strict=True):
             # a bound method, because assigning a module would register a submodule
-            part.forward = step.__call__
-        return Prepared(
-            copy, facts={"graphs": len(calls), "graphed_modules": list(parts)}, module=copy
-        )
+            call.module.forward = step.__call__  # type: ignore[operator]
+        facts = {"graphs": len(calls), "graphed_modules": list(parts)}
+        return Prepared(copy, facts=facts, module=copy)
 
-    def graphed(
-        self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]
-    ) -> list[Callable[..., Any]]:
-        """Return a step that replays a graph for each (module, example inputs), in the order in
-        which they run.
+    def graph(self, calls: Sequence[Call], hooks: bool) -> list[Step]:
+        """Return a step that replays a graph for each call, in the order in which they run.
+        `hooks`: whether a graph contains the module's hooks.
 
         torch replaces `forward` of its argument, which is a wrapper here so that the module is
         unchanged. It uses the example tensors as static inputs, hence the copies.
         """
-        # the graph of a part replaces its forward, so that its hooks run around the graph
-        wrapped = [
-            Positional(module, args, kwargs, hooks=not self.only) for module, args, kwargs in calls
-        ]
-        inputs = [
-            tuple(tensor.clone() for tensor in wrapper.tensors(args, kwargs))
-            for wrapper, (_, args, kwargs) in zip(wrapped, calls, strict=True)
-        ]
+        wrappers = []
+        inputs = []
+        for call in calls:
+            wrapper = Positional(call.module, call.args, call.kwargs, hooks)
+            tensors = wrapper.tensors(call.args, call.kwargs)
+            wrappers.append(wrapper)
+            inputs.append(tuple(tensor.clone() for tensor in tensors))
+        make: Any = torch.cuda.make_graphed_callables
         if self.share_pool:
-            done = torch.cuda.make_graphed_callables(
-                tuple(wrapped), tuple(inputs), self.num_warmup_iters
-            )
+            graphed = make(tuple(wrappers), tuple(inputs), self.num_warmup_iters)
         else:
-            done = [
-                torch.cuda.make_graphed_callables(wrapper, given, self.num_warmup_iters)
-                for wrapper, given in zip(wrapped, inputs, strict=True)
+            graphed = [
+                make(wrapper, tensors, self.num_warmup_iters)
+                for wrapper, tensors in zip(wrappers, inputs, strict=True)
             ]
-        return [wrapper.calling(graphed) for wrapper, graphed in zip(wrapped, done, strict=True)]
+        return [wrapper.calling(replay) for wrapper, replay in zip(wrappers, graphed, strict=True)]
 
 
-def calls_of(
-    module: nn.Module, parts: dict[str, nn.Module], args: tuple, kwargs: dict[str, Any]
-) -> list[tuple[nn.Module, tuple, dict[str, Any]]]:
+def calls_of(module: nn.Module, parts: Parts, args: Args, kwargs: Kwargs) -> list[Call]:
     """Run `module` and return its calls of `parts` in order. Raises ConfigError for a part not
     called exactly once."""
-    calls: list[tuple[nn.Module, tuple, dict[str, Any]]] = []
+    calls: list[Call] = []
 
-    def note(part: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        calls.append((part, args, kwargs))
+    def note(part: nn.Module, args: Args, kwargs: Kwargs) -> None:
+        calls.append(Call(part, args, kwargs))
 
     hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in parts.values()]
     try:
@@ -98,7 +102,7 @@ def calls_of(
         for hook in hooks:
             hook.remove()
     for name, part in parts.items():
-        times = sum(called is part for called, _, _ in calls)
+        times = sum(call.module is part for call in calls)
         if times != 1:
             raise ConfigError(
                 f"mode.only: {name} is called {times} times per call of the module, but a graph"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from effbench.models.inputs import Batch
-from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
+from effbench.models.inputs import Args, Batch, Kwargs, Step
+from effbench.modes.base import Forward, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import Selection
 
@@ -39,25 +40,15 @@ class Compiled(Mode):
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
         self.selection = Selection(self.only, self.skip, self.regional)
-
-    @property
-    def uses_cuda_graphs(self) -> bool:
-        return bool(self.options.get("triton.cudagraphs"))
-
-    @property
-    def autotunes(self) -> bool:
-        return autotunes(self.options)
-
-    @property
-    def settling_calls(self) -> int:
-        return 3 if self.uses_cuda_graphs else 1
+        self.autotunes = autotunes(self.options)
+        self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
+        if self.uses_cuda_graphs:
+            self.settling_calls = 3
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect
-        if self.mode == "reduce-overhead" and (
-            reason := needs_cuda(device, "reduce-overhead uses CUDA graphs: it")
-        ):
-            return reason
+        if self.mode == "reduce-overhead" and device.type != "cuda":
+            return needs_cuda(device, "reduce-overhead uses CUDA graphs: it")
         return needs_compiler(device)
 
     def captures_itself(self) -> str | None:
@@ -69,35 +60,28 @@ class Compiled(Mode):
             " max-autotune-no-cudagraphs or default"
         )
 
-    def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
-        """Return the compiled callable, which compiles in its first call, and facts."""
+    def compile(self, module: nn.Module) -> Forward:
+        """Return the compiled forward, which compiles in its first call."""
         dynamic = None if self.dynamic == MARKED else self.dynamic
         return self.selection.apply(
             module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None
         )
 
-    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def mark(self, args: Args, kwargs: Kwargs) -> None:
         """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
         if self.dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         self.mark(args, kwargs)
-        compiled, facts = self.compile(module)
-        ran = module_of(compiled)
-        if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
-            compiled = marking_steps(compiled)
-        return Prepared(compiled, facts=facts, module=ran)
+        forward = self.compile(module)
+        step = forward.step
+        if self.uses_cuda_graphs and are_on_cuda(args, kwargs):
+            step = marking_steps(step)
+        return Prepared(step, facts=forward.facts, module=forward.module)
 
 
-def module_of(compiled: Any) -> torch.nn.Module | None:
-    """Return the module that a callable of `Selection` runs, which is a copy if parts are compiled.
-    None if unknown: torch makes a function of a module that is compiled already."""
-    ran = getattr(compiled, "_orig_mod", compiled)
-    return ran if isinstance(ran, torch.nn.Module) else None
-
-
-def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def marking_steps(compiled: Step) -> Step:
     """Return a step of cudagraph trees: from its beginning the outputs of the step before may be
     overwritten."""
     new_step = torch.compiler.cudagraph_mark_step_begin
@@ -109,15 +93,15 @@ def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def mark_varied(args: tuple, kwargs: dict[str, Any], batch: Batch) -> None:
+def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
     """Mark the varied dimension of each input as dynamic for Dynamo."""
-    named = ((value, batch.kwargs[name]) for name, value in kwargs.items())
-    for value, known in (*zip(args, batch.args, strict=True), *named):
-        if isinstance(value, torch.Tensor) and known.dim is not None and value.dim():
-            torch._dynamo.mark_dynamic(value, known.dim)
+    marked = list(zip(args, batch.args, strict=True))
+    marked += [(value, batch.kwargs[name]) for name, value in kwargs.items()]
+    for value, described in marked:
+        if isinstance(value, Tensor) and described.dim is not None and value.dim():
+            torch._dynamo.mark_dynamic(value, described.dim)
 
 
-def args_on_cuda(args: tuple, kwargs: dict[str, Any]) -> bool:
-    return any(
-        isinstance(value, torch.Tensor) and value.is_cuda for value in (*args, *kwargs.values())
-    )
+def are_on_cuda(args: Args, kwargs: Kwargs) -> bool:
+    values = (*args, *kwargs.values())
+    return any(isinstance(value, Tensor) and value.is_cuda for value in values)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import nn
 
-import torch
-
+from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared
 
 
 class Eager(Mode):
     phases = ("inference", "generate", "training")
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         return Prepared(module)

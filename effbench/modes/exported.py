@@ -8,16 +8,17 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure.gradients import outside_inference_mode
+from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
@@ -64,68 +65,64 @@ class AotInductor(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = checked_options(self.options)
+        self.autotunes = autotunes(self.options)
         for name in IMPORTED_LATE:
             with suppress(ImportError):
                 importlib.import_module(name)
 
-    @property
-    def autotunes(self) -> bool:
-        return autotunes(self.options)
-
     def missing(self, device: torch.device) -> str | None:
-        if reason := needs_compiler(torch.device("cpu")):  # the wrapper is C++ on all devices
+        reason = needs_compiler(torch.device("cpu"))  # the wrapper is C++ on all devices
+        if reason is not None or device.type != "cuda":
             return reason
-        if device.type != "cuda":
-            return None
         if cuda_home() is None:
             return "AOTInductor needs CUDA's headers: install the CUDA toolkit or set CUDA_HOME"
         return needs_compiler(device)
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        # a temporary folder would stay if the trial is killed
-        with (
-            nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory()
-        ) as folder:
-            package = Path(folder) / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
-            if package.is_file():
-                return self.load(package, "warm")
-            package.parent.mkdir(parents=True, exist_ok=True)
-            others = [path for path in package.parent.glob(f"{PACKAGE}-*.pt2") if path != package]
-            self.make(module, args, kwargs, package)
-            prepared = self.load(package, "cold")
-            for path in others:
-                path.unlink(missing_ok=True)
-            if others:
-                prepared.facts["weights_differ"] = WEIGHTS_DIFFER
-            return prepared
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        if self.cache_dir:
+            return self.prepare_in(Path(self.cache_dir), module, args, kwargs)
+        with tempfile.TemporaryDirectory() as folder:
+            return self.prepare_in(Path(folder), module, args, kwargs)
 
-    def make(
-        self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path
-    ) -> None:
+    def prepare_in(self, folder: Path, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        """Load the package of these weights from the folder, or make it there."""
+        package = folder / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
+        if package.is_file():
+            return self.load(package, "warm")
+        folder.mkdir(parents=True, exist_ok=True)
+        others = [path for path in folder.glob(f"{PACKAGE}-*.pt2") if path != package]
+        self.make(module, args, kwargs, package)
+        prepared = self.load(package, "cold")
+        for path in others:
+            path.unlink(missing_ok=True)
+        if others:
+            prepared.facts["weights_differ"] = WEIGHTS_DIFFER
+        return prepared
+
+    def make(self, module: nn.Module, args: Args, kwargs: Kwargs, package: Path) -> None:
         """Export and compile the module, and write the package atomically."""
+        unfinished = package.with_name(f"{os.getpid()}.{package.name}")
         # a graph exported in inference mode contains tensors that Inductor's passes must not write
         # to
         with outside_inference_mode():
             program = torch.export.export(module, args, kwargs, strict=self.strict)
-            unfinished = package.with_name(f"{os.getpid()}.{package.name}")
             try:
                 torch._inductor.aoti_compile_and_package(
                     program,
                     package_path=str(unfinished),
-                    inductor_configs=with_standard_library(self.options),
+                    inductor_configs=with_standard_library(self.options or {}),
                 )
             except Exception as error:
                 if NO_TOOLKIT.search(str(error)):
-                    reason = (
+                    raise UnsupportedError(
                         "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit"
                         " or set CUDA_HOME"
-                    )
-                    raise UnsupportedError(reason) from error
+                    ) from error
                 raise
-            unfinished.replace(package)
+        unfinished.replace(package)
 
     def load(self, package: Path, cache: str) -> Prepared:
-        step: Callable[..., Any] = torch._inductor.aoti_load_package(str(package))
+        step = torch._inductor.aoti_load_package(str(package))
         return Prepared(step, compile_cache=cache, facts={"package_bytes": package.stat().st_size})
 
 
@@ -134,11 +131,10 @@ def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
     it. Otherwise the compiler would link libstdc++.a on some machines."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    asked = subprocess.run(
-        [get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True
-    )
+    command = [get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
     # the compiler prints the bare name if it does not find the file
-    if not Path(asked.stdout.strip()).is_absolute():
+    if not Path(answer.stdout.strip()).is_absolute():
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
@@ -150,11 +146,10 @@ def cuda_home() -> str | None:
     from torch.utils import cpp_extension
 
     if cpp_extension.CUDA_HOME is not None:
-        return cpp_extension.CUDA_HOME
+        return str(cpp_extension.CUDA_HOME)
     for folder in Path(torch.__file__).parent.parent.glob("nvidia/*"):
-        if (folder / "include" / "cuda.h").is_file() and (
-            folder / "include" / "cuda_runtime_api.h"
-        ).is_file():
+        headers = (folder / "include" / name for name in ("cuda.h", "cuda_runtime_api.h"))
+        if all(header.is_file() for header in headers):
             os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = str(folder)
             return str(folder)
     return None

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from effbench.modes.base import Count, Mode, Prepared, StepOver, needs_compiler, needs_cuda
-from effbench.modes.compiled import Compiled, Dynamic, module_of
+from effbench.models.inputs import Args, Kwargs, Step
+from effbench.modes.base import (
+    Count,
+    Forward,
+    Mode,
+    Prepared,
+    StepOver,
+    needs_compiler,
+    needs_cuda,
+)
+from effbench.modes.compiled import MARKED, Compiled, Dynamic, mark_varied
 from effbench.modes.stale_weights import guarded
 
 
@@ -34,9 +43,7 @@ class GraphCapture:
         self.pool = torch.cuda.graph_pool_handle() if share_pool else None
         self.warmups = warmups
 
-    def __call__(
-        self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
-    ) -> Captured:
+    def __call__(self, function: Step, args: Args, kwargs: Kwargs) -> Captured:
         """Return the captured graph of a call with these static inputs."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
@@ -67,34 +74,35 @@ class CudaGraph(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
 
-    def forward(self, module: torch.nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the callable to capture for the module, and facts."""
-        return module, {}
+    def forward(self, module: nn.Module) -> Forward:
+        """Return what to capture in place of the module."""
+        return Forward(module, module)
 
-    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def mark(self, args: Args, kwargs: Kwargs) -> None:
         """Mark dimensions of the static inputs before the first call with them."""
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return guarded(
-            module, self.guard, partial(self.capture, module, lambda forward: forward), args, kwargs
-        )
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        def capture_forward(args: Args, kwargs: Kwargs) -> Prepared:
+            return self.capture(module, lambda forward: forward, args, kwargs)
+
+        return guarded(module, self.guard, capture_forward, args, kwargs)
 
     def prepare_training(
-        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         return self.capture(module, step_over, args, kwargs)
 
     def capture(
-        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Capture what `step_over` makes of the forward."""
         # compile again for each capture, because a compiled copy of a part has the weights of its
         # creation
-        forward, facts = self.forward(module)
-        prepared = capture(step_over(forward), args, kwargs, self.warmups, self.mark)
-        prepared.facts.update(facts)
-        return replace(prepared, module=module_of(forward))
+        forward = self.forward(module)
+        prepared = capture(step_over(forward.step), args, kwargs, self.warmups, self.mark)
+        prepared.facts.update(forward.facts)
+        return replace(prepared, module=forward.module)
 
 
 @dataclass
@@ -123,28 +131,25 @@ class CompiledCudaGraph(CudaGraph):
             self.skip,
             self.regional,
         )
-
-    @property
-    def autotunes(self) -> bool:
-        return self.compiled.autotunes
+        self.autotunes = self.compiled.autotunes
 
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
 
-    def forward(self, module: torch.nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
+    def forward(self, module: nn.Module) -> Forward:
         return self.compiled.compile(module)
 
-    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.compiled.batch = self.batch
-        self.compiled.mark(args, kwargs)
+    def mark(self, args: Args, kwargs: Kwargs) -> None:
+        if self.dynamic == MARKED:
+            mark_varied(args, kwargs, self.batch)
 
 
 def capture(
-    function: Callable[..., Any],
-    args: tuple,
-    kwargs: dict[str, Any],
+    function: Step,
+    args: Args,
+    kwargs: Kwargs,
     warmups: int,
-    mark: Callable[[tuple, dict[str, Any]], None] | None = None,
+    mark: Callable[[Args, Kwargs], None] | None = None,
 ) -> Prepared:
     """Capture `function` and return a step that copies its inputs into static buffers and replays
     the graph.
@@ -165,40 +170,35 @@ def capture(
         replay()
         return outputs
 
-    static = [
-        value
-        for value in (*static_args, *static_kwargs.values())
-        if isinstance(value, torch.Tensor)
-    ]
-    return Prepared(
-        step,
-        copy_inputs=copy_inputs,
-        facts={"static_input_bytes": sum(value.nbytes for value in static)},
-    )
+    static = (*static_args, *static_kwargs.values())
+    nbytes = sum(value.nbytes for value in static if isinstance(value, Tensor))
+    return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": nbytes})
 
 
-def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[..., None]:
+def input_copier(static_args: Args, static_kwargs: Kwargs) -> Callable[..., None]:
     """Return a function that copies its arguments into the static buffers, with one launch per
     input."""
-    if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
+    if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], Tensor):
         copy = static_args[0].copy_
 
         # the common case, without a loop in the timed call
-        def copy_one(value: torch.Tensor) -> None:
+        def copy_only_input(value: Tensor) -> None:
             copy(value)
 
-        return copy_one
+        return copy_only_input
 
     def copy_all(*args: Any, **kwargs: Any) -> None:
         for static, value in zip(static_args, args, strict=True):
-            if isinstance(static, torch.Tensor):
+            if isinstance(static, Tensor):
                 static.copy_(value)
         for name, static in static_kwargs.items():
-            if isinstance(static, torch.Tensor):
+            if isinstance(static, Tensor):
                 static.copy_(kwargs[name])
 
     return copy_all
 
 
 def copy_of(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value

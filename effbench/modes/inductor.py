@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
 from effbench.errors import ConfigError, suggest
 from effbench.models.build import resolve_target
@@ -24,29 +25,31 @@ def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str,
     """Return the options of a torch.compile mode, updated with the `given` ones. Raises ConfigError
     if unknown."""
     modes = torch._inductor.list_mode_options()
-    if (mode or "default") not in modes:
+    options = modes.get(mode or "default")
+    if options is None:
         raise ConfigError(f"torch.compile has no mode {mode!r}; allowed: {', '.join(modes)}")
-    return {**modes[mode or "default"], **checked_options(given)}
+    return {**options, **checked_options(given)}
 
 
 def autotunes(options: Mapping[str, Any]) -> bool:
     """Return whether Inductor times kernels beyond its few defaults, by these options."""
-    return any(
-        value
-        for name, value in options.items()
-        if name.startswith(("max_autotune", "coordinate_descent"))
-    )
+    by_timing = ("max_autotune", "coordinate_descent")
+    return any(value for name, value in options.items() if name.startswith(by_timing))
 
 
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton:
     {cudagraphs: true}}`, which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an
     unknown name or a wrong type."""
-    if not isinstance(given, Mapping | None):
-        how = "Example: mode.options.epilogue_fusion=false"
-        raise ConfigError(f"mode.options must map names to values, got {given!r}. {how}")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"mode.options must map names to values, got {given!r}. Example:"
+            " mode.options.epilogue_fusion=false"
+        )
     known = set(torch._inductor.list_options())
-    options = dict(flat(given or {}, known))
+    options = dict(flatten(given, known))
     for name in options:
         if name.replace("-", "_") not in known:
             near = suggest(name, known, before="") or "torch._inductor.list_options() lists them"
@@ -54,18 +57,20 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if options:
         try:
             # compiles nothing, but checks the types
-            torch.compile(torch.nn.Identity(), options=options)
+            torch.compile(nn.Identity(), options=options)
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
 
 
-def flat(given: Mapping[str, Any], known: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(
+    given: Mapping[str, Any], known: set[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     """Yield dotted names and values. A mapping that is the value of an option is not flattened."""
     for key, value in given.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and name not in known:
-            yield from flat(value, known, f"{name}.")
+            yield from flatten(value, known, f"{name}.")
         else:
             yield name, value
 
@@ -98,18 +103,23 @@ def learn_vector_instructions(folder: str | None = None) -> None:
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
         with mock.patch.dict(os.environ):  # restores the variable
-            os.environ.pop(CACHE_FOLDER, None)
-            os.environ.update({CACHE_FOLDER: folder} if folder else {})
+            if folder:
+                os.environ[CACHE_FOLDER] = folder
+            else:
+                os.environ.pop(CACHE_FOLDER, None)
             valid_vec_isa_list()
 
 
 def learn_for(modes: Iterable[tuple[str, str]]) -> None:
     """Determine the vector instructions if a mode needs them. `modes`: targets of effbench's modes,
     with devices."""
-    if any(writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
-        learn_vector_instructions(os.environ.get(CACHE_FOLDER))
+    for target, device in modes:
+        mode: Any = resolve_target(target)
+        if writes_cpp(mode, torch.device(device)):
+            learn_vector_instructions(os.environ.get(CACHE_FOLDER))
+            return
 
 
 def writes_cpp(mode: Mode | type[Mode], device: torch.device) -> bool:
     """Return whether Inductor writes C++ code, or a C++ wrapper, for this mode on `device`."""
-    return bool(uses_dynamo(mode) and device.type == "cpu") or mode.wraps_in_cpp
+    return mode.wraps_in_cpp or (device.type == "cpu" and uses_dynamo(mode))

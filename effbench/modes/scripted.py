@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from effbench.modes.base import Mode, Positional, Prepared
+from effbench.models.inputs import Args, Kwargs
+from effbench.modes.base import Facts, Mode, Positional, Prepared
 from effbench.printable import text_of
 
 
@@ -26,19 +27,18 @@ class TorchScript(Mode):
     compiles = True
     uses_dynamo = False
     settling_calls = 3  # the executor profiles the first calls, then specialises the code
+    # attributes are constants of a trace and copies in a script
+    writes_state: tuple[str, ...] = ("parameter", "buffer")
 
-    @property
-    def writes_state(self) -> tuple[str, ...]:
-        # attributes are constants of a trace and copies in a script; freezing also copies the
-        # buffers
-        return () if self.freeze or self.optimize_for_inference else ("parameter", "buffer")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.is_frozen = self.freeze or self.optimize_for_inference
+        if self.is_frozen:  # which also copies the buffers
+            self.writes_state = ()
+            self.phases = ("inference",)
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return ("inference", "generate") if self.writes_state else ("inference",)
-
-    def finish(self, scripted: torch.jit.ScriptModule) -> Any:
-        if self.freeze or self.optimize_for_inference:
+    def finish(self, scripted: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+        if self.is_frozen:
             scripted = torch.jit.freeze(scripted)
         if self.optimize_for_inference:
             scripted = torch.jit.optimize_for_inference(scripted)
@@ -48,54 +48,50 @@ class TorchScript(Mode):
 class JitScript(TorchScript):
     """torch.jit.script: compiled from the Python source, with branches and loops."""
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         with recorded_warnings() as facts:
             scripted = self.finish(torch.jit.script(module))
         # it has its own attributes and replaced buffers
-        return Prepared(
-            scripted,
-            compile_cache="cold",
-            facts=facts,
-            module=scripted if self.writes_state else None,
-        )
+        module = None if self.is_frozen else scripted
+        return Prepared(scripted, compile_cache="cold", facts=facts, module=module)
 
 
 class JitTrace(TorchScript):
     """torch.jit.trace: the operators that the example inputs ran; branches and loops are baked
     in."""
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
-            # check_trace=False, because outputs are compared with eager anyway; strict=False allows
-            # dicts as outputs
-            try:
-                traced = torch.jit.trace(
-                    wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False
-                )
-            except RuntimeError as error:
-                _, found, why = text_of(error).rpartition("\n:")  # after all values of the output
-                if not found:
-                    raise
-                raise TypeError(f"torch.jit.trace does not support this output: {why}") from error
-            traced = self.finish(traced)
+            traced = self.finish(trace(wrapper, wrapper.tensors(args, kwargs)))
         return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
 
 
+def trace(module: nn.Module, tensors: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    """Return the traced module. Raises TypeError for an output that torch.jit does not support."""
+    try:
+        # check_trace=False, because outputs are compared with eager anyway; strict=False allows
+        # dicts as outputs
+        return torch.jit.trace(module, tensors, check_trace=False, strict=False)
+    except RuntimeError as error:
+        _, separator, reason = text_of(error).rpartition("\n:")  # after all values of the output
+        if not separator:
+            raise
+        raise TypeError(f"torch.jit.trace does not support this output: {reason}") from error
+
+
 @contextmanager
-def recorded_warnings() -> Iterator[dict[str, list[str]]]:
+def recorded_warnings() -> Iterator[Facts]:
     """Collect warnings as facts: `deprecations`, and `warnings` for others, such as constants that
     the tracer made."""
-    facts: dict[str, list[str]] = {}
+    facts: Facts = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield facts
     for warning in caught:
         text = str(warning.message).strip().splitlines()[0]
-        old = (
-            issubclass(warning.category, (DeprecationWarning, FutureWarning))
-            or "deprecated" in text
-        )
-        texts = facts.setdefault("deprecations" if old else "warnings", [])
+        is_old = issubclass(warning.category, (DeprecationWarning, FutureWarning))
+        name = "deprecations" if is_old or "deprecated" in text else "warnings"
+        texts = facts.setdefault(name, [])
         if text not in texts:
             texts.append(text)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError, UnsupportedError, suggest
+from effbench.models.inputs import Step
+from effbench.modes.base import Facts, Forward
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
 #: Containers of other modules; they do not count as blocks, even if they are repeated.
 HOLDERS = (*NOT_CALLED, nn.Sequential)
+#: Submodules by name.
+Parts = dict[str, nn.Module]
 
 
 class Selection:
@@ -46,34 +50,29 @@ class Selection:
         if self.only and regional:
             raise ConfigError("mode.only and mode.regional exclude each other; choose one of them")
 
-    def __bool__(self) -> bool:
-        return bool(self.only or self.skip or self.regional)
-
-    def apply(
-        self, module: nn.Module, **settings: Any
-    ) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the callable that replaces `module`, and facts. `settings`: arguments of
-        torch.compile."""
-        if not self:
-            return torch.compile(module, **settings), {}
+    def apply(self, module: nn.Module, **settings: Any) -> Forward:
+        """Return what replaces `module`. `settings`: arguments of torch.compile."""
+        if not (self.only or self.skip or self.regional):
+            return Forward(torch.compile(module, **settings), module)
         copied = shared_weight_copy(module)
-        facts: dict[str, Any] = {}
+        facts: Facts = {}
         if self.skip:
-            kept = matching(copied, "skip", self.skip)
-            for part in kept.values():
+            skipped = matching(copied, "skip", self.skip)
+            for part in skipped.values():
                 part.forward = torch.compiler.disable(part.forward)
-            facts["eager_modules"] = list(kept)
+            facts["eager_modules"] = list(skipped)
         if not (self.only or self.regional):
-            return torch.compile(copied, **settings), facts
+            return Forward(torch.compile(copied, **settings), copied, facts)
         if self.only:
             chosen = matching(copied, "only", self.only)
         else:
             facts["region"], chosen = blocks_of(copied, self.regional)
         compile_parts(chosen, share=bool(self.regional), **settings)
-        return copied, {**facts, "compiled_modules": list(chosen)}
+        facts["compiled_modules"] = list(chosen)
+        return Forward(copied, copied, facts)
 
 
-def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> None:
+def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:
     """Compile each part's forward in place. `share`: all parts use one code object, so that Dynamo
     recompiles only differences; otherwise each part has its own code object, compilation and static
     shapes.
@@ -91,24 +90,32 @@ def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> 
         part.forward = torch.compile(function, **settings)
 
 
-def calling(forward: Callable[..., Any]) -> Callable[..., Any]:
+def calling(forward: Step) -> Any:
+    """Return a function, whose code can be replaced."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
     return call
 
 
-def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
-    listed = (
-        tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    )
-    # the names inside nn.Sequential are numbers, which a command line gives as such
-    listed = () if given is None else tuple(str(it) if type(it) is int else it for it in listed)
-    if not all(isinstance(pattern, str) and pattern for pattern in listed):
-        raise ConfigError(
-            f"mode.{name} must be patterns of module names such as [layers.*.mlp], got {given!r}"
-        )
-    return listed
+def patterns(name: str, given: Any) -> tuple[str, ...]:
+    """Return the patterns of a setting. Raises ConfigError for anything else."""
+    if given is None:
+        return ()
+    listed = [given]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        listed = list(given)
+    for place, pattern in enumerate(listed):
+        # the names inside nn.Sequential are numbers, which a command line gives as such
+        if type(pattern) is int:
+            listed[place] = str(pattern)
+        elif not isinstance(pattern, str) or not pattern:
+            raise ConfigError(
+                f"mode.{name} must be patterns of module names such as [layers.*.mlp], got"
+                f" {given!r}"
+            )
+    return tuple(listed)
 
 
 def shared_weight_copy(module: nn.Module) -> nn.Module:
@@ -117,16 +124,18 @@ def shared_weight_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, shared | results_in(module))
 
 
-def results_in(module: nn.Module) -> dict[int, torch.Tensor]:
+def results_in(module: nn.Module) -> dict[int, Tensor]:
     """Return tensors in attributes that a call computed with gradients, by id. They cannot be
     copied; examples are an auxiliary loss, and the weight of torch.nn.utils.weight_norm."""
-    held = (value for part in module.modules() for value in vars(part).values())
-    return {
-        id(value): value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf
-    }
+    results = {}
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                results[id(value)] = value
+    return results
 
 
-def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:
+def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> Parts:
     """Return the outermost submodules that match a pattern, by name. Raises ConfigError for a
     pattern without match."""
     named = {
@@ -134,74 +143,73 @@ def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[s
         for name, part in module.named_modules()
         if name and not isinstance(part, NOT_CALLED)
     }
+    matched: set[str] = set()
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            has = (
-                suggest(pattern, named, before="")
-                or f"it contains: {', '.join(list(named)[:5]) or 'no modules'}"
-            )
+        names = [name for name in named if fnmatchcase(name, pattern)]
+        if not names:
+            first = ", ".join(list(named)[:5]) or "no modules"
+            advice = suggest(pattern, named, before="") or f"it contains: {first}"
             raise ConfigError(
                 f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r};"
-                f" {has}"
+                f" {advice}"
             )
-    return outermost(
-        {
-            n: part
-            for n, part in named.items()
-            if any(fnmatchcase(n, pattern) for pattern in patterns)
-        }
-    )
+        matched.update(names)
+    return outermost({name: part for name, part in named.items() if name in matched})
 
 
-def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
+def outermost(named: Parts) -> Parts:
     """Return the modules that are not inside another one. `named` must list parents first, like
     `named_modules()`."""
-    kept: dict[str, nn.Module] = {}
+    kept: Parts = {}
     for name, part in named.items():
-        parents = name.split(".")
-        if not any(".".join(parents[:i]) in kept for i in range(1, len(parents))):
+        if not any(name.startswith(f"{parent}.") for parent in kept):
             kept[name] = part
     return kept
 
 
-def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, nn.Module]]:
-    """Return the name of a class of blocks, and its outermost modules by name. `regional`: the name
-    of the class.
+class Region(NamedTuple):
+    """The blocks of a class, by name."""
+
+    kind: str
+    blocks: Parts
+
+
+def blocks_of(module: nn.Module, regional: bool | str) -> Region:
+    """Return the outermost modules of a class of blocks. `regional`: the name of the class.
 
     `regional` is true: choose the class whose siblings (modules of one class with the same parent,
     such as layers of a stack) have the most weights. Siblings with submodules precede others; on a
     tie, fewer blocks win. Raises UnsupportedError if there are none, and ConfigError for an unknown
     name.
     """
-    by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
+    by_class: dict[str, Parts] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in module.named_modules():
         if name and not isinstance(part, HOLDERS):
             kind = type(part).__name__
             by_class[kind][name] = part
             siblings[name.rpartition(".")[0], kind].append(part)
-    has = f"it contains: {', '.join(sorted(by_class)) or 'no modules'}"
+    contains = f"it contains: {', '.join(sorted(by_class)) or 'no modules'}"
     if isinstance(regional, str):
         if regional not in by_class:
             raise ConfigError(
-                f"mode.regional={regional}: {type(module).__name__} contains no such module; {has}"
+                f"mode.regional={regional}: {type(module).__name__} contains no such module;"
+                f" {contains}"
             )
-        return regional, outermost(by_class[regional])
-    repeated = {
-        where: parts for where, parts in siblings.items() if len(parts) > 1 and weights_in(parts)
-    }
+        return Region(regional, outermost(by_class[regional]))
+    repeated = [parts for parts in siblings.values() if len(parts) > 1 and weights_in(parts)]
     if not repeated:
         raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with"
-            f" weights (nn.Sequential does not count); mode.only compiles parts by name; {has}"
+            " weights (nn.Sequential does not count); mode.only compiles parts by name;"
+            f" {contains}"
         )
+    kind = type(max(repeated, key=rank)[0]).__name__
+    return Region(kind, outermost(by_class[kind]))
 
-    def rank(where: tuple[str, str]) -> tuple[bool, int, int]:
-        parts = repeated[where]
-        return bool(parts[0]._modules), weights_in(parts), -len(parts)
 
-    _, kind = max(repeated, key=rank)
-    return kind, outermost(by_class[kind])
+def rank(siblings: Sequence[nn.Module]) -> tuple[bool, int, int]:
+    return bool(siblings[0]._modules), weights_in(siblings), -len(siblings)
 
 
 def weights_in(parts: Sequence[nn.Module]) -> int:

@@ -8,18 +8,47 @@ capture detects this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from effbench.modes.base import Prepared
+from effbench.models.inputs import Args, Kwargs
+from effbench.modes.base import Facts, Prepared
 
 
 class StaleWeightsError(RuntimeError):
     """A weight is no longer the one that the graph was captured with. The message names it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry in one of a module's dictionaries of submodules, parameters or buffers."""
+
+    owner: Mapping[str, Any]
+    key: str
+    name: str
+
+    @property
+    def current(self) -> Any:
+        return self.owner.get(self.key)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The properties of a tensor that a graph depends on."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        return cls(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
 
 
 class Fingerprint:
@@ -37,90 +66,83 @@ class Fingerprint:
 
     def renew(self) -> None:
         """Take the fingerprint of the module's current weights."""
-        children: list[tuple[Slot, nn.Module, str]] = []
-        tensors: list[tuple[Slot, torch.Tensor, str]] = []
+        self.child_entries: list[Entry] = []
+        self.weight_entries: list[Entry] = []
         for prefix, owner in self.module.named_modules():
-            inside = f"{prefix}." if prefix else ""
-            children += [
-                ((owner._modules, key), c, inside + key)
-                for key, c in owner._modules.items()
-                if c is not None
-            ]
-            for held in (owner._parameters, owner._buffers):
-                tensors += [
-                    ((held, key), t, inside + key) for key, t in held.items() if t is not None
-                ]
-        self.child_slots, self.children = (
-            [slot for slot, _, _ in children],
-            [child for _, child, _ in children],
-        )
-        self.child_names = [name for _, _, name in children]
-        self.slots, self.names = [slot for slot, _, _ in tensors], [name for _, _, name in tensors]
-        self.addresses = [tensor.data_ptr() for _, tensor, _ in tensors]
-        self.dtypes = [tensor.dtype for _, tensor, _ in tensors]
-        self.details = [describe(tensor) for _, tensor, _ in tensors]
-        self.ids = [id(tensor) for _, tensor, _ in tensors]
+            self.child_entries += entries(owner._modules, prefix)
+            self.weight_entries += entries(owner._parameters, prefix)
+            self.weight_entries += entries(owner._buffers, prefix)
+        self.children = [entry.current for entry in self.child_entries]
+        # not the weights themselves, which would stay in memory
+        weights = [entry.current for entry in self.weight_entries]
+        self.addresses = [weight.data_ptr() for weight in weights]
+        self.dtypes = [weight.dtype for weight in weights]
+        self.layouts = [Layout.of(weight) for weight in weights]
+        self.ids = [id(weight) for weight in weights]
+        # pairs are faster to read than entries
+        self.child_slots = [(entry.owner, entry.key) for entry in self.child_entries]
+        self.weight_slots = [(entry.owner, entry.key) for entry in self.weight_entries]
 
     def changed(self) -> str | None:
         """Return the difference, such as `weight layers.0.weight: different address`; None if a
         replay is valid."""
         try:
-            now = [held[key] for held, key in self.slots]
-            same = (
-                all(map(is_, [held[key] for held, key in self.child_slots], self.children))
-                and list(map(torch.Tensor.data_ptr, now)) == self.addresses
+            now = [owner[key] for owner, key in self.weight_slots]
+            children = [owner[key] for owner, key in self.child_slots]
+            is_same = (
+                all(map(is_, children, self.children))
+                and list(map(Tensor.data_ptr, now)) == self.addresses
                 and [tensor.dtype for tensor in now] == self.dtypes
                 and list(map(id, now)) == self.ids
             )
         except (KeyError, TypeError, AttributeError):  # a weight was removed, or replaced by None
-            same = False
-        return None if same else self.difference()
+            is_same = False
+        if is_same:
+            return None
+        return self.difference()
 
     def refuse_stale(self) -> None:
         """Raise StaleWeightsError if the graph would not use the module's current weights."""
-        if (difference := self.changed()) is not None:
+        difference = self.changed()
+        if difference is not None:
             raise StaleWeightsError(
                 f"{difference}; the graph uses the old one: capture again, or update in place"
             )
 
     def difference(self) -> str | None:
-        for (held, key), child, name in zip(
-            self.child_slots, self.children, self.child_names, strict=True
+        for entry, child in zip(self.child_entries, self.children, strict=True):
+            if entry.current is not child:
+                what = "replaced" if entry.key in entry.owner else "removed"
+                return f"module {entry.name}: {what}"
+        for entry, layout, address in zip(
+            self.weight_entries, self.layouts, self.addresses, strict=True
         ):
-            if held.get(key) is not child:
-                return f"module {name}: {'replaced' if key in held else 'removed'}"
-        for (held, key), address, details, name in zip(
-            self.slots, self.addresses, self.details, self.names, strict=True
-        ):
-            tensor = held.get(key)
-            if tensor is None:
-                return f"weight {name}: removed"
-            for what, new, old in zip(DETAILS, describe(tensor), details, strict=True):
-                if new != old:
-                    return f"weight {name}: {what} {new}, but captured as {old}"
-            if tensor.data_ptr() != address:
-                return f"weight {name}: different address"
+            weight = entry.current
+            if weight is None:
+                return f"weight {entry.name}: removed"
+            captured = vars(layout)
+            for name, value in vars(Layout.of(weight)).items():
+                if value != captured[name]:
+                    return f"weight {entry.name}: {name} {value}, but captured as {captured[name]}"
+            if weight.data_ptr() != address:
+                return f"weight {entry.name}: different address"
         return None
 
 
-#: One of a module's dictionaries of submodules, parameters or buffers, and a key in it.
-Slot = tuple[dict[str, Any], str]
-DETAILS = ("dtype", "shape", "strides", "device")
-
-
-def describe(
-    tensor: torch.Tensor,
-) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...], torch.device]:
-    """Return the properties of a tensor, in the order of `DETAILS`."""
-    return tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device
+def entries(owner: Mapping[str, Any], prefix: str) -> Iterator[Entry]:
+    """Yield the entries of a dictionary that hold something. `prefix`: the name of its module."""
+    inside = f"{prefix}." if prefix else ""
+    for key, value in owner.items():
+        if value is not None:
+            yield Entry(owner, key, inside + key)
 
 
 def guarded(
     module: nn.Module,
     policy: str | None,
-    capture: Callable[[tuple, dict[str, Any]], Prepared],
-    args: tuple,
-    kwargs: dict[str, Any],
+    capture: Callable[[Args, Kwargs], Prepared],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Prepared:
     """Return a captured step that checks the weights before each replay.
 
@@ -131,33 +153,49 @@ def guarded(
     current = capture(args, kwargs)
     if policy is None:
         return current
-    fingerprint = Fingerprint(module)
-    facts = {
-        **current.facts,
-        "guard": policy,
-        "guarded_tensors": len(fingerprint.slots),
-        "recaptures": 0,
-    }
-    inner: Prepared | None = current
-    ran = current.module
-    del current
+    guard = Guard(module, policy, capture, current)
+    return Prepared(
+        guard.step, copy_inputs=guard.copy_inputs, facts=guard.facts, module=current.module
+    )
 
-    def fresh(args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        nonlocal inner
-        if policy == "refuse":
-            fingerprint.refuse_stale()
-        elif fingerprint.changed() is not None:
-            inner = None  # frees its memory for the next graph
-        if inner is None:
-            inner = capture(args, kwargs)
-            fingerprint.renew()
-            facts["recaptures"] += 1
-        return inner
 
-    def step(*args: Any, **kwargs: Any) -> Any:
-        return fresh(args, kwargs).step(*args, **kwargs)
+class Guard:
+    """A captured step that is captured again, or refused, once the module's weights change."""
 
-    def copy_inputs(*args: Any, **kwargs: Any) -> None:
-        fresh(args, kwargs).copy_inputs(*args, **kwargs)
+    def __init__(
+        self,
+        module: nn.Module,
+        policy: str,
+        capture: Callable[[Args, Kwargs], Prepared],
+        current: Prepared,
+    ) -> None:
+        self.policy = policy
+        self.capture = capture
+        self.fingerprint = Fingerprint(module)
+        self.prepared: Prepared | None = current
+        self.facts: Facts = {
+            **current.facts,
+            "guard": policy,
+            "guarded_tensors": len(self.fingerprint.weight_entries),
+            "recaptures": 0,
+        }
 
-    return Prepared(step, copy_inputs=copy_inputs, facts=facts, module=ran)
+    def valid(self, args: Args, kwargs: Kwargs) -> Prepared:
+        """Return the step with the module's current weights. Raises StaleWeightsError."""
+        if self.policy == "refuse":
+            self.fingerprint.refuse_stale()
+        elif self.fingerprint.changed() is not None:
+            self.prepared = None  # frees its memory for the next graph
+        if self.prepared is None:
+            self.prepared = self.capture(args, kwargs)
+            self.fingerprint.renew()
+            self.facts["recaptures"] += 1
+        return self.prepared
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        return self.valid(args, kwargs).step(*args, **kwargs)
+
+    def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
+        copy_inputs = self.valid(args, kwargs).copy_inputs
+        if copy_inputs is not None:
+            copy_inputs(*args, **kwargs)

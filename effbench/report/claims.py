@@ -7,17 +7,21 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from effbench.cell import Status
 from effbench.experiments import FOLDER
 from effbench.experiments.definition import Claim, Pivot
-from effbench.experiments.figures import Figure, Missing, Truth
+from effbench.experiments.figures import Figure
 from effbench.labels import ABSENT, natural
 from effbench.metrics import is_missing, significant
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.secrets import masked
 from effbench.table import Column, Shown, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Verdict -> tone of the table.
 TONES = {
@@ -39,44 +43,34 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
     space = "" if unit in ("×", "%", "") else " "
 
     def text(number: float) -> str:
-        number *= scale
-        return (
-            f"{number:.0f}"
-            if float(number).is_integer() and abs(number) < 1e15
-            else significant(number, 3)
-        )
+        scaled = scale * number
+        is_whole = float(scaled).is_integer() and abs(scaled) < 1e15
+        return f"{scaled:.0f}" if is_whole else significant(scaled, 3)
 
-    one = value == 1 and len(unit) > 2 and "/" not in unit  # a noun
-    shown = f"{text(value)}{space}{unit.removesuffix('s') if one else unit}"
-    return (
-        shown
-        if low is None or high is None or low == high
-        else f"{shown} [{text(low)}, {text(high)}]"
-    )
+    is_noun = len(unit) > 2 and "/" not in unit
+    if is_noun and value == 1:
+        unit = unit.removesuffix("s")
+    figure = f"{text(value)}{space}{unit}"
+    if low is None or high is None or low == high:
+        return figure
+    return f"{figure} [{text(low)}, {text(high)}]"
 
 
 def value_text(value: Any, unit: str = "") -> str:
     """Return any value of a claim as text."""
-    if (
-        value is None
-        or isinstance(value, Missing)
-        or (isinstance(value, float) and math.isnan(value))
-    ):
-        return ABSENT
     if isinstance(value, Figure):
-        if math.isnan(value.value):
-            return "not defined"
-        finite = math.isfinite(value.low) and math.isfinite(value.high)
-        return figure_text(
-            value.value, value.low if finite else None, value.high if finite else None, unit
-        )
+        has_bounds = math.isfinite(value.low) and math.isfinite(value.high)
+        low, high = (value.low, value.high) if has_bounds else (None, None)
+        return figure_text(None if value.is_missing else value.value, low, high, unit)
+    if is_missing(value):
+        return ABSENT
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return figure_text(value, None, None, unit)
     if isinstance(value, list | tuple):
         return ", ".join(value_text(item, unit) for item in value)
-    if isinstance(value, Truth):
-        value = "null" if value.holds is None else value.holds
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return figure_text(value, None, None, unit)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value)
 
 
 def entries(
@@ -197,51 +191,37 @@ def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
     return Shown(None, record["experiment"], sub=sub, link=pages.get(linked, ""))
 
 
-def marked_values(pivot: Pivot, rows: Any) -> dict[int, Any]:
-    """Return the position of each row of a whole frame whose host was disturbed -> its value, which
-    decides nothing."""
-    from effbench.experiments.frames import DISTURBANCE, column_of
-
-    if DISTURBANCE not in rows or rows[DISTURBANCE].isna().all():
-        return {}
-    whole = rows.attrs["with_marks"]()
-    if len(whole) != len(rows):
-        return {}
-    values = pivot.value(whole) if callable(pivot.value) else column_of(whole, pivot.value)
-    disturbed = rows[DISTURBANCE].notna()
-    return {
-        place: value
-        for place, value in enumerate(values)
-        if disturbed.iloc[place] and not is_missing(value)
-    }
-
-
-def pivot_table(pivot: Pivot, rows: Any) -> Table:
+def pivot_table(pivot: Pivot, rows: pd.DataFrame, with_marks: pd.DataFrame) -> Table:
     """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show
-    their status, and marked rows their value with `~`."""
+    their status, and marked rows their value with `~`.
+
+    `with_marks`: the same rows with marked figures, which decide nothing.
+    """
     from effbench.experiments.frames import column_of  # imports pandas
+
+    def values_of(frame: pd.DataFrame) -> list[str]:
+        values = pivot.value(frame) if callable(pivot.value) else column_of(frame, pivot.value)
+        return [value_text(value, pivot.unit) for value in values]
 
     for name in (pivot.columns, *pivot.rows):
         column_of(rows, name)  # names the nearest column of a misspelt one
-    values = pivot.value(rows) if callable(pivot.value) else column_of(rows, pivot.value)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    across: dict[str, None] = {}
-    marked = marked_values(pivot, rows)
-    for place, ((_, row), value) in enumerate(zip(rows.iterrows(), values, strict=True)):
-        heading = value_text(row[pivot.columns])
-        across[heading] = None
-        text = value_text(value, pivot.unit)
-        if text == ABSENT and place in marked:
-            text = f"~{value_text(marked[place], pivot.unit)}"
-        if text == ABSENT and row["status"] != "ok":
+    headings: dict[str, None] = {}
+    values, marked = values_of(rows), values_of(with_marks)
+    for (_, row), value, marked_value in zip(rows.iterrows(), values, marked, strict=True):
+        text = value
+        if value == ABSENT and marked_value != ABSENT:
+            text = f"~{marked_value}"
+        elif value == ABSENT and row["status"] != Status.OK:
             text = row["status"]
+        heading = value_text(row[pivot.columns])
+        headings[heading] = None
         key = tuple(value_text(row[name]) for name in pivot.rows)
         lines.setdefault(key, {}).setdefault(heading, []).append(text)
-    columns = [Column(name) for name in pivot.rows] + [
-        Column(f"{name} ", name, numeric=True) for name in across
-    ]
-    body = [
-        [*key, *(", ".join(line.get(name, [ABSENT])) for name in across)]
-        for key, line in lines.items()
-    ]
+    columns = [Column(name) for name in pivot.rows]
+    columns += [Column(f"{heading} ", heading, numeric=True) for heading in headings]
+    body = []
+    for key, line in lines.items():
+        cells = [", ".join(line.get(heading, [ABSENT])) for heading in headings]
+        body.append([*key, *cells])
     return Table.of(columns, body)

@@ -9,6 +9,7 @@ from typing import Any
 from effbench.labels import LabelledRow, Rows
 from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
+from effbench.store.joining import JOINED
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -25,13 +26,25 @@ def notes(store: Store, sweep: SweepInfo, rows: Rows) -> list[str]:
     notes, so a line names a row and its modes once."""
     if not rows:
         return []
+    hosts = joined_hosts(sweep)
     facts = store.trial_facts(sweep.id, NAMES)
     groups: dict[str, dict[str, None]] = {}
     for row in rows:
         of_cell = facts.get((row.source["cell_key"], row.source["environment_id"]), {})
         for text in texts_of(of_cell, row):
             groups.setdefault(one_line(text), {})[row.case] = None
-    return [f"{listed(list(cases), MOST_NAMES)}: {text}" for text, cases in groups.items()]
+    lines = [f"{listed(list(cases), MOST_NAMES)}: {text}" for text, cases in groups.items()]
+    return [*hosts, *lines]
+
+
+def joined_hosts(sweep: SweepInfo) -> list[str]:
+    """Return a line with the hosts of a joined sweep; none for other sweeps."""
+    hosts = []
+    for facts in sweep.host.get(JOINED) or ():
+        host_ms = facts.get("host_ms")
+        speed = "" if host_ms is None else f", fixed work {1000 * host_ms:.3g} µs"
+        hosts.append(f"{facts.get('host')} ({facts.get('cpu_name')}{speed})")
+    return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")] if hosts else []
 
 
 def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:

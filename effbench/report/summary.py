@@ -29,6 +29,7 @@ from effbench.stats.intervals import (
     LogEstimate,
     is_clear,
     mean_of_estimates,
+    mean_of_related_estimates,
 )
 from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table
@@ -172,7 +173,11 @@ def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
     estimates = []
     for row, marked in zip(counted, have_mark, strict=True):
         estimates.append(estimate_of(row, metric, marked))
-    mean = mean_of_estimates(estimates).interval()
+    mean_of = mean_of_estimates
+    if any(row.get("hosts") for row in rows):
+        # hosts that were joined are the same in all cells
+        mean_of = mean_of_related_estimates
+    mean = mean_of(estimates).interval()
     return ModeScore(
         mean.value,
         averaged=len(counted),

@@ -423,6 +423,7 @@ def log_of(
         row.get("trials"),
         row.get("compilations"),
         df_per_trial,
+        row.get("hosts"),
     )
 
 
@@ -516,6 +517,12 @@ class SpeedupTable:
         return any(entry.marked for entry in self.entries)
 
     @property
+    def units(self) -> str:
+        """What the intervals are over."""
+        is_joined = any(entry.source.get("hosts") for entry in self.entries)
+        return "hosts" if is_joined else "processes"
+
+    @property
     def _has_interval_over_processes(self) -> bool:
         return any(entry.interval and entry.trials != 1 for entry in self.entries)
 
@@ -537,7 +544,7 @@ class SpeedupTable:
         if self.is_unclear:
             yield IS_UNCLEAR
         if self._has_interval_over_processes:
-            yield "low–high: 95 % interval across processes"
+            yield f"low–high: 95 % interval across {self.units}"
         if any(entry.interval and entry.trials == 1 for entry in entries):
             yield "low–high: 95 % interval within one process"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 CONFIDENCE = 0.95
@@ -149,13 +149,16 @@ def stored_log_mean(
     n: int | None,
     compilations: int | None = None,
     df_per_trial: float = 1.0,
+    hosts: int | None = None,
 ) -> LogEstimate:
     """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its
-    95 % bounds.
+    95 % bounds. `hosts`: number of hosts in a joined sweep, whose bounds are over hosts.
 
     Whether they include the variation between `compilations` is unknown, so the larger degrees of
     freedom count: too many give too large an error, too few would hide most of it.
     """
+    if hosts is not None and hosts >= 2:
+        n, compilations, df_per_trial = hosts, None, 1.0
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
@@ -227,6 +230,18 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
         v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True)
     )
     return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df, below, above)
+
+
+def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
+    """Return the mean of estimates that share their errors, such as those of several cells on the
+    same hosts: averaging does not reduce the errors."""
+    mean = mean_of_estimates(estimates)
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    if len(errors) < len(estimates):
+        return mean
+    uncertain = [estimate.df for estimate in estimates if estimate.error]
+    df = min(uncertain, default=mean.df)
+    return replace(mean, error=math.fsum(errors) / len(errors), df=df)
 
 
 def enough(mean: LogEstimate, rounds: int, target: float) -> bool:

@@ -29,7 +29,7 @@ from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
 #: is slow
-REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 #: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]

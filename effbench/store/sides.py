@@ -47,8 +47,9 @@ PER_SWEEP = tuple(
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric
     -> round -> figure of that round's trial. A metric with one value per sweep has it under round
-    0. `compiled`: round -> the trial's `compilation` and `kernel_fingerprint`. `disturbed`:
-    `disturbed_fraction`. `disturbance`: why its times are marked, None if they are not."""
+    0. In a joined sweep each host has one figure, under its number. `compiled`: round -> the
+    trial's `compilation` and `kernel_fingerprint`. `disturbed`: `disturbed_fraction`.
+    `disturbance`: why its times are marked, None if they are not."""
 
     status: str
     reason: str | None = None
@@ -67,6 +68,7 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     sweep."""
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
     facts = (
+        "host",
         "round",
         "attempt",
         "status",
@@ -82,15 +84,20 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         .where(TRIAL.c.sweep_id == sweep_id)
         .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
     )
+    names = sa.select(TRIAL.c.host).where(TRIAL.c.sweep_id == sweep_id).distinct()
+    hosts = sorted(connection.scalars(names), key=str)
+    is_joined = hosts not in ([], [None])
     measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
     for key, rows in groupby(connection.execute(query).all(), itemgetter(0, 1)):
         rows = list(rows)
         kept = [row for row in counted(rows) if row.status in _MEASURED]
         figures = figures_of(kept, [row for row in rows if row.status in _MEASURED])
-        measured[key] = (
-            figures,
-            {row.round: (row.compilation, row.kernel_fingerprint) for row in kept},
-        )
+        compiled = {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
+        if is_joined:
+            numbers = {row.round: hosts.index(row.host) for row in rows}
+            figures = {name: of_hosts(name, of, numbers) for name, of in figures.items()}
+            compiled = {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
+        measured[key] = (figures, compiled)
     columns = (
         "cell_key",
         "environment_id",
@@ -144,6 +151,19 @@ def by_round(rows: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
         name: dict(zip(rounds, column, strict=True))
         for name, column in zip(PER_TRIAL, columns, strict=True)
     }
+
+
+def of_hosts(
+    name: str, figures: Mapping[int, float | None], numbers: Mapping[int, int]
+) -> dict[int, float]:
+    """Return number of the host -> its figure: the geometric mean over its trials for times, else
+    the largest. Trials of one host are not independent. `numbers`: round -> number of its host."""
+    values: dict[int, list[float]] = {}
+    for number, value in figures.items():
+        if value is not None and not (METRICS[name].is_timed and value <= 0):
+            values.setdefault(numbers[number], []).append(value)
+    combine = statistics.geometric_mean if METRICS[name].is_timed else max
+    return {host: combine(known) for host, known in values.items()}
 
 
 def levels(

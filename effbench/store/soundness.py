@@ -315,6 +315,8 @@ def _sweep_rules(row: Mapping[str, Any]) -> Rule:
         _is_flat(row["host"].get(name) for name in MACHINE),
         f"has invalid facts: {', '.join(MACHINE)}",
     )
+    right = all(_is_host(facts) for facts in row["host"].get("joined") or ())
+    yield "host", right, "has invalid joined hosts: expected objects with host and host_ms"
     yield "protocol", _is_flat(row["protocol"].values()), "has a setting that is no plain value"
 
 
@@ -391,6 +393,10 @@ _RULES = {
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and {*map(type, value)} <= {str}
+
+
+def _is_host(facts: Any) -> bool:
+    return isinstance(facts.get("host_ms"), float | int | None) and _is_flat(facts.values())
 
 
 def _is_flat(values: Iterable[Any]) -> bool:

@@ -17,7 +17,17 @@ from sqlalchemy import exc
 from effbench.cell import Trial
 from effbench.config import db_setting
 from effbench.errors import StoreError
-from effbench.store import connect, decisions, maintenance, schema, sides, signature, sweeps, trials
+from effbench.store import (
+    connect,
+    decisions,
+    joining,
+    maintenance,
+    schema,
+    sides,
+    signature,
+    sweeps,
+    trials,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,6 +161,7 @@ class Store:
     finish_sweep = in_transaction(sweeps.finish_sweep, write=True)
     add_environment = in_transaction(sweeps.add_environment, write=True)
     add_calibration = in_transaction(sweeps.add_calibration, write=True)
+    join = in_transaction(joining.join, write=True)
     sweeps = in_transaction(sweeps.sweeps)
     history = in_transaction(trials.history)
     durations = in_transaction(trials.durations)

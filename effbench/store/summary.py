@@ -1,4 +1,8 @@
-"""Summarise the trials of a cell in one sweep and one environment as a row of `result`."""
+"""Summarise the trials of a cell in one sweep and one environment as a row of `result`.
+
+Intervals are over trials. In a sweep that joins several hosts (see `joining`) they are over hosts:
+each counts once, with the mean of its trials, because trials of one host share its speed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,13 @@ from effbench.metrics import (
     SPEEDUPS,
     TRIAL_METRICS,
 )
-from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
+from effbench.stats.intervals import (
+    Interval,
+    LogEstimate,
+    log_difference,
+    log_mean,
+    log_mean_of_compilations,
+)
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: marked trials do not count if at least this many unmarked ones remain
@@ -57,6 +67,9 @@ PAIRS, SEPARATE = "pairs", "separate"
 #: start of the reason of a speedup that is marked because of its baseline
 OF_BASELINE = "the baseline's times: "
 
+#: Host -> the mean logarithm of its trials; the host is None in a sweep that joins no hosts.
+HostMeans = dict[str | None, LogEstimate]
+
 _MEASURED = [status for status in Status if status.is_measured]
 _COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
@@ -68,19 +81,43 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
+def by_host(trials: Iterable[Trial]) -> dict[str | None, list[Trial]]:
+    """Return host -> its trials. The trials of a sweep that joins no hosts have the host None."""
+    hosts: dict[str | None, list[Trial]] = {}
+    for trial in trials:
+        hosts.setdefault(trial.host, []).append(trial)
+    return hosts
+
+
 def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
     """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if
-    enough others are ok.
+    enough others are ok. In a joined sweep a host is marked if all its trials are, and marked hosts
+    do not count if enough others are ok.
 
     `mark`: the field that says why a trial is marked.
     """
     kept = last_attempts(trials)
-    is_marked = attrgetter(mark)
-    unmarked = [trial for trial in kept if is_marked(trial) is None]
-    if sum(trial.status == Status.OK for trial in unmarked) < ENOUGH_UNMARKED:
-        return kept
-    # a failure always counts
-    return [trial for trial in kept if is_marked(trial) is None or trial.status != Status.OK]
+    hosts = by_host(kept)
+    if len(hosts) <= 1:
+        is_enough = _unmarked_ok(kept, mark) >= ENOUGH_UNMARKED
+        return _without_marked(kept, mark) if is_enough else kept
+    unmarked_hosts = 0
+    of_hosts = []
+    for of_host in hosts.values():
+        has_unmarked = _unmarked_ok(of_host, mark) > 0
+        unmarked_hosts += has_unmarked
+        of_hosts += _without_marked(of_host, mark) if has_unmarked else of_host
+    return _without_marked(of_hosts, mark) if unmarked_hosts >= ENOUGH_UNMARKED else of_hosts
+
+
+def _unmarked_ok(trials: Iterable[Trial], mark: str) -> int:
+    """Return how many of these trials are ok and not marked."""
+    return sum(trial.status == Status.OK and getattr(trial, mark) is None for trial in trials)
+
+
+def _without_marked(trials: Iterable[Trial], mark: str) -> list[Trial]:
+    """Return the trials without marked ones. A failure always counts."""
+    return [trial for trial in trials if getattr(trial, mark) is None or trial.status != Status.OK]
 
 
 def marked(trials: Iterable[Trial]) -> list[str]:
@@ -100,12 +137,12 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm.
+    """What comparisons with the baseline cell need of it. `means`: time -> host -> mean logarithm.
     `disturbance`: why its times are marked, None if they are not."""
 
     status: Status
     peak_reserved_bytes: int | None
-    means: Mapping[str, LogEstimate | None]
+    means: Mapping[str, HostMeans]
     disturbance: str | None = None
 
     @property
@@ -119,7 +156,7 @@ class Baseline:
         if not (kept := counted(trials)):
             return None
         reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
-        means = {name: estimate(kept, name) for name in SPEEDUPS.values()}
+        means = {name: host_means(kept, name) for name in SPEEDUPS.values()}
         return cls(Status(worst(kept).status), reserved, means, first(marked(kept)))
 
 
@@ -156,27 +193,30 @@ def summarise(
     some = {"warm": _warm(kept), "cold": cold or kept}
     for metric, value_of in _COMBINED:
         if metric.explains or is_measured:
-            row[metric.name] = _COMBINE[metric.combine](
-                map(value_of, some.get(metric.combine, kept))
-            )
+            used = some.get(metric.combine, kept)
+            if metric.combine == "mean":
+                row[metric.name] = _mean(used, metric.name)
+            else:
+                row[metric.name] = _COMBINE[metric.combine](map(value_of, used))
     if not is_measured:
         return row
     disturbances = marked(kept)
     row["marked"] = bool(disturbances)
     row["disturbance"] = first(disturbances)
-    row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
-    row["compile_warm_s"] = _mean(
-        trial.compile_s for trial in seen if trial.compile_cache == "warm"
-    )
+    warm = [trial for trial in seen if trial.compile_cache == "warm"]
+    row["compile_cold_s"] = _mean(cold, "compile_s")
+    row["compile_warm_s"] = _mean(warm, "compile_s")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
     row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
-    used = {trial.compilation for trial in kept}
-    row["compilations"] = None if None in used else len(used)
-    means = {name: estimate(kept, name) for name in ESTIMATED}
-    for name, estimated in means.items():
-        if estimated:
-            (low, high), mean = INTERVALS[name], estimated.interval()
-            row |= {name: mean.value, low: mean.low, high: mean.high}
+    compilations = {trial.compilation for trial in kept}
+    row["compilations"] = None if None in compilations else len(compilations)
+    hosts = by_host(kept).keys()
+    row["hosts"] = None if None in hosts else len(hosts)
+    means = {name: host_means(kept, name) for name in ESTIMATED}
+    for name, of_hosts in means.items():
+        estimated = over_hosts(of_hosts)
+        if estimated is not None:
+            _set_interval(row, name, estimated.interval())
     call_ms = row["period_ms"] or row["latency_ms"]
     row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
     _explain(row, kept)
@@ -193,9 +233,7 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     """Add the figures that explain the time: from profiled trials, and the steadiness from all
     trials."""
     busy_ms, period_ms = row["gpu_busy_ms"], row["period_ms"]
-    floors = Floors(
-        *(_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields)
-    )
+    floors = Floors(*(_mean(kept, f"{kind}_floor_ms") for kind in Floors._fields))
     row["gpu_idle_fraction"] = idle_fraction(busy_ms, period_ms)
     row["bound"] = bound(busy_ms, period_ms, floors)
     row["roofline_fraction"] = roofline_fraction(period_ms, floors)
@@ -203,7 +241,9 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
 
 
-def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: bool) -> None:
+def _compare(
+    row: dict[str, Any], means: Mapping[str, HostMeans], baseline: Baseline, is_baseline: bool
+) -> None:
     """Add the figures that compare the cell, with these means, with the baseline, both in separate
     processes."""
     if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
@@ -211,13 +251,13 @@ def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: 
     if row["status"] is not Status.OK or baseline.status is not Status.OK:
         return
     for name, metric in SPEEDUPS.items():
-        mean, old = means[metric], baseline.means[metric]
-        if not (mean and old):
+        speedup = speedup_over_hosts(baseline.means[metric], means[metric])
+        if speedup is None:
             continue
         if is_baseline:  # 1 by definition: an interval would wrongly suggest doubt
             _set_interval(row, name, Interval(1.0, 1.0, 1.0))
             continue
-        ratio = log_difference(old, mean).interval()
+        ratio = speedup.interval()
         _set_interval(row, name, ratio)
         _set_interval(row, SPEEDUP_COLUMNS[name].separate, ratio)
         row["speedup_from"] = SEPARATE
@@ -239,9 +279,7 @@ def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
     if any(trial.pair_speedup is None for trial in kept):
         return
     for columns in SPEEDUP_COLUMNS.values():
-        row[columns.busy] = _mean(
-            getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials)
-        )
+        row[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
     disturbance = first(
         [trial.pair_disturbance for trial in kept if trial.pair_disturbance is not None]
     )
@@ -278,16 +316,49 @@ def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baselin
     if preparation_s is None and any(trial.compile_s is not None for trial in kept):
         return None  # only seen compiling with a warm cache
     if preparation_s is None:
-        preparation_s = _mean(trial.prepare_s for trial in kept)
-    baseline_latency = baseline.means[SPEEDUPS["speedup"]]
+        preparation_s = _mean(kept, "prepare_s")
+    baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
     if baseline_latency is None:
         return None
     return break_even_calls(preparation_s, baseline_latency.interval().value, row["latency_ms"])
 
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
-    """Return the mean logarithm of a time over these trials and their compilations; None without
-    values."""
+    """Return the mean logarithm of a time over these trials and their compilations, or over their
+    hosts in a joined sweep; None without values."""
+    return over_hosts(host_means(trials, name))
+
+
+def host_means(trials: Sequence[Trial], name: str) -> HostMeans:
+    """Return the mean logarithm of a time over the trials of each host, without hosts that have no
+    value."""
+    means: HostMeans = {}
+    for host, of_host in by_host(trials).items():
+        mean = _mean_of_processes(of_host, name)
+        if mean is not None:
+            means[host] = mean
+    return means
+
+
+def over_hosts(means: HostMeans) -> LogEstimate | None:
+    """Return the mean over hosts, each of which counts once; None without values. A single host of
+    a joined sweep tells nothing about others, so its mean has no error."""
+    if not means or None in means:  # of a sweep that joins no hosts
+        return means.get(None)
+    below = math.fsum(mean.below for mean in means.values()) / len(means)
+    above = math.fsum(mean.above for mean in means.values()) / len(means)
+    mean = log_mean(math.exp(mean.value) for mean in means.values())
+    return replace(mean, below=below, above=above)
+
+
+def speedup_over_hosts(old: HostMeans, new: HostMeans) -> LogEstimate | None:
+    """Return the logarithm of `old` ÷ `new`; in a joined sweep the mean of the ratios on each host,
+    whose speed affects both sides. None if no host has both."""
+    shared = [host for host in old if host in new]
+    return over_hosts({host: log_difference(old[host], new[host]) for host in shared})
+
+
+def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None:
     used = [
         trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < inf
     ]
@@ -308,12 +379,12 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
     The bounds of a marked trial contain the medians of its disturbed and of its undisturbed
     samples. Trials that are not marked add nothing, so this is the mean over all trials of what a
     marked one adds. A single trial with pairs always adds its bounds: they are all that is known of
-    the speedup's error.
+    the speedup's error, unless other hosts show it.
     """
     if name not in BOUNDS:
         return 0.0, 0.0
     bounds = BOUNDS[name]
-    is_only = len(trials) == 1 and bounds.mark == "pair_disturbance"
+    is_only = len(trials) == 1 and trials[0].host is None and bounds.mark == "pair_disturbance"
     below, above = 0.0, 0.0
     for trial in trials:
         value = getattr(trial, bounds.value)
@@ -349,9 +420,18 @@ def _positive(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and 0 < value < inf]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    usable = _positive(values)
-    return math.exp(math.fsum(map(math.log, usable)) / len(usable)) if usable else None
+def _mean(trials: Iterable[Trial], name: str) -> float | None:
+    """Return the geometric mean of a figure; in a joined sweep that of the means of its hosts."""
+    means = []
+    for of_host in by_host(trials).values():
+        usable = _positive(getattr(trial, name) for trial in of_host)
+        if usable:
+            means.append(_geometric_mean(usable))
+    return means[0] if len(means) == 1 else _geometric_mean(means)
+
+
+def _geometric_mean(values: Sequence[float]) -> float | None:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
 def _max(values: Iterable[float | None]) -> float | None:
@@ -364,4 +444,4 @@ def _min(values: Iterable[float | None]) -> float | None:
     return min(_positive(values), default=None)
 
 
-_COMBINE = {"mean": _mean, "max": _max, "min": _min, "warm": _max, "cold": _max}
+_COMBINE = {"max": _max, "min": _min, "warm": _max, "cold": _max}

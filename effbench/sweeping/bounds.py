@@ -3,11 +3,10 @@ measured nothing yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from effbench.cell import Cell
+from effbench.config import Protocol
 from effbench.stats.intervals import LEAST_TRIALS
 from effbench.sweeping.plan import PlannedTrial, Settings
 
@@ -63,44 +62,43 @@ def compilation(cell: Cell, is_cold: bool) -> Bounds:
     mode = " ".join(map(str, cell.mode.values()))
     for kind in COMPILATIONS:
         if kind.part in mode:
-            return kind.cold if is_cold else kind.warm
+            if is_cold:
+                return kind.cold
+            return kind.warm
     return LIGHT
 
 
-def trial_bounds(cell: Cell, protocol: Mapping[str, Any], is_cold: bool) -> Bounds:
+def trial_bounds(cell: Cell, protocol: Protocol, is_cold: bool) -> Bounds:
     """Return the bounds of a trial of this cell. Calls that take a large part of a second last
     longer."""
-    on_cuda = cell.device == "cuda"
-    timers = 2 if on_cuda else 1
-    budget_s = protocol["budget_s"]
-    least_s = min(protocol["warmup_s"], protocol["max_warmup_s"])
-    least_s += timers * min(protocol["min_time_s"], budget_s / timers)
-    most_s = max(protocol["warmup_s"], protocol["max_warmup_s"]) + budget_s
-    bounds = OVERHEAD + compilation(cell, is_cold) + Bounds(least_s, most_s)
-    if on_cuda:
-        bounds += Bounds(protocol["load_s"], protocol["load_s"])
-    if on_cuda and protocol["profile"]:
+    budget_s = protocol.budget_s
+    shortest_s = min(protocol.warmup_s, protocol.max_warmup_s)
+    longest_s = max(protocol.warmup_s, protocol.max_warmup_s) + budget_s
+    bounds = OVERHEAD + compilation(cell, is_cold)
+    if cell.device != "cuda":
+        return bounds + Bounds(shortest_s + min(protocol.min_time_s, budget_s), longest_s)
+    two_timers_s = min(2 * protocol.min_time_s, budget_s)
+    bounds += Bounds(shortest_s + two_timers_s, longest_s)
+    bounds += Bounds(protocol.load_s, protocol.load_s)
+    if protocol.profile:
         bounds += PROFILE
     return bounds
 
 
-def total_bounds(trials: Iterable[PlannedTrial], settings: Settings) -> dict[str, Bounds]:
-    """Return device -> the bounds of all these trials, one after the other."""
+def planned_bounds(trial: PlannedTrial, settings: Settings) -> Bounds:
+    """Return the bounds of a planned trial, which may turn out not to be needed."""
     protocol = settings.protocol
-    by_device: dict[str, Bounds] = {}
-    for trial in trials:
-        cell = trial.run.cell
-        bounds = trial_bounds(cell, protocol, trial.round < protocol["compilations"])
-        high_s = min(bounds.high_s, settings.timeout_s)
-        low_s = min(bounds.low_s, high_s) if trial.round < least_rounds(protocol) else 0.0
-        by_device[cell.device] = by_device.get(cell.device, Bounds()) + Bounds(low_s, high_s)
-    return by_device
+    bounds = trial_bounds(trial.run.cell, protocol, trial.round < protocol.compilations)
+    high_s = min(bounds.high_s, settings.timeout_s)
+    if trial.round >= least_rounds(protocol):
+        return Bounds(0.0, high_s)
+    return Bounds(min(bounds.low_s, high_s), high_s)
 
 
-def least_rounds(protocol: Mapping[str, Any]) -> int:
+def least_rounds(protocol: Protocol) -> int:
     """Return the number of rounds that a cell surely has: rounds may end early."""
-    if protocol["eliminate"] is not None:
+    if protocol.eliminate is not None:
         return 1
-    if protocol["enough_interval"] is not None:
-        return min(LEAST_TRIALS, protocol["rounds"])
-    return int(protocol["rounds"])
+    if protocol.enough_interval is not None:
+        return min(LEAST_TRIALS, protocol.rounds)
+    return protocol.rounds

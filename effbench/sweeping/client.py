@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from effbench import processes, warning_filters
 from effbench.cell import Status
@@ -57,6 +57,18 @@ class StoppedError(Exception):
     harness."""
 
 
+def attempts(stop: threading.Event | None) -> Iterator[bool]:
+    """Yield, for each attempt at something that the harness may fail to do, whether it is the last
+    one; pause before each further one. Raises StoppedError if `stop` is set meanwhile."""
+    for pause_s in RETRY_PAUSES_S:
+        yield False
+        if stop is None:
+            time.sleep(pause_s)
+        elif stop.wait(pause_s):
+            raise StoppedError
+    yield True
+
+
 @dataclass(eq=False)
 class Request:
     """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the
@@ -90,24 +102,40 @@ class Request:
         """The task's result; None if it failed, timed out or was stopped."""
         return None if self.stopped or self.timed_out_s is not None else self.outcome.get("result")
 
+    @property
+    def may_succeed_later(self) -> bool:
+        """Whether a task of the harness failed because the GPU did, or could not start."""
+        if self.timed_out_s is not None:
+            return False
+        if "failed" in self.outcome:
+            return True
+        return self.phase == PROBE_PHASE and "died" not in self.outcome
+
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        outcome, status = self.outcome, Status.CRASHED
         if self.timed_out_s is not None:
             status, reason = Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
-        elif reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
-            pass
-        elif outcome["oom_killed"]:
-            status, reason = Status.OOM, "killed by the kernel: host memory ran out"
-        elif outcome["signal"]:
-            number = outcome["signal"]
-            known = number in set(signal.Signals)
-            reason = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
         else:
-            reason = f"the process exited with code {outcome['exit']}"
-            if outcome.get("exit_message"):
-                reason = f"{reason}: {outcome['exit_message']}"
+            status, reason = self.end_of_process()
         return status, f"{reason} ({f'in {self.phase}' if self.phase else 'before it began'})"
+
+    def end_of_process(self) -> tuple[Status, str]:
+        """Return the status and reason of a task whose process has ended by itself."""
+        outcome = self.outcome
+        for known in ("died", "failed", "reason"):
+            if outcome.get(known):
+                return Status.CRASHED, outcome[known]
+        if outcome["oom_killed"]:
+            return Status.OOM, "killed by the kernel: host memory ran out"
+        number = outcome["signal"]
+        if number:
+            is_known = number in set(signal.Signals)
+            name = signal.Signals(number).name if is_known else f"signal {number}"
+            return Status.CRASHED, f"killed by {name}"
+        reason = f"the process exited with code {outcome['exit']}"
+        if outcome.get("exit_message"):
+            reason = f"{reason}: {outcome['exit_message']}"
+        return Status.CRASHED, reason
 
 
 def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -137,6 +165,43 @@ def why_failed(request: Request) -> str:
     return f"{reason}: {one_line(log.splitlines()[-1], 500)}"
 
 
+def start_process(
+    python: str | None, preload: bool, folder: str | None, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start the process of a fork server. Raises ConfigError if `python` cannot be run."""
+    package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
+    variables = server_variables(package_root, env)
+    if not python:
+        variables |= bytecode_variables()
+    command = [python or sys.executable, "-c", BOOTSTRAP, "effbench.worker.server"]
+    command.append(",".join(NEEDED))
+    if not preload:
+        command.append("--no-preload")
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=variables,
+            start_new_session=True,
+        )
+    except OSError as error:
+        if python is None or error.errno in TRANSIENT:
+            raise
+        raise ConfigError(
+            f"python={python} cannot be run: {error.strerror or error}; give the path of a Python"
+            " interpreter"
+        ) from None
+
+
+def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
+    """Return a pipe that the process was started with."""
+    assert pipe is not None
+    return pipe
+
+
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
@@ -155,34 +220,8 @@ class ForkServer:
         folder: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
-        variables = server_variables(package_root, env or {})
-        if not python:
-            variables |= bytecode_variables()
-        arguments = [
-            "effbench.worker.server",
-            ",".join(NEEDED),
-            *([] if preload else ["--no-preload"]),
-        ]
         self.python = python
-        try:
-            self.process = subprocess.Popen(
-                [python or sys.executable, "-c", BOOTSTRAP, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=folder,
-                env=variables,
-                start_new_session=True,
-            )
-        except OSError as error:
-            if python is None or error.errno in TRANSIENT:
-                raise
-            why = (
-                f"python={python} cannot be run: {error.strerror or error}; give the path of a"
-                " Python interpreter"
-            )
-            raise ConfigError(why) from None
+        self.process = start_process(python, preload, folder, env or {})
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, Request] = {}
         self.ready = threading.Event()
@@ -190,12 +229,8 @@ class ForkServer:
         self.is_python = False
         self.unfit: str | None = None
         self.stderr: list[str] = []
-        self.stderr_reader = threading.Thread(
-            target=self.read_stderr, daemon=True, name="effbench-stderr"
-        )
-        self.message_reader = threading.Thread(
-            target=self.read_messages, daemon=True, name="effbench-messages"
-        )
+        self.stderr_reader = threading.Thread(target=self.read_stderr, daemon=True)
+        self.message_reader = threading.Thread(target=self.read_messages, daemon=True)
         self.stderr_reader.start()
         self.message_reader.start()
 
@@ -209,10 +244,8 @@ class ForkServer:
                 raise StoppedError
             if time.monotonic() > deadline:
                 self.close()
-                raise WorkerError(
-                    "the fork server was not ready within"
-                    f" {READY_TIMEOUT_S:.0f} s{self.last_words()}"
-                )
+                why = f"was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}"
+                raise WorkerError(f"the fork server {why}")
         if self.unfit:
             raise ConfigError(self.unfit)
         if self.dead and self.python and not self.is_python:
@@ -312,28 +345,23 @@ class ForkServer:
         """
         stop = stop or self.stop
         self.wait_ready()
-        for pause in (*RETRY_PAUSES_S, None):
+        for is_last in attempts(stop):
             request = self.run(task, payload, timeout_s, env, stop=stop)
             if request.result is not None:
                 return request.result
             if request.stopped:
                 raise StoppedError
-            outcome = request.outcome
-            retry = "failed" in outcome or (request.phase == PROBE_PHASE and "died" not in outcome)
-            if not retry or pause is None or request.timed_out_s is not None:
+            if is_last or not request.may_succeed_later:
                 break
-            if stop is None:
-                time.sleep(pause)
-            elif stop.wait(pause):
-                raise StoppedError
         raise WorkerError(f"{task} failed: {why_failed(request)}")
 
     def send(self, message: dict[str, Any]) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
         # server writes read_messages() sees the end
+        stdin = pipe_of(self.process.stdin)
         with self.sending, contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(encode(message))
-            self.process.stdin.flush()
+            stdin.write(encode(message))
+            stdin.flush()
 
     def close(self) -> None:
         """Close the server's input: it kills its children and exits. A server that may be importing
@@ -342,7 +370,7 @@ class ForkServer:
         if not requests or any(request.pid is None for request in requests):
             self.process.kill()
         with contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.close()
+            pipe_of(self.process.stdin).close()
         try:
             self.process.wait(KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -351,7 +379,7 @@ class ForkServer:
         self.message_reader.join(LAST_WORDS_TIMEOUT_S)
 
     def read_messages(self) -> None:
-        with self.process.stdout as lines:
+        with pipe_of(self.process.stdout) as lines:
             try:
                 while line := lines.readline(MOST_LINE_BYTES):
                     self.handle(decode(line))
@@ -372,27 +400,23 @@ class ForkServer:
 
     def handle(self, message: dict[str, Any]) -> None:
         match message:
-            case {
-                "event": "interpreter",
-                "version": list(version),
-                "missing": list(missing),
-                "torch": torch,
-            }:
-                self.is_python = True
-                if self.python and (why := why_unfit(self.python, version, missing, torch)):
-                    self.unfit = why
-                    self.process.kill()
             case {"event": "ready"}:
                 self.ready.set()
+            case {"event": "interpreter", "version": list(), "missing": list(), "torch": _}:
+                self.is_python = True
+                self.unfit = why_unfit(self.python, message) if self.python else None
+                if self.unfit:
+                    self.process.kill()
             case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
                 pass  # the request has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
-                self.requests[id].pid = pid
-                # its own first phase may be seconds away
-                self.requests[id].on_phase(self.requests[id], START)
+                request = self.requests[id]
+                request.pid = pid
+                request.on_phase(request, START)  # its own first phase may be seconds away
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
-                self.requests[id].phase = phase
-                self.requests[id].on_phase(self.requests[id], phase)
+                request = self.requests[id]
+                request.phase = phase
+                request.on_phase(request, phase)
             case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
                     request = self.requests.pop(id)
@@ -401,7 +425,7 @@ class ForkServer:
                 raise MessageError(f"unknown event: {str(message)[:200]}")
 
     def read_stderr(self) -> None:
-        with self.process.stderr as lines:
+        with pipe_of(self.process.stderr) as lines:
             for line in lines:
                 self.stderr.append(line.decode(errors="replace").rstrip())
                 del self.stderr[:-50]

@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell
+from effbench.config import Executor
 from effbench.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 
@@ -86,28 +88,32 @@ class Slot:
 
 def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
     """Return the slot of a `gpu`, which is an entry of the probe's answer."""
-    return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores and tuple(cores))
+    return Slot(f"GPU {gpu['index']}", "cuda", gpu, tuple(cores) if cores else None)
 
 
 def slots_of(
-    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]
+    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: Executor
 ) -> list[Slot]:
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
-    wanted, cores = executor["gpus"], executor["cores"]
-    if wanted != "auto":
+    if executor.gpus != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
-        if missing := [index for index in wanted if index not in known]:
+        missing = [index for index in executor.gpus if index not in known]
+        if missing:
             raise ConfigError(
                 f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}"
             )
-        gpus = [known[index] for index in dict.fromkeys(wanted)]
+        gpus = [known[index] for index in dict.fromkeys(executor.gpus)]
     devices = {cell.device for cell in cells}
-    slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
+    slots: list[Slot] = []
+    if "cuda" in devices:
+        slots += map(gpu_slot, gpus, share_cores(executor.cores, gpus))
     if "cpu" in devices or not slots:
-        # by default a CPU cell uses all cores, because its threads are part of the measurement
-        pinned = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
-        slots.append(Slot("CPU", "cpu", cores=pinned and tuple(pinned)))
+        pinned = None
+        if executor.cores != "auto":
+            # by default a CPU cell uses all cores, because its threads are part of the measurement
+            pinned = wanted_cores(executor.cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=tuple(pinned) if pinned else None))
     return slots
 
 
@@ -116,7 +122,8 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
     """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses
     a GPU, and the last one, make the driver do work that all others of the machine wait for;
     without this, every trial is both."""
-    if not (visible := [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots if slot.gpu]):
+    visible = [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots if slot.gpu]
+    if not visible:
         yield
         return
     command = [sys.executable, "-IS", "-c", HOLD_DRIVER]
@@ -224,19 +231,16 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     if setting == "auto":
         return sorted(usable)
     try:
-        wanted = (
-            parse_cores(str(setting))
-            if isinstance(setting, str | int)
-            else sorted(set(map(int, setting)))
-        )
+        is_text = isinstance(setting, str | int)
+        wanted = parse_cores(str(setting)) if is_text else sorted(set(map(int, setting)))
     except (ValueError, TypeError):
         raise ConfigError(
             f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
         ) from None
-    if not wanted or (missing := sorted(set(wanted) - set(usable))):
+    missing = sorted(set(wanted) - set(usable))
+    if missing or not wanted:
         raise ConfigError(
-            f"executor.cores names {missing if wanted else 'no core'}; usable cores:"
-            f" {sorted(usable)}"
+            f"executor.cores names {missing or 'no core'}; usable cores: {sorted(usable)}"
         )
     return wanted
 
@@ -258,14 +262,14 @@ def share_cores(
     if wanted is None:
         return [None] * len(gpus)
     cores = physical_cores(wanted, topology)
-    near = [[core for core in cores if set(core) & near_cores(gpu)] or cores for gpu in gpus]
-    if any(one != other and not set(one).isdisjoint(other) for one in near for other in near):
-        near = [cores] * len(gpus)  # sets that overlap only in part cannot be divided evenly
+    near = [near_cores(gpu, cores) for gpu in gpus]
+    if any(overlap_in_part(one, other) for one, other in combinations(near, 2)):
+        near = [cores] * len(gpus)  # such sets cannot be divided evenly
     pinned: list[list[int] | None] = []
-    for index, mine in enumerate(near):
-        size, rank = len(mine) // near.count(mine), near[:index].count(mine)
-        part = mine[rank * size : (rank + 1) * size]
-        threads = sorted(thread for core in part for thread in core)
+    for index, shared in enumerate(near):
+        size, rank = len(shared) // near.count(shared), near[:index].count(shared)
+        part = shared[rank * size : (rank + 1) * size]
+        threads = sorted(chain(*part))
         # the first core also serves the sweep, its fork server and most interrupts
         if setting == "auto" and len(threads) >= SPARE_FROM and part[0] == cores[0]:
             spare = part[0] if size >= SPARE_FROM else part[0][:1]
@@ -274,8 +278,18 @@ def share_cores(
     return pinned
 
 
-def near_cores(gpu: dict[str, Any]) -> set[int]:
+#: The hardware threads of a physical core.
+Core = tuple[int, ...]
+
+
+def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
+    return cores != others and not set(chain(*cores)).isdisjoint(chain(*others))
+
+
+def near_cores(gpu: dict[str, Any], cores: list[Core]) -> list[Core]:
+    """Return the physical cores near a GPU; all if the machine does not tell."""
     try:
-        return set(parse_cores(gpu.get("near_cores") or ""))
-    except ValueError:  # the machine does not report them
-        return set()
+        near = set(parse_cores(gpu.get("near_cores") or ""))
+    except ValueError:
+        return cores
+    return [core for core in cores if not near.isdisjoint(core)] or cores

@@ -4,7 +4,7 @@ enough of them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,21 +105,18 @@ class StoppingRule:
     ) -> bool:
         """Return whether these trials of both sides are enough. `compilations`: compile caches that
         each side uses."""
-        old, new = (
-            {trial.round: trial for trial in side if is_usable(trial)} for side in (before, after)
-        )
+        old = {trial.round: trial for trial in before if is_usable(trial)}
+        new = {trial.round: trial for trial in after if is_usable(trial)}
         rounds = sorted(old.keys() & new.keys())
         if len(rounds) < LEAST_DUETS:
             return False
-        for side in (old, new):
-            caches = {side[number].compilation for number in rounds}
+        sides = [old[number] for number in rounds], [new[number] for number in rounds]
+        for side in sides:
+            caches = {trial.compilation for trial in side}
             if None not in caches and len(caches) < compilations:
                 return False
         floors = self.floors.get(before[0].cell_key) or self.floors.get(after[0].cell_key) or {}
-        return all(
-            is_known([old[n] for n in rounds], [new[n] for n in rounds], *item)
-            for item in floors.items()
-        )
+        return all(is_known(*sides, metric, floor) for metric, floor in floors.items())
 
 
 def is_usable(trial: Trial) -> bool:
@@ -129,21 +126,28 @@ def is_usable(trial: Trial) -> bool:
 def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor: float) -> bool:
     """Return whether the ratio of these duets is decided, or the metric has none. Both sides have
     the same rounds."""
-    old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
-    if not all([*old.values(), *new.values()]):
+    old = {trial.round: getattr(trial, metric) for trial in before}
+    new = {trial.round: getattr(trial, metric) for trial in after}
+    if not all(old.values()) or not all(new.values()):
         return True
-    caches = [{trial.round: trial.compilation for trial in side} for side in (before, after)]
+    caches = [caches_of(before), caches_of(after)]
     ratio = compare_pairs(old, new, floor, caches, kernels_by_chance(before, after))
     return is_decided(ratio.low, ratio.high, floor)
+
+
+def caches_of(trials: Iterable[Trial]) -> dict[int, int | None]:
+    """Return the compile cache of each round."""
+    return {trial.round: trial.compilation for trial in trials}
+
+
+def kernels_of(trials: Iterable[Trial]) -> set[str]:
+    return {trial.kernel_fingerprint for trial in trials if trial.kernel_fingerprint}
 
 
 def kernels_by_chance(before: Sequence[Trial], after: Sequence[Trial]) -> set[str]:
     """Return the kernels among which the compiler chose; none if it always chose the same ones on
     each side."""
-    choices = [
-        {trial.kernel_fingerprint for trial in side if trial.kernel_fingerprint}
-        for side in (before, after)
-    ]
-    if max(map(len, choices)) <= 1:
+    old, new = kernels_of(before), kernels_of(after)
+    if len(old) <= 1 and len(new) <= 1:
         return set()
-    return set.union(*choices)
+    return old | new

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from itertools import product
+from contextlib import suppress
 from typing import Any
 
 from effbench.cell import Cell, Trial
@@ -15,12 +13,15 @@ from effbench.labels import mode_order
 from effbench.printable import about, between, count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
-from effbench.sweeping import resume
-from effbench.sweeping.bounds import Bounds, total_bounds
+from effbench.sweeping.bounds import Bounds, planned_bounds
 from effbench.sweeping.devices import Slot, slots_of
+from effbench.sweeping.durations import COLD, WARM, Durations, kinds
+from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.run import Asked, Command, Plan, open_pools, recorded_trials
-from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.pool import Pools, gpus_of
+from effbench.sweeping.record import recorded_trials
+from effbench.sweeping.rounds import RoundsNeeded
+from effbench.sweeping.run import Command, check_same_sweep
 from effbench.table import Column, Table
 
 FLAG = "--dry-run"
@@ -28,75 +29,70 @@ FLAG = "--dry-run"
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
 NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
-#: Kind of cell, and whether it compiled with an empty cache -> median seconds of its earlier
-#: trials.
-Medians = Mapping[tuple[tuple[str, ...], bool], float]
 
 
-def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -> None:
-    """Print what `run_sweep` would run. Raises EffbenchError for what it would refuse before the
-    first trial."""
-    progress = command.progress
-    with ExitStack() as stack:
-        pools = stack.enter_context(open_pools(asked, settings, command))
-        runs = list(dict.fromkeys(filter(None, plan(pools))))
-        store = None
-        with suppress(EmptyError, NoDatabaseError):  # a sweep would create it
-            store = stack.enter_context(Store.open(settings.db, mode="read"))
-        cells = cells_of(runs)
-        is_local = settings.executor["name"] == "local"
-        gpus = max((pool.gpus for pool in pools.values()), key=len)
-        slots = slots_of(gpus, cells, settings.executor) if is_local else [Slot("SLURM", "")]
-        history: dict[CellRun, list[Trial]] = {}
-        medians: Medians = {}
-        if store and settings.resume:
-            info = store.find_sweep(settings.resume)
-            resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
+def print_plan(
+    settings: Settings, pools: Pools, planned: Sequence[CellRun | None], command: Command
+) -> None:
+    """Print what `OpenSweep.run` would run. Raises EffbenchError for what it would refuse before
+    the first trial."""
+    progress, protocol = command.progress, settings.protocol
+    runs = list(dict.fromkeys(run for run in planned if run is not None))
+    cells = cells_of(runs)
+    slots = planned_slots(settings, pools, cells)
+    history: dict[CellRun, list[Trial]] = {}
+    durations = Durations()
+    # a sweep would create a missing database
+    with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
+        if settings.resume:
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
-            if is_local:
-                resume.check_same_interpreters(info, ids.keys())
-                facts = {
-                    environment_id: interpreter.facts()
-                    for interpreter, environment_id in ids.items()
-                }
-                for change in resume.changes(info, facts):
-                    progress.note(change)
-            history = recorded_trials(store, info.id, cells, ids)
-        if store:
-            here = {
-                (pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()
-            }
-            ids = [
-                row["id"]
-                for row in store.environments()
-                if (row["gpu_name"], row["cpu_name"]) in here
-            ]
-            alike = [
-                sweep.id
-                for sweep in store.sweeps()
-                if lasts(sweep.protocol) == lasts(settings.protocol)
-            ]
-            medians = by_kind(store.durations(alike, ids))
-        protocol = settings.protocol
-        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
-        trials = Schedule(
-            pools, slots, settings, lambda *_: None, progress, history=history
-        ).needed(trials)
-    removed, others = len(command.excluded), len(command.matrix) - len(cells)
+            info = store.find_sweep(settings.resume)
+            check_same_sweep(store, info, settings, command, cells, facts_here(settings, ids))
+            history = recorded_trials(store, info.id, runs, ids)
+        durations = durations_of_alike(store, settings, pools)
+    left = trials_left(runs, settings, history)
+    trials = RoundsNeeded(settings, history, list(pools)).needed(left)
+    number = count(len(cells), "cell")
+    rounds = f"{count(protocol.rounds, 'round')} ({protocol.name})"
     where = ", ".join(slot.name for slot in slots)
-    progress.note(
-        f"plan: {count(len(cells), 'cell')} ×"
-        f" {count(protocol['rounds'], 'round')} ({protocol['name']}) on {where}:"
-        f" {count(len(trials), 'trial')} to run"
-    )
+    progress.note(f"plan: {number} × {rounds} on {where}: {count(len(trials), 'trial')} to run")
     if settings.exclude:
-        progress.note(f"exclude removes {count(removed, 'cell')}")
+        progress.note(f"exclude removes {count(len(command.excluded), 'cell')}")
     if settings.shard:
-        progress.note(f"shard {settings.shard}: {count(others, 'cell')} in other shards")
+        others = count(len(command.matrix) - len(cells), "cell")
+        progress.note(f"shard {settings.shard}: {others} in other shards")
     if not progress.quiet:
         progress.console.print_table(plan_table(cells))
-    progress.note(estimate(trials, settings, slots, medians))
+    progress.note(estimate(trials, settings, slots, durations))
     progress.note("dry run: nothing was run or recorded")
+
+
+def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
+    """Return the slots on which the sweep would run; one that stands for all of a cluster."""
+    if settings.executor.name == "slurm":
+        return [Slot("SLURM", "")]
+    return slots_of(gpus_of(pools), cells, settings.executor)
+
+
+def facts_here(settings: Settings, ids: Mapping[Interpreter, str]) -> dict[str, dict[str, Any]]:
+    """Return the facts of the interpreters by environment; none if trials run elsewhere."""
+    if settings.executor.name == "slurm":
+        return {}
+    return {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
+
+
+def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durations:
+    """Return the durations of earlier trials on such hardware, of sweeps whose protocol makes
+    trials take as long."""
+    environments = [pool.environment for pool in pools.values()]
+    here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
+    ids = []
+    for row in store.environments():
+        if (row["gpu_name"], row["cpu_name"]) in here:
+            ids.append(row["id"])
+    wanted = lasts(vars(settings.protocol))
+    sweeps = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == wanted]
+    return known_durations(store.durations(sweeps, ids))
 
 
 def plan_table(cells: Iterable[Cell]) -> Table:
@@ -107,19 +103,12 @@ def plan_table(cells: Iterable[Cell]) -> Table:
     rows: dict[tuple[str, tuple[int, ...], int], list[str]] = defaultdict(list)
     for (model, mode), counts in sizes.items():
         rows[model, tuple(sorted(counts)), counts.total()].append(mode)
+    lines = []
+    for (model, bs, number), modes in rows.items():
+        names = ", ".join(mode_order((mode, mode) for mode in modes))
+        lines.append((model, sizes_text(bs), names, number * len(modes)))
     columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
-    return Table.of(
-        columns,
-        [
-            (
-                model,
-                sizes_text(bs),
-                ", ".join(mode_order((mode, mode) for mode in modes)),
-                number * len(modes),
-            )
-            for (model, bs, number), modes in rows.items()
-        ],
-    )
+    return Table.of(columns, lines)
 
 
 def sizes_text(sizes: Sequence[int]) -> str:
@@ -133,59 +122,48 @@ def lasts(protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
 
 
-def by_kind(trials: Iterable[Sequence[Any]]) -> Medians:
-    """Return the median durations of (cell key, phase, model, mode, device, compile_cache, seconds)
-    by cell, by model and mode, and by mode."""
-    found: dict[tuple[tuple[str, ...], bool], list[float]] = defaultdict(list)
-    for key, phase, model, mode, device, cache, seconds in trials:
-        for kind in ((key,), (device, phase, model, mode), (device, phase, mode)):
-            found[kind, cache == "cold"].append(seconds)
-    return {kind: statistics.median(seconds) for kind, seconds in found.items()}
-
-
-def known_seconds(trial: PlannedTrial, compilations: int, medians: Medians) -> float | None:
-    """Return the median seconds of the earlier trials that are most similar to this one; None
-    without any."""
-    cell = trial.run.cell
-    of_phase = (cell.device, cell.phase)  # a training step is longer than a call
-    kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
-    is_cold = trial.round < compilations  # the first trial of each compile cache
-    for kind, is_like_it in product(kinds, (is_cold, not is_cold)):
-        if (kind, is_like_it) in medians:
-            return medians[kind, is_like_it]
-    return None
+def known_durations(trials: Iterable[Sequence[Any]]) -> Durations:
+    """Return the durations of (cell key, phase, model, mode, device, compile_cache, seconds)."""
+    durations = Durations()
+    for *facts, cache, seconds in trials:
+        kind = COLD if cache == COLD else WARM
+        durations.add_seconds(kinds(*facts), kind, seconds)
+    return durations
 
 
 def estimate(
-    trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], medians: Medians
+    trials: Sequence[PlannedTrial],
+    settings: Settings,
+    slots: Sequence[Slot],
+    durations: Durations,
 ) -> str:
     """Return a sentence on how long these trials take on the slots: from the medians of earlier
     trials and, for cells without any, from the protocol."""
     if not trials:
         return "duration: none, because all trials are recorded"
-    seconds: Counter[str] = Counter()
-    unknown: list[PlannedTrial] = []
-    for trial in trials:
-        known_s = known_seconds(trial, settings.protocol["compilations"], medians)
-        if known_s is None:
-            unknown.append(trial)
-        else:
-            seconds[trial.run.cell.device] += known_s
-    slots_of_device = Counter(slot.device for slot in slots)
+    devices = Counter(slot.device for slot in slots)
     total = Bounds()
-    for device, value in seconds.items():
-        total += Bounds(value, value).divided(max(1, slots_of_device[device]))
-    for device, bounds in total_bounds(unknown, settings).items():
-        total += bounds.divided(max(1, slots_of_device[device]))
+    unknown = []
+    for trial in trials:
+        cell = trial.run.cell
+        # the first trial of each compile cache
+        is_cold = trial.round < settings.protocol.compilations
+        expected_s = durations.expected_s(cell, is_cold)
+        if expected_s is None:
+            unknown.append(cell)
+            bounds = planned_bounds(trial, settings)
+        else:
+            bounds = Bounds(expected_s, expected_s)
+        total += bounds.divided(max(1, devices[cell.device]))
     if not unknown:
         return f"duration: {about(total.low_s)}, from the medians of earlier trials"
     text = f"duration: {between(total.low_s, total.high_s)}"
-    if not seconds:
+    if len(unknown) == len(trials):
         return (
             f"{text}, from the protocol and usual compile times: nothing like it has run here with"
             " this protocol"
         )
-    cells = len({trial.run.cell for trial in unknown})
+    cells = len(set(unknown))
     return (
         f"{text}, from the medians of earlier trials and, for {count(cells, 'cell')} without any,"
         " the protocol"

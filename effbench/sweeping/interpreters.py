@@ -63,11 +63,8 @@ class Interpreter:
     @property
     def given(self) -> dict[str, str]:
         """The settings that were given, by name; they are also arguments of ForkServer."""
-        return {
-            name: value
-            for name in ("python", "folder")
-            if (value := getattr(self, name)) is not None
-        }
+        values = {"python": self.python, "folder": self.folder}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def executable(self) -> str:
@@ -97,16 +94,17 @@ class Interpreter:
         return cls(**{name: facts[name] for name in facts["given"]})
 
     def __str__(self) -> str:
-        return (
-            " ".join(f"{name}={value}" for name, value in self.given.items())
-            or "effbench's own interpreter"
-        )
+        words = [f"{name}={value}" for name, value in self.given.items()]
+        return " ".join(words) or "effbench's own interpreter"
 
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
         """Return the environment of a probe's answer, with flags that distinguish interpreters with
         equal software."""
-        paths = {"interpreter": self.python, "folder": self.folder}
-        flags = fingerprint["flags"] | {name: path for name, path in paths.items() if path}
+        flags = dict(fingerprint["flags"])
+        if self.python:
+            flags["interpreter"] = self.python
+        if self.folder:
+            flags["folder"] = self.folder
         return Environment(**{**fingerprint, "flags": flags})
 
 
@@ -143,18 +141,15 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     return Interpreter(python, folder)
 
 
-def why_unfit(
-    python: str, version: Sequence[int], missing: Sequence[str], torch: str | None
-) -> str | None:
+def why_unfit(python: str, report: Mapping[str, Any]) -> str | None:
     """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if
     they can."""
-    given, oldest_python, oldest_torch = (
-        ".".join(map(str, v)) for v in (version, OLDEST_PYTHON, OLDEST_TORCH)
-    )
-    if tuple(version) < OLDEST_PYTHON:
-        return f"python={python} is Python {given}; trials need Python {oldest_python} or newer"
-    if missing:
-        packages = [NEEDED[name] for name in missing]
+    version, torch = tuple(report["version"]), report["torch"]
+    if version < OLDEST_PYTHON:
+        oldest = dotted(OLDEST_PYTHON)
+        return f"python={python} is Python {dotted(version)}; trials need Python {oldest} or newer"
+    if report["missing"]:
+        packages = [NEEDED[name] for name in report["missing"]]
         return (
             f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install"
             f" {' '.join(packages)}"
@@ -162,8 +157,13 @@ def why_unfit(
     # an unusual version string is accepted
     release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")
     if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
-        return f"python={python} has torch {torch}; trials need torch {oldest_torch} or newer"
+        oldest = dotted(OLDEST_TORCH)
+        return f"python={python} has torch {torch}; trials need torch {oldest} or newer"
     return None
+
+
+def dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def bytecode_variables() -> dict[str, str]:
@@ -213,18 +213,15 @@ def git_description(folder: Path) -> str | None:
 
 def git_changes(folder: Path) -> str | None:
     """Return a hash of the uncommitted changes in tracked files; None if there are none."""
+    names = changed_files(folder)
     root = git(folder, "rev-parse", "--show-toplevel")
-    if root is None or not changed_files(folder):
+    if root is None or not names:
         return None
-    own = set(_tracked_changes(root)) - set(changed_files(folder))
-    excluded = [f":(exclude,top,literal){name}" for name in sorted(own)]
-    paths = ["--", ":(top)", *excluded] if excluded else []
-    changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", *paths)
-    return (
-        hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
-        if changes
-        else None
-    )
+    paths = [f":(top,literal){name}" for name in names]
+    changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", "--", *paths)
+    if not changes:
+        return None
+    return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def changed_files(folder: Path) -> list[str]:
@@ -233,13 +230,8 @@ def changed_files(folder: Path) -> list[str]:
     root = git(folder, "rev-parse", "--show-toplevel")
     if root is None:
         return []
-    return without_own_outputs(Path(root), _tracked_changes(root), [cache_home()])
-
-
-def _tracked_changes(root: str) -> list[str]:
-    """Return the tracked files with uncommitted changes in the repository `root`."""
     names = git(root, "diff", "HEAD", "--name-only", "--no-ext-diff", "--no-renames", "-z")
-    return [name for name in (names or "").split("\0") if name]
+    return without_own_outputs(Path(root), filter(None, (names or "").split("\0")))
 
 
 def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,7 +17,15 @@ from effbench.labels import OMITTED, flatten
 
 EXAMPLE = """Example: 'exclude=[{mode:cuda-graph,bs:">256"}]'"""
 COMPARISON = re.compile(r"(>=|<=|>|<)(.*)")
-OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+#: Key of cells -> what the rule wants.
+Rule = dict[str, Any]
 
 
 def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
@@ -28,52 +36,73 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     Raises ConfigError for an invalid rule, and for a key that no cell has.
     """
     rules = check_rules(rules)
+    if not rules or not cells:
+        return set(), list(map(rule_text, rules))
+    values = {cell: values_of(cell) for cell in cells}
+    known = known_keys().union(*values.values())
+    for key in (key for rule in rules for key in rule):
+        if key not in known:
+            near = suggest(key, known, before="")
+            hint = near or "keys are those of cells, such as model, bs, model.module.width"
+            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
     matched: set[Cell] = set()
-    texts = (", ".join(f"{key}: {value}" for key, value in rule.items()) for rule in rules)
-    unused = {index: f"{{{text}}}" for index, text in enumerate(texts)}
-    known = {
-        f"{name}.{key}"
-        for name, keys in config.sections()
-        if name in Cell.__dataclass_fields__
-        for key in keys
-    }
-    for cell in cells if rules else ():
-        values = OMITTED | flatten(cell.params())
-        # settings such as model.arch are in cells only as arguments of the module
-        values = {
-            key.replace("model.module.", "model.", 1): value for key, value in values.items()
-        } | values
-        values |= {"model": cell.model_name, "mode": cell.mode_name}
-        known.update(values)
-        for index, rule in enumerate(rules):
-            if all(key in values and fits(values[key], wanted) for key, wanted in rule.items()):
-                matched.add(cell)
-                unused.pop(index, None)
-    for key in dict.fromkeys(key for rule in rules if cells for key in rule if key not in known):
-        hint = (
-            suggest(key, known, before="")
-            or "keys are those of cells, such as model, bs, model.module.width"
-        )
-        raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
-    return matched, list(unused.values())
+    unused = []
+    for rule in rules:
+        fitting = {cell for cell in cells if fits_all(values[cell], rule)}
+        matched |= fitting
+        if not fitting:
+            unused.append(rule_text(rule))
+    return matched, unused
 
 
-def check_rules(rules: Any) -> list[dict[str, Any]]:
+def rule_text(rule: Rule) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in rule.items()) + "}"
+
+
+def known_keys() -> set[str]:
+    """Return the keys that cells may have, besides those of their own model and mode."""
+    names = Cell.__dataclass_fields__
+    return {f"{name}.{key}" for name, keys in config.sections() if name in names for key in keys}
+
+
+def values_of(cell: Cell) -> dict[str, Any]:
+    """Return the values of a cell by key."""
+    values = OMITTED | flatten(cell.params())
+    # settings such as model.arch are in cells only as arguments of the module
+    for key in list(values):
+        values.setdefault(key.replace("model.module.", "model.", 1), values[key])
+    return values | {"model": cell.model_name, "mode": cell.mode_name}
+
+
+def fits_all(values: dict[str, Any], rule: Rule) -> bool:
+    return all(key in values and fits(values[key], wanted) for key, wanted in rule.items())
+
+
+def check_rules(rules: Any) -> list[Rule]:
     """Return the rules of the setting `exclude`. Raises ConfigError if it is invalid."""
-    rules = [] if rules is None else rules
+    if rules is None:
+        return []
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
         raise ConfigError(
             f"exclude must be a list of rules, each with keys of cells, got {rules!r}. {EXAMPLE}"
         )
-    for key, wanted in ((key, wanted) for rule in rules for key, wanted in rule.items()):
-        for value in wanted if isinstance(wanted, list) else [wanted]:
-            compared = COMPARISON.fullmatch(value) if isinstance(value, str) else None
-            if isinstance(value, dict | list) or (compared and not is_number(compared[2])):
-                raise ConfigError(
-                    f"exclude: {key}: expected a value, a pattern, a comparison with a number or a"
-                    f" list of these, got {value!r}. {EXAMPLE}"
-                )
+    for rule in rules:
+        for key, wanted in rule.items():
+            for value in wanted if isinstance(wanted, list) else [wanted]:
+                if not is_valid(value):
+                    raise ConfigError(
+                        f"exclude: {key}: expected a value, a pattern, a comparison with a number"
+                        f" or a list of these, got {value!r}. {EXAMPLE}"
+                    )
     return rules
+
+
+def is_valid(value: Any) -> bool:
+    """Return whether a rule may have this value."""
+    compared = COMPARISON.fullmatch(value) if isinstance(value, str) else None
+    if compared is not None:
+        return is_number(compared[2])
+    return not isinstance(value, dict | list)
 
 
 def is_number(text: str) -> bool:
@@ -86,20 +115,24 @@ def is_number(text: str) -> bool:
 def fits(value: Any, wanted: Any) -> bool:
     """Return whether a cell's value fits what a rule gives for its key."""
     if isinstance(wanted, list):
-        return any(fits(value, one) for one in wanted)
-    if isinstance(wanted, str) and (compared := COMPARISON.fullmatch(wanted)):
+        return any(fits(value, choice) for choice in wanted)
+    compared = COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
+    if compared is not None:
         # the values of `env` are texts
-        return is_number(str(value)) and OPERATORS[compared[1]](float(value), float(compared[2]))
-    text, pattern = (
-        str(one).lower() if isinstance(one, bool) else str(one) for one in (value, wanted)
-    )
-    return value == wanted or text == pattern or fnmatchcase(text, pattern)
+        compare = OPERATORS[compared[1]]
+        return is_number(str(value)) and compare(float(value), float(compared[2]))
+    return value == wanted or fnmatchcase(plain(value), plain(wanted))
+
+
+def plain(value: Any) -> str:
+    """Return a value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return (3, 8) for `3/8`. Raises ConfigError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)  # one name per shard
-    index, number = map(int, parts.groups()) if parts else (0, 0)
+    index, number = (int(parts[1]), int(parts[2])) if parts else (0, 0)
     if not 1 <= index <= number:
         raise ConfigError(
             f"shard={text}: write which of how many parts to run, from 1/8 to 8/8 for eight parts"

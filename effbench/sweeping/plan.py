@@ -9,32 +9,30 @@ allows it, else sequentially. So do the two cells of a duet.
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
-import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 from effbench.cell import Cell, Trial
-from effbench.config import Config
+from effbench.config import Config, Executor, Protocol, SweepSettings
 from effbench.meeting import ALONE, DUET
+from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 #: Key in `Trial.extra` of a trial whose cluster job ended before it.
 LOST = "lost_job"
-#: Groups per GPU at the end of a sweep that start longest first.
-TAIL = 2
+#: Parts of the settings with settings of their own.
+SECTIONS = {"sweep": SweepSettings, "protocol": Protocol, "executor": Executor}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the whole sweep, as plain values of the configuration."""
+    """Settings of the whole sweep."""
 
-    sweep: dict[str, Any]
-    protocol: dict[str, Any]
-    executor: dict[str, Any]
+    sweep: SweepSettings
+    protocol: Protocol
+    executor: Executor
     isolation: str
     timeout_s: float
     baseline_mode: str
@@ -46,15 +44,48 @@ class Settings:
     db: str
 
     @classmethod
-    def with_defaults(cls, **given: Any) -> Settings:
-        """Return settings with these values and defaults for all others, also within a mapping that
-        is given."""
-        values = dataclasses.asdict(Config())
-        names = [field.name for field in dataclasses.fields(cls)]
-        nested = {
-            name: values[name] | value for name, value in given.items() if isinstance(value, dict)
-        }
-        return cls(**{name: values[name] for name in names} | given | nested)
+    def with_defaults(cls, **given: Any) -> Self:
+        """Return settings with these plain values and defaults for all others, also within a
+        section. Names that only other versions know are ignored."""
+        defaults = Config()
+        values = {}
+        for name in names_of(cls):
+            value = given.get(name, getattr(defaults, name))
+            if name in SECTIONS and isinstance(value, Mapping):
+                known = names_of(SECTIONS[name])
+                value = SECTIONS[name](**{key: value[key] for key in known & value.keys()})
+            values[name] = value
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def compilations(self) -> int:
+        """The number of compile caches that the rounds of a cell use in turn."""
+        return min(self.protocol.compilations, self.protocol.rounds)
+
+
+#: Settings that a sweep does not store with the others: they have a column, or belong to one run.
+NOT_STORED = ("protocol", "db", "resume", "shard")
+
+
+def stored_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings as the sweep stores them."""
+    return {key: value for key, value in settings.to_json().items() if key not in NOT_STORED}
+
+
+def recorded_settings(sweep: SweepInfo) -> Settings:
+    """Return the settings with which a sweep ran; defaults for those that an older version did not
+    store."""
+    stored = dict(sweep.host.get("settings") or {})
+    stored |= {"protocol": sweep.protocol, "baseline_mode": sweep.baseline_mode}
+    return Settings.with_defaults(**stored)
+
+
+def names_of(kind: type) -> set[str]:
+    """Return the names of the fields of a dataclass."""
+    return {field.name for field in dataclasses.fields(kind)}
 
 
 @dataclass(frozen=True)
@@ -108,171 +139,49 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
         groups.setdefault(run.group, []).append(run)
     order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
-    return [group[::-1] if (round + round // 2) % 2 else group for group in order]
+    is_reversed = (round + round // 2) % 2 == 1
+    return [group[::-1] if is_reversed else group for group in order]
 
 
 def trials_left(
-    runs: Sequence[CellRun], rounds: int, seed: int, history: Mapping[CellRun, Sequence[Trial]]
+    runs: Sequence[CellRun], settings: Settings, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
     `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so
     does a member of a duet whose other member is missing.
     """
-    # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
-    ended = {
-        run: [trial for trial in trials if LOST not in trial.extra]
-        for run, trials in history.items()
-    }
-    failed = {
-        run
-        for run, trials in ended.items()
-        if not all(trial.status.is_measured for trial in trials)
-    }
+    failed = {run for run, trials in history.items() if has_failed(trials)}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
-    for round in range(rounds):
-        for group in round_order(runs, seed, round):
+    for round in range(settings.protocol.rounds):
+        for group in round_order(runs, settings.sweep.seed, round):
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
-            is_half = None in known.values() and any(
-                trial and is_of_duet(trial) for trial in known.values()
-            )
-            for run, trial in known.items():
-                if trial is None:
-                    left.append(PlannedTrial(run, round))
-                elif LOST in trial.extra or is_half:
-                    left.append(PlannedTrial(run, round, trial.attempt + 1))
+            left += trials_left_of_group(known, round)
     return left
+
+
+def trials_left_of_group(
+    recorded: Mapping[CellRun, Trial | None], round: int
+) -> Iterator[PlannedTrial]:
+    """Yield the remaining trials of a group in a round. `recorded`: the trial of each of its runs
+    in this round, if there is one."""
+    trials = recorded.values()
+    is_half = None in trials and any(trial is not None and is_of_duet(trial) for trial in trials)
+    for run, trial in recorded.items():
+        if trial is None:
+            yield PlannedTrial(run, round)
+        elif LOST in trial.extra or is_half:
+            yield PlannedTrial(run, round, trial.attempt + 1)
+
+
+def has_failed(trials: Iterable[Trial]) -> bool:
+    """Return whether one of the trials ends its cell's rounds. A lost one does not: its job ended,
+    perhaps for another reason."""
+    return any(LOST not in trial.extra and not trial.status.is_measured for trial in trials)
 
 
 def is_of_duet(trial: Trial) -> bool:
     """Return whether the trial was timed in turn with the other member of a duet."""
     duet = trial.extra.get(DUET)
     return isinstance(duet, dict) and ALONE not in duet
-
-
-@dataclass
-class Group:
-    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
-    of a duet. `cell`: that of the first. `slot`: the only slot that may run them; None: any."""
-
-    cell: Cell
-    round: int
-    trials: list[PlannedTrial]
-    slot: str | None
-
-    @property
-    def key(self) -> Hashable:
-        """What all groups share that run one after the other."""
-        return self.trials[0].run.group
-
-
-class Queue:
-    """The remaining trials in groups. Only one group of a cell runs at a time, since its compile
-    cache has one writer.
-
-    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group
-    continues. If there are several GPUs, the last TAIL groups of each start in the order of their
-    expected duration, longest first, so that no GPU is idle for long at the end. Which groups these
-    are is random.
-    """
-
-    def __init__(
-        self,
-        trials: Iterable[PlannedTrial],
-        history: Mapping[CellRun, Sequence[Trial]],
-        slots: Mapping[str, str],
-    ) -> None:
-        self.lock = threading.Lock()
-        self.history, self.slots = history, slots
-        self.running: dict[Hashable, str] = {}  # key of a group -> device of its slot
-        self.groups: list[Group] = []
-        self.add(trials)
-
-    def add(self, trials: Iterable[PlannedTrial]) -> None:
-        """Append these trials. The caller holds the lock."""
-        ran_on: dict[tuple[Hashable, int], dict[CellRun, str]] = {}
-        for run, recorded in self.history.items():
-            for trial in recorded:
-                if trial.gpu_uuid in self.slots:
-                    ran_on.setdefault((run.group, trial.round), {})[run] = self.slots[
-                        trial.gpu_uuid
-                    ]
-        for key, grouped in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
-            planned = {trial.run: trial for trial in grouped}
-            slot = next(
-                (slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None
-            )
-            first = next(iter(planned))
-            self.groups.append(Group(first.cell, key[1], list(planned.values()), slot))
-
-    def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
-        """Return the next group for the slot with this name and device, or None if no group is
-        available at the moment.
-
-        `devices`: the devices of all slots. A trial for any other device runs on any slot and
-        reports it as missing.
-        """
-        with self.lock:
-            latest = self.first_round_elsewhere(device, devices)
-            ready = (
-                group
-                for group in self.groups
-                if (group.cell.device == device or group.cell.device not in devices)
-                and group.slot in (None, slot)
-                and group.key not in self.running
-                and group.round <= latest
-            )
-            is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
-            group = max(ready, key=self.expected_s, default=None) if is_tail else next(ready, None)
-            # a trial on the CPU may use every core, including those of trials on GPUs
-            if group is None or any(
-                (other == "cpu") != (device == "cpu") for other in self.running.values()
-            ):
-                return None
-            self.running[group.key] = device
-            self.groups.remove(group)
-            return group
-
-    def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
-        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU
-        if it is the CPU.
-
-        Trials of both never run at the same time. If one kind ran all its rounds first, a
-        comparison of devices would compare different times.
-        """
-        rounds = [
-            group.round
-            for group in self.groups
-            if group.cell.device in devices and (group.cell.device == "cpu") != (device == "cpu")
-        ]
-        return min(rounds, default=math.inf)
-
-    def expected_s(self, group: Group) -> float:
-        """Return the longest wall time of a recorded trial of the group's cell, or else of its
-        mode."""
-        seconds: dict[bool, list[float]] = {True: [], False: []}  # whether it is the same cell
-        for run, recorded in list(self.history.items()):
-            if run.cell.mode == group.cell.mode:
-                seconds[run.cell == group.cell] += [
-                    trial.wall_s for trial in recorded if trial.wall_s
-                ]
-        return max(seconds[True] or seconds[False], default=math.inf)
-
-    def finished(self, group: Group) -> None:
-        """End the group, so that another one of its cell may run."""
-        with self.lock:
-            del self.running[group.key]
-
-    def drop(self, run: CellRun) -> int:
-        """Remove all remaining trials of this cell run and return their number."""
-        with self.lock:
-            before = sum(len(group.trials) for group in self.groups)
-            for group in self.groups:
-                group.trials = [trial for trial in group.trials if trial.run != run]
-            self.groups = [group for group in self.groups if group.trials]
-            return before - sum(len(group.trials) for group in self.groups)
-
-    def is_empty(self) -> bool:
-        with self.lock:
-            return not self.groups and not self.running

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
@@ -23,7 +23,6 @@ from effbench.errors import ConfigError, WorkerError, suggest
 from effbench.folders import plain_path
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
-from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.devices import Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
@@ -34,6 +33,8 @@ LOCK_TIMEOUT_S = 3600.0
 OWN_MODELS = "effbench.models."
 NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
+#: Parameters of a cell, as the configuration has them.
+Params = dict[str, Any]
 
 
 class ServerPool:
@@ -211,9 +212,14 @@ class ServerPool:
 Pools = Mapping[Interpreter, ServerPool]
 
 
+def gpus_of(pools: Pools) -> list[dict[str, Any]]:
+    """Return the GPUs of the machine: those of the interpreter that sees most."""
+    return max((pool.gpus for pool in pools.values()), key=len)
+
+
 def probe(
     server: ForkServer,
-    parts: Sequence[dict[str, Any]],
+    parts: Sequence[Params],
     baseline_mode: str,
     modes_only: bool = False,
 ) -> dict[str, Any]:
@@ -224,78 +230,92 @@ def probe(
     target cannot be imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
-    losses: list[str] = []
+    losses = [] if modes_only else imported_losses(parts)
+    request = ProbeRequest(modes=list(modes.values()), device="cpu")
     if not modes_only:
-        targets = [list(targets_in(part["model"]["module"])) for part in parts]
-        named = [part["training"]["loss"] for part in parts if part["phase"] == "training"]
-        losses = [loss for loss in dict.fromkeys(named) if loss not in LOSSES]
-        for loss in losses:
-            if "." not in loss:  # neither an import path nor a file
-                allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
-                raise ConfigError(
-                    f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}"
-                )
-        for module in (part["model"]["module"] for part in parts):
-            names = request.modules.setdefault(str(module["_target_"]), [])
-            names += [name for name in module if name not in ("_target_", *names)]
-        request.inputs = passed_inputs(parts)
-        networks = [
-            part["model"]["module"]
-            for part in parts
-            if part["model"]["module"]["_target_"] == NETWORK
-        ]
-        request.networks = [
-            *{
-                str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks
-            }.values()
-        ]
-        request.others = list(
-            dict.fromkeys([*(target for some in targets for target in some[1:]), *losses])
-        )
-    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+        request = replace(whole_request(parts, losses), modes=request.modes)
+    answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [
             text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]
         ]
     known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode):
+    errors = list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode)
+    if errors:
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
     return answer
 
 
-def passed_inputs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def imported_losses(parts: Sequence[Params]) -> list[str]:
+    """Return the losses of these cells that are imported. Raises ConfigError for an unknown
+    name."""
+    losses = dict.fromkeys(
+        part["training"]["loss"] for part in parts if part["phase"] == "training"
+    )
+    imported = [loss for loss in losses if loss not in LOSSES]
+    for loss in imported:
+        if "." not in loss:  # neither an import path nor a file
+            allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
+            raise ConfigError(
+                f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}"
+            )
+    return imported
+
+
+def whole_request(parts: Sequence[Params], losses: Sequence[str]) -> ProbeRequest:
+    """Return a request to import the modules, the losses and all other targets of these cells."""
+    request = ProbeRequest(inputs=passed_inputs(parts))
+    networks: dict[str, Params] = {}
+    others: dict[str, None] = {}
+    for part in parts:
+        module = part["model"]["module"]
+        first, *inner = targets_in(module)
+        others |= dict.fromkeys(inner)
+        names = request.modules.setdefault(first, [])
+        names += [name for name in module if name not in ("_target_", *names)]
+        if first == NETWORK:
+            arguments = {name: value for name, value in module.items() if name != "_target_"}
+            networks[str(module)] = arguments
+    request.networks = list(networks.values())
+    request.others = list(dict.fromkeys([*others, *losses]))
+    return request
+
+
+def passed_inputs(parts: Sequence[Params]) -> list[Params]:
     """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs
     have none here."""
-    found: list[dict[str, Any]] = []
-    for model in (part["model"] for part in parts):
+    distinct: list[Params] = []
+    for part in parts:
+        model = part["model"]
         inputs = model.get("inputs") or {}
         if isinstance(inputs, list):  # of a stored cell
             inputs = {spec["name"]: spec for spec in inputs}
         passed = {str(name): bool(spec.get("keyword")) for name, spec in inputs.items()}
-        one = {"target": str(model["module"]["_target_"]), "passed": passed}
-        if passed and one not in found:
-            found.append(one)
-    return found
+        described = {"target": str(model["module"]["_target_"]), "passed": passed}
+        if passed and described not in distinct:
+            distinct.append(described)
+    return distinct
 
 
 def adapt_modes(
-    parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str
+    parts: Sequence[Params], known: Mapping[str, list[str] | None], baseline_mode: str
 ) -> list[str]:
     """Remove settings from the baseline that only other modes have, as in `mode=eager,default
     mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
     settings."""
-    errors = {}
+    errors: dict[str, None] = {}
     elsewhere = {name for names in known.values() for name in names or ()}
     for part in parts:
         mode, names = part["mode"], known[str(part["mode"])]
-        unknown = [name for name in mode_settings(mode) if names is not None and name not in names]
+        if names is None:
+            continue
+        unknown = [name for name in mode_settings(mode) if name not in names]
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
             continue
         for name in unknown:
-            near, has = suggest(name, names or ()), ", ".join(names or ()) or "none"
+            near, has = suggest(name, names), ", ".join(names) or "none"
             errors[f"mode {mode['name']} has no setting {name!r}{near}; allowed: {has}"] = None
     return list(errors)
 
@@ -307,19 +327,33 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     A user's modules are imported in each trial, because importing them must not affect the server.
     Raises StoppedError.
     """
-    here = [cell for cell in cells if not cell.env]
-    targets = {cell.model["module"]["_target_"] for cell in here}
-    modules = {target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)}
-    libraries = {cell.model["module"].get("library") for cell in here if NETWORK in targets}
-    modules |= {OWN_MODELS + LIBRARIES[name] for name in libraries & LIBRARIES.keys()}
-    used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
-    modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S)
+    modules: set[str] = set()
+    modes: set[tuple[str, str]] = set()
+    for cell in cells:
+        if cell.env:  # it runs in a server of its own
+            continue
+        module = cell.model["module"]
+        if module["_target_"].startswith(OWN_MODELS):
+            modules.add(module["_target_"].rpartition(".")[0])
+        if module["_target_"] == NETWORK and module.get("library") in LIBRARIES:
+            modules.add(OWN_MODELS + LIBRARIES[module["library"]])
+        if cell.mode["_target_"].startswith(OWN_MODES):
+            modes.add((cell.mode["_target_"], cell.device))
+    payload = {"modules": sorted(modules), "modes": sorted(modes)}
+    server.call("preload", payload, PROBE_TIMEOUT_S)
+
+
+class CalibrationStore(Protocol):
+    """What is needed to store ceilings."""
+
+    def add_calibration(
+        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+    ) -> None: ...
 
 
 def measure_ceilings(
     server: ForkServer,
-    store: Store,
+    store: CalibrationStore,
     environment_id: str,
     slot: Slot,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
@@ -330,16 +364,18 @@ def measure_ceilings(
     stop = stop or threading.Event()
     try:
         with slot.locked(lock_timeout_s, stop) as is_held:
-            answer = (
-                server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
-            )
+            if not is_held:
+                return None
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop)
     except StoppedError:
         return None
     except WorkerError as error:
         return str(error)
-    if ceilings := answer.get("ceilings"):
+    ceilings = answer.get("ceilings")
+    if ceilings and slot.gpu is not None:
         store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
-    return answer.get("reason")
+    reason: str | None = answer.get("reason")
+    return reason
 
 
 def run_checks(
@@ -359,31 +395,32 @@ def run_checks(
     for LOCK_TIMEOUT_S.
     """
     server.wait_ready()
-    outcomes = []
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
-        for request in requests:
-            if request.device == "auto":
-                request = replace(request, device="cuda" if gpus else "cpu")
-            # without a GPU, a check that needs one reports this itself
-            slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
-            parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
-            caches = tempfile.TemporaryDirectory(
-                prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
-            )
-            with (
-                slot.locked(LOCK_TIMEOUT_S, threading.Event()),
-                pool.server(0) as live,
-                caches as folder,
-            ):
-                done = live.run(
-                    "check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env
-                )
-            if done.result is None:
-                status, reason = done.failure()
-                log = done.outcome.get("log")
-                outcomes.append(
-                    {"status": str(status), "reason": reason, "facts": None, "log": log}
-                )
-            else:
-                outcomes.append(done.result)
-    return outcomes
+        return [run_check(request, pool, gpus, timeout_s) for request in requests]
+
+
+def run_check(
+    request: CheckRequest, pool: ServerPool, gpus: Sequence[dict[str, Any]], timeout_s: float
+) -> dict[str, Any]:
+    """Run one behaviour check; see `run_checks`."""
+    if request.device == "auto":
+        request = replace(request, device="cuda" if gpus else "cpu")
+    # without a GPU, a check that needs one reports this itself
+    slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
+    parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
+    caches = tempfile.TemporaryDirectory(
+        prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
+    )
+    with (
+        slot.locked(LOCK_TIMEOUT_S, threading.Event()),
+        pool.server(0) as server,
+        caches as folder,
+    ):
+        payload = replace(request, cache_dir=folder).to_json()
+        done = server.run("check", payload, timeout_s, slot.env)
+    if done.result is not None:
+        outcome: dict[str, Any] = done.result
+        return outcome
+    status, reason = done.failure()
+    log = done.outcome.get("log")
+    return {"status": str(status), "reason": reason, "facts": None, "log": log}

@@ -19,7 +19,13 @@ from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import about, count, one_line
 from effbench.sweeping.client import START
-from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
+from effbench.sweeping.plan import (
+    CellRun,
+    PlannedTrial,
+    Settings,
+    cells_of,
+    interpreters_of,
+)
 from effbench.sweeping.time_left import TimeLeft
 from effbench.terminal import Console
 
@@ -102,7 +108,7 @@ class Progress:
     def showing(
         self,
         sweep_id: str,
-        settings: Any,
+        settings: Settings,
         runs: Sequence[CellRun],
         trials: Sequence[PlannedTrial],
         slots: Sequence[str],
@@ -111,8 +117,8 @@ class Progress:
         to run; `slots`: their names."""
         protocol = settings.protocol
         self.names = run_names(runs)
-        self.rounds = protocol["rounds"]
-        self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol["compilations"])
+        self.rounds = protocol.rounds
+        self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol.compilations)
         self.start_s = time.monotonic()
         interpreters = interpreters_of(runs)
         what = (
@@ -123,8 +129,7 @@ class Progress:
         under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
         title = (
-            f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol['name']}) on"
-            f" {', '.join(slots)}"
+            f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol.name}) on {', '.join(slots)}"
         )
         left = (
             f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"

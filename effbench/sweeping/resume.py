@@ -1,31 +1,23 @@
-"""Resume a sweep: the command, the comparison of plans, and the option `--trust-imported`.
-
-A sweep that was imported, or that another user began, is data: effbench runs nothing recorded in it
-without that option.
-"""
+"""Resume a sweep: the command, who may do so, and the comparison of plans."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from effbench.cell import Cell, targets_in
-from effbench.config import db_option, db_setting
+from effbench.cell import Cell
+from effbench.config import db_setting
 from effbench.errors import ResumeError
-from effbench.printable import count
+from effbench.printable import count, one_line
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.matrix import parse_shard, shards
 from effbench.sweeping.plan import Settings
 
-FLAG = "--trust-imported"
-HELP = (
-    "list the models, modes, interpreters and revisions that an imported or another user's sweep"
-    " names; run them"
-)
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
 ONLY_ROUNDS = (
@@ -33,72 +25,34 @@ ONLY_ROUNDS = (
 )
 
 
-def resume_command(
-    sweep_id: str, db: str, name: str, is_own: bool = True, shard: str | None = None
-) -> str:
+def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) -> str:
     """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`:
     `db` without its password."""
-    words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
-    return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
+    words = ["effbench", "-m", f"resume={sweep_id}"]
+    if shard:
+        words.append(f"shard={shard}")
+    return shlex.join(words) + db_setting(db, name)
 
 
-def more_rounds_command(sweep_id: str, rounds: int, db: str, name: str, is_own: bool = True) -> str:
-    """Return the command that continues a finished sweep until it has `rounds` rounds. `db`,
-    `name`: as in `resume_command`."""
-    words = ["effbench", "-m", f"resume={sweep_id}", f"{ROUNDS}={rounds}"]
-    return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
+def current_user() -> str:
+    """Return the name of the user who runs effbench; the number of a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # as in containers that run with any number
+        return str(os.getuid())
 
 
-def refusal(sweep: SweepInfo, name: str) -> str:
-    """Return the message that effbench does not run another user's sweep of the database `name`,
-    and what to do."""
-    origin = (
-        "not begun here by this user, or changed by another program"
-        if sweep.imported_at is None
-        else "imported"
-    )
-    export = f"effbench export --whole --sweep {sweep.id}{db_option(name)} --out review.db"
-    return (
-        f"sweep {sweep.id} was {origin}, so effbench does not run the code it recorded; review it "
-        f"({export}; sqlite3 review.db .dump), then add {FLAG}"
-    )
-
-
-def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
-    """Print to stderr the `overrides` of another user's sweep, the code that these cells run, and
-    its interpreters."""
-    print(
-        f"effbench: {FLAG}: effbench runs this from sweep {sweep.id}, which is not yours:",
-        file=sys.stderr,
-    )
-    for line in dict.fromkeys(
-        [*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]
-    ):
-        # an escape sequence must not hide what follows it
-        print(
-            f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
-    for cell in cells:
-        yield from (
-            f"_target_ {target}" for target in (*targets_in(cell.model), *targets_in(cell.mode))
-        )
-        if cell.training:
-            yield f"loss {cell.training.get('loss')}"
-        yield from (f"environment variable {name}={value}" for name, value in cell.env.items())
-    recorded = sweep.host.get("environments")
-    for facts in recorded.values() if isinstance(recorded, dict) else ():
-        for key, what in (
-            ("python", "interpreter"),
-            ("folder", "folder"),
-            ("git_revision", "revision"),
-        ):
-            if isinstance(facts, dict) and facts.get(key):
-                yield f"{what} {facts[key]}"
+def refusal(sweep: SweepInfo) -> str | None:
+    """Return why effbench does not run the sweep, None if this user began it here. Sweeps of others
+    are data: whoever wrote them chose the code that they name."""
+    user = sweep.host.get("user")
+    if sweep.imported_at is not None:
+        origin = "was imported"
+    elif user not in (None, current_user()):  # sweeps of older versions do not name their user
+        origin = f"was begun by the user {one_line(user)}"
+    else:
+        return None
+    return f"sweep {sweep.id} {origin}, so it is data: effbench shows it but runs nothing of it"
 
 
 def check_same_plan(
@@ -124,7 +78,7 @@ def check_same_plan(
     if missing or more:
         plan = f"{count(missing, 'cell')} missing, {more} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
-    check_same_protocol(info, settings.protocol)
+    check_same_protocol(info, vars(settings.protocol))
     check_same_facts(info, settings)
 
 
@@ -157,9 +111,9 @@ def check_same_facts(info: SweepInfo, settings: Settings) -> None:
     """Raise ResumeError if baseline, seed, name or label differ from the recorded ones."""
     pairs = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
-        "sweep.seed": (info.seed, settings.sweep["seed"]),
-        "sweep.name": (info.name, settings.sweep["name"] or info.name),
-        "sweep.label": (info.label, settings.sweep["label"] or info.label),
+        "sweep.seed": (info.seed, settings.sweep.seed),
+        "sweep.name": (info.name, settings.sweep.name or info.name),
+        "sweep.label": (info.label, settings.sweep.label or info.label),
     }
     for key, (old, new) in pairs.items():
         if old != new:

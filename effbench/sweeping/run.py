@@ -1,48 +1,45 @@
-"""Run a sweep over given cells: create or resume its record, run its trials, and record how it
-ended."""
+"""Run a sweep over given cells: probe their interpreters, begin or resume its record, and run its
+trials with an executor."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import platform
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import effbench
-from effbench.cell import Cell, Trial
+from effbench.cell import Cell
 from effbench.config import Config
-from effbench.errors import ConfigError, ResumeError, StoreError, WorkerError
-from effbench.folders import cache_home, expand_user, plain_path
+from effbench.errors import ConfigError, ResumeError, WorkerError
 from effbench.printable import count
-from effbench.store import connect, liveness, secrets
-from effbench.store.bottleneck import set_floors
+from effbench.store import liveness, secrets
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard, SweepInfo, processes
-from effbench.store.values import artifact_folder, now
+from effbench.store.values import now
 from effbench.sweeping import resume
-from effbench.sweeping.client import ForkServer, StoppedError
-from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.compile_caches import sweep_cache
 from effbench.sweeping.duets import StoppingRule
+from effbench.sweeping.executors.base import Executor
+from effbench.sweeping.executors.local import LocalExecutor
+from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
-from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.pool import Pools, ServerPool, measure_ceilings
+from effbench.sweeping.plan import CellRun, Settings, cells_of, stored_settings
+from effbench.sweeping.pool import Pools, ServerPool
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.record import SweepRecord, SweepStore
 
 #: Interpreter and parameters of each cell of the command line.
 Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
-#: Returns the cell run of each entry of `Asked`, or None for one that is not planned, once
-#: interpreters are probed.
-Plan = Callable[[Pools], Sequence[CellRun | None]]
 
 
 @dataclass(frozen=True)
@@ -59,29 +56,6 @@ class Outcome:
     environments: dict[Interpreter, str] = field(default_factory=dict)
     shard: str | None = None
 
-    @classmethod
-    def of(
-        cls,
-        store: Store,
-        sweep_id: str,
-        settings: Settings,
-        planned: Sequence[CellRun | None],
-        environments: Mapping[str, Interpreter],
-        stop: threading.Event,
-    ) -> Outcome:
-        """Return how a sweep ended. `environments`: the interpreter of each environment."""
-        rows = store.results(sweep_id)
-        measured = {
-            (row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"]
-            for row in rows
-        }
-        latencies = [run and measured.get((run.cell.key, run.interpreter)) for run in planned]
-        ids = {interpreter: environment_id for environment_id, interpreter in environments.items()}
-        state = "interrupted" if stop.is_set() else "completed"
-        return cls(
-            sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard
-        )
-
 
 @dataclass
 class Command:
@@ -89,8 +63,8 @@ class Command:
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
     Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
-    that choose cells by previous results. `duet_rule`: see Schedule. The plan adds `of_cells` (cell
-    key -> overrides that reproduce the cell), the cells of the `matrix`, also those of other
+    that choose cells by previous results. `duet_rule`: see RoundsNeeded. The plan adds `of_cells`
+    (cell key -> overrides that reproduce the cell), the cells of the `matrix`, also those of other
     shards, and the `excluded` ones.
     """
 
@@ -106,113 +80,96 @@ class Command:
     excluded: list[Cell] = field(default_factory=list)
 
 
+@dataclass
+class OpenSweep:
+    """A sweep whose interpreters are probed and whose database is open, but which is not planned
+    yet. `pools`: what the probe found, with servers that are ready."""
+
+    settings: Settings
+    command: Command
+    store: SweepStore
+    pools: Pools
+    executor: Executor
+
+    def run(self, planned: Sequence[CellRun | None]) -> Outcome:
+        """Run or resume the sweep and return its outcome. Failed cells are results. `planned`: the
+        cell run of each entry of `Asked`, None for one that is not planned.
+
+        Raises EffbenchError for an error before the first trial; then nothing is recorded.
+        """
+        settings, progress, stop = self.settings, self.command.progress, self.command.stop
+        executor = self.executor
+        runs = list(dict.fromkeys(run for run in planned if run is not None))
+        executor.prepare(runs)
+        sweep_id = begin(self.store, settings, self.command, cells_of(runs), executor.environments)
+        record = SweepRecord(self.store, sweep_id, settings)
+        with record.ending(stop):
+            trials = executor.open(record)
+            showing = progress.showing(sweep_id, settings, runs, trials, executor.slot_names)
+            with showing, stop_on_ctrl_c(stop):
+                executor.run(trials)
+        return self.outcome(sweep_id, planned)
+
+    def outcome(self, sweep_id: str, planned: Sequence[CellRun | None]) -> Outcome:
+        """Return how the sweep has ended."""
+        environments = self.executor.environments
+        measured = {
+            (row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"]
+            for row in self.store.results(sweep_id)
+        }
+        return Outcome(
+            sweep_id,
+            self.settings.db,
+            "interrupted" if self.command.stop.is_set() else "completed",
+            self.settings.on_failure,
+            [run and measured.get((run.cell.key, run.interpreter)) for run in planned],
+            {interpreter: environment_id for environment_id, interpreter in environments.items()},
+            self.settings.shard,
+        )
+
+
+@contextmanager
+def open_sweep(
+    settings: Settings, asked: Asked, command: Command, store: SweepStore | None = None
+) -> Iterator[OpenSweep]:
+    """Probe the interpreters of these cells, open the database, and yield the sweep; close all at
+    the end. `store`: replaces the database of the settings.
+
+    The modes of the cells are adapted in place. Raises EffbenchError for what cannot run.
+    """
+    if not asked:
+        raise ConfigError("there is no cell to run")
+    is_on_cluster = settings.executor.name == "slurm"
+    kind: type[Executor] = SlurmExecutor if is_on_cluster else LocalExecutor
+    kind.check(settings)
+    # first, to report an unusable database immediately
+    database = Store.open(settings.db, mode="write") if store is None else nullcontext(store)
+    with database as opened, open_pools(asked, settings, command) as pools:
+        executor: Executor
+        if is_on_cluster and isinstance(opened, Store):  # a job of a cluster has another one
+            executor = SlurmExecutor(settings, pools, command.progress, command.stop, opened)
+        else:
+            executor = LocalExecutor(
+                settings, pools, command.progress, command.stop, opened, command.duet_rule
+            )
+            for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
+                command.progress.note(f"note: {note}")
+        yield OpenSweep(settings, command, opened, pools, executor)
+
+
 def run_cells(
     settings: Settings,
     runs: Sequence[CellRun],
     command: Command,
     check: Callable[[Pools], None] = lambda pools: None,
-    store: Store | None = None,
+    store: SweepStore | None = None,
 ) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example cells from a database. See
-    `run_sweep`. `check`: raises EffbenchError if the probed interpreters must not run."""
+    """Run a sweep over given cell runs without Hydra, for example cells from a database; see
+    `OpenSweep.run`. `check`: raises EffbenchError if the probed interpreters must not run."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
-
-    def plan(pools: Pools) -> Sequence[CellRun]:
-        check(pools)
-        return runs
-
-    return run_sweep(settings, asked, plan, command, store)
-
-
-def run_sweep(
-    settings: Settings, asked: Asked, plan: Plan, command: Command, store: Store | None = None
-) -> Outcome:
-    """Run or resume a sweep and return its outcome. Failed cells are results. `store`: replaces the
-    database of the settings.
-
-    Raises EffbenchError for an error before the first trial; then nothing is recorded.
-    """
-    progress, stop = command.progress, command.stop
-    if not asked:
-        raise ConfigError("there is no cell to run")
-    if settings.executor["name"] == "slurm":
-        from effbench.sweeping.executors.slurm import run_on_cluster
-
-        return run_on_cluster(settings, asked, plan, command)
-    compile_caches = make_cache_folders(settings)
-    with (
-        # first, to report an unusable database immediately
-        nullcontext(store) if store else Store.open(settings.db, mode="write") as store,
-        open_pools(asked, settings, command) as pools,
-    ):
-        for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
-            progress.note(f"note: {note}")
-        planned = plan(pools)
-        runs = list(dict.fromkeys(filter(None, planned)))
-        cells = cells_of(runs)
-        slots = slots_of(
-            max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor
-        )
-        lock_folder()  # raises for an unsafe folder before anything is recorded
-        ids = {
-            where: store.add_environment(pool.environment, pool.details)
-            for where, pool in pools.items()
-        }
-        sweep_id = begin(store, settings, command, cells, ids)
-        known = {run: run for run in runs}
-        history = {
-            known.get(run, run): done
-            for run, done in recorded_trials(store, sweep_id, cells, ids).items()
-        }
-        protocol = settings.protocol
-        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
-        caches = compile_caches / part_of(sweep_id, settings.shard)
-        gpus = [slot for slot in slots if slot.gpu]
-        for interpreter, pool in pools.items():
-            pool.stop = stop
-            pool.cache_root = caches / ids[interpreter]
-            pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
-            pool.last_round = (
-                protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0
-            )
-
-        def record(trial: PlannedTrial, result: Trial) -> None:
-            ceilings = pools[trial.run.interpreter].ceilings
-            if result.min_bytes is not None and ceilings:
-                set_floors(result, trial.run.cell, ceilings)
-            store.record(sweep_id, ids[trial.run.interpreter], result)
-
-        schedule = Schedule(
-            pools=pools,
-            slots=slots,
-            settings=settings,
-            record=record,
-            progress=progress,
-            artifacts=lambda trial: wanted_artifacts(
-                trial, settings, sweep_id, ids[trial.run.interpreter]
-            ),
-            history=history,
-            host_speeds={
-                one: store.host_speeds(environment_id) for one, environment_id in ids.items()
-            },
-            stop=stop,
-            first_rounds=store.first_rounds(sweep_id),
-            duet_rule=command.duet_rule,
-        )
-        trials = schedule.needed(trials)
-        with (
-            ending(store, sweep_id, settings, stop),
-            progress.showing(sweep_id, settings, runs, trials, [slot.name for slot in slots]),
-            stop_on_ctrl_c(stop),
-            held_driver(slots),
-        ):
-            if gpus and protocol["profile"]:
-                load_ceilings(store, ids, pools, gpus[0], settings, command)
-            with suppress(StoppedError):  # Ctrl-C while a server loaded
-                schedule.run(trials)
-        return Outcome.of(
-            store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop
-        )
+    with open_sweep(settings, asked, command, store) as sweep:
+        check(sweep.pools)
+        return sweep.run(runs)
 
 
 @contextmanager
@@ -224,8 +181,8 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
     unsuitable interpreter.
     """
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for interpreter, part in asked:
-        wanted.setdefault(interpreter, []).append(part)
+    for interpreter, params in asked:
+        wanted.setdefault(interpreter, []).append(params)
     command.progress.planning(len(asked), "importing their modules and modes")
     pools: dict[Interpreter, ServerPool] = {}
     try:
@@ -238,236 +195,127 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
             try:
                 pools[interpreter].probe(parts, settings.baseline_mode)
             except (ConfigError, WorkerError) as error:
-                if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
+                if str(error).startswith("python=") or [*wanted] == [HERE]:
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
-            # device=auto means the devices of the jobs, not of this machine
-            if settings.executor["name"] == "slurm":
-                pools[interpreter].gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
+            if settings.executor.name == "slurm":
+                # device=auto means the devices of the jobs, not of this machine
+                has_gpu = "gpu" in (settings.executor.gres or "")
+                pools[interpreter].gpus = [{}] if has_gpu else []
         yield pools
     finally:
         for pool in pools.values():
             pool.close()
 
 
-def load_ceilings(
-    store: Store,
-    ids: Mapping[Interpreter, str],
-    pools: Pools,
-    gpu: Slot,
-    settings: Settings,
-    command: Command,
-) -> None:
-    """Load the ceilings of each pool's environment; measure unknown ones on this GPU. A failure is
-    noted."""
-    for interpreter, pool in pools.items():
-        known = store.calibration(ids[interpreter])
-        if not (known and known["ceilings"]):
-            timeout_s = settings.executor["lock_timeout_s"]
-            why = measure_ceilings(
-                pool.current, store, ids[interpreter], gpu, timeout_s, command.stop
-            )
-            if why and not command.stop.is_set():
-                command.progress.note(
-                    f"could not measure this GPU's ceilings: {why}; these results have no roofline"
-                )
-            known = store.calibration(ids[interpreter])
-        pool.ceilings = known["ceilings"] if known else None
-
-
-def recorded_trials(
-    store: Store, sweep_id: str, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
-) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each
-    interpreter."""
-    recorded = {
-        where: store.history(sweep_id, environment_id) for where, environment_id in ids.items()
-    }
-    return {
-        CellRun(cell, at): recorded[at][cell.key]
-        for at in ids
-        for cell in cells
-        if cell.key in recorded[at]
-    }
-
-
-def wanted_artifacts(
-    trial: PlannedTrial, settings: Settings, sweep_id: str, environment_id: str
-) -> dict[str, Any] | None:
-    """Return which artifacts the trial saves and where, or None after a cell's first round."""
-    if not settings.artifacts or trial.round > 0:
-        return None
-    name = artifact_folder(sweep_id, trial.run.cell.key)
-    if trial.run.interpreter.given:  # distinguishes it from the same cell under another interpreter
-        name += f"-{environment_id}"
-    folder = (connect.artifact_home(settings.db) / name).absolute()
-    return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
-
-
-def cache_folder(configured: str | None) -> Path:
-    """Return the folder of compile caches during a sweep."""
-    if not configured:
-        return cache_home() / "compile"
-    return Path(expand_user(configured, "executor.cache_dir")).resolve()
-
-
-def make_cache_folders(settings: Settings) -> Path:
-    """Create the folders of compile caches and return the path of that of sweeps, as compilers can
-    read it.
-
-    Raises ConfigError if one cannot be written or read: torch would not start with it, or every
-    compiled cell would fail.
-    """
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
-    return make_cache_folder(cache_folder(settings.executor["cache_dir"]), "executor.cache_dir")
-
-
-def make_cache_folder(folder: Path, setting: str) -> Path:
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(
-            f"compile caches cannot be written to {folder}; name another folder with {setting}"
-        )
-    return plain_path(folder, setting)
-
-
-def part_of(sweep_id: str, shard: str | None) -> str:
-    """Return the name of this part of a sweep: all its shards, which may run at the same time,
-    share its id."""
-    return "-".join([sweep_id, *(shard.split("/") if shard else ())])
-
-
-def sweep_cache(settings: Settings, sweep_id: str) -> Path:
-    return cache_folder(settings.executor["cache_dir"]) / part_of(sweep_id, settings.shard)
-
-
 # --- the record of a sweep ---
 
 
 def begin(
-    store: Store,
+    store: SweepStore,
     settings: Settings,
     command: Command,
     cells: Sequence[Cell],
-    ids: Mapping[Interpreter, str],
+    environments: Mapping[str, Interpreter],
 ) -> str:
-    """Begin, resume or extend a sweep and return its id. `ids`: the environment of each
-    interpreter; empty if they become known later.
+    """Begin, resume or extend a sweep and return its id. `environments`: id -> interpreter; empty
+    if they become known later.
 
     Raises ResumeError if the plan of the sweep to resume differs.
     """
-    environments = {
-        environment_id: interpreter.facts() for interpreter, environment_id in ids.items()
-    }
-    if command.outcome is not None:
+    facts = {key: interpreter.facts() for key, interpreter in environments.items()}
+    if command.outcome is not None and isinstance(store, Store):
         store.extend_sweep(command.outcome.sweep_id, cells, command.of_cells)
-        store.note_environments(command.outcome.sweep_id, environments)
+        store.note_environments(command.outcome.sweep_id, facts)
         return command.outcome.sweep_id
-    if settings.resume is not None:
-        info = store.find_sweep(settings.resume)
-        for process in processes(info.host, settings.shard) if info.state == "running" else ():
-            if liveness.is_running(process):
-                how = (
-                    f"is still running in process {process['pid']}; wait for its end, or end it"
-                    " first"
-                )
-                raise ResumeError(f"sweep {info.id} {how}")
-        resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
-        if ids:
-            resume.check_same_interpreters(info, ids.keys())
-        for change in resume.changes(info, environments):
-            command.progress.note(change)
-        add_rounds(store, info, settings, command)
-        store.note_environments(info.id, environments)
-        store.finish_sweep(info.id, "running", settings.shard)
-        return info.id
+    if settings.resume is not None and isinstance(store, Store):
+        return take_up(store, store.find_sweep(settings.resume), settings, command, cells, facts)
     command.progress.planning(len(cells), "storing the plan")
     here = Path.cwd()
     revision = git_revision(here)
-    label = settings.sweep["label"] or git_description(here)
+    label = settings.sweep.label or git_description(here)
+    shard = None
+    if settings.shard is not None:
+        facts_of_all = shard_facts(settings, settings.shard, label, revision)
+        shard = Shard(settings.shard, facts_of_all, command.matrix)
     return store.begin_sweep(
         started_at=now(),
-        shard=settings.shard
-        and Shard(settings.shard, shard_facts(settings, label, revision), command.matrix),
-        name=settings.sweep["name"],
+        shard=shard,
+        name=settings.sweep.name,
         label=label,
         command=secrets.masked([*command.argv]),
         overrides=secrets.masked_db([*command.overrides]),
-        protocol=settings.protocol,
+        protocol=asdict(settings.protocol),
         baseline_mode=settings.baseline_mode,
-        seed=settings.sweep["seed"],
+        seed=settings.sweep.seed,
         git_revision=revision,
-        host=host_facts() | {"environments": environments},
+        host=host_facts() | {"environments": facts, "settings": stored_settings(settings)},
         plan=cells,
-        rounds=settings.protocol["rounds"],
+        rounds=settings.protocol.rounds,
         cell_overrides=command.of_cells,
     )
 
 
-def add_rounds(store: Store, info: SweepInfo, settings: Settings, command: Command) -> None:
+def take_up(
+    store: Store,
+    info: SweepInfo,
+    settings: Settings,
+    command: Command,
+    cells: Sequence[Cell],
+    facts: dict[str, dict[str, Any]],
+) -> str:
+    """Resume a sweep and return its id. `facts`: of the environments. Raises ResumeError if its
+    plan differs, or if it is still running."""
+    running = processes(info.host, settings.shard) if info.state == "running" else []
+    for process in filter(liveness.is_running, running):
+        raise ResumeError(
+            f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
+            " end it first"
+        )
+    check_same_sweep(store, info, settings, command, cells, facts)
+    add_rounds(store, info, settings, command.progress)
+    store.note_environments(info.id, facts)
+    store.finish_sweep(info.id, "running", settings.shard)
+    return info.id
+
+
+def check_same_sweep(
+    store: Store,
+    info: SweepInfo,
+    settings: Settings,
+    command: Command,
+    cells: Sequence[Cell],
+    facts: dict[str, dict[str, Any]],
+) -> None:
+    """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
+    note what has changed. `facts`: of the environments; empty if they are not known yet."""
+    resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
+    if facts:
+        resume.check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
+    for change in resume.changes(info, facts):
+        command.progress.note(change)
+
+
+def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:
     """Store the rounds that these settings add to the sweep, if any."""
-    rounds = settings.protocol["rounds"]
+    rounds = settings.protocol.rounds
     if rounds <= info.rounds:
         return
-    command.progress.note(
-        f"sweep {info.id} gets {count(rounds - info.rounds, 'more round')}: {rounds} in total"
-    )
+    more = count(rounds - info.rounds, "more round")
+    progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
     has_caches = sweep_cache(settings, info.id).exists()
     overrides = resume.with_rounds(info.overrides, rounds)
     protocol = {**info.protocol, "rounds": rounds}
     store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
 
 
-def shard_facts(settings: Settings, label: str | None, revision: str | None) -> list[Any]:
+def shard_facts(
+    settings: Settings, shard: str, label: str | None, revision: str | None
+) -> list[Any]:
     """Return what all shards of a sweep have in common, besides the matrix."""
-    _, number = parse_shard(settings.shard)
-    return [settings.sweep, label, revision, settings.protocol, settings.baseline_mode, number]
-
-
-@contextmanager
-def ending(
-    store: Store, sweep_id: str, settings: Settings, stop: threading.Event
-) -> Iterator[None]:
-    """Record how the sweep ended when this context ends, and remove its compile caches if it is
-    complete."""
-    state, failure = "failed", None
-    try:
-        yield
-        state = "interrupted" if stop.is_set() else "completed"
-    except KeyboardInterrupt:  # a second Ctrl-C
-        state = "interrupted"
-        again = resume.resume_command(sweep_id, settings.db, store.name, shard=settings.shard)
-        raise KeyboardInterrupt(f"resume with: {again}") from None
-    except StoreError as error:  # for example a full disk: the sweep can be resumed later
-        state, failure = "interrupted", error
-    finally:
-        if state == "completed" and not settings.executor["keep_cache"]:
-            shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
-        end(store, sweep_id, state, settings, failure)
-
-
-def end(
-    store: Store, sweep_id: str, state: str, settings: Settings, failure: StoreError | None = None
-) -> None:
-    """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
-
-    If the database file was moved, deleted or replaced, save the recorded data in another file. In
-    this case, and if anything could not be stored, raise StoreError with the command that resumes
-    the sweep.
-    """
-    try:
-        store.finish_sweep(sweep_id, state, settings.shard)
-    except StoreError as error:
-        failure = failure or error
-    db, name = settings.db, store.name
-    if store.is_moved():
-        db = name = str(store.rescue(sweep_id))
-        failure = StoreError(f"{connect.moved(store.name)}; everything recorded is in {name}")
-    if failure is not None:
-        again = resume.resume_command(sweep_id, db, name, shard=settings.shard)
-        raise StoreError(f"{failure}\nContinue with: {again}") from failure
+    _, number = parse_shard(shard)
+    sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
+    return [sweep, label, revision, protocol, settings.baseline_mode, number]
 
 
 def host_facts() -> dict[str, Any]:
@@ -480,6 +328,7 @@ def host_facts() -> dict[str, Any]:
         "effbench": effbench.__version__,
         "executable": sys.executable,
         "folder": str(Path.cwd()),
+        "user": resume.current_user(),
         "process": liveness.identity(),
     }
 

@@ -4,35 +4,18 @@ ended."""
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from effbench.cell import Trial
+from effbench.sweeping.durations import Durations
 from effbench.sweeping.plan import CellRun, PlannedTrial
-
-#: Kinds of times of a trial: with an empty compile cache, with a filled one, and a guess of the
-#: latter.
-COLD, WARM, GUESSED_WARM = "cold", "warm", "guessed warm"
 
 #: Multiple of the time that an estimate takes, until the next one is made.
 COST_SHARE = 100
 #: Smallest assumed fraction of the time in which trials run; the rest is waiting.
 LEAST_PARALLEL = 0.01
-
-
-class Mean:
-    """A running mean."""
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-        self.number = 0
-
-    def add(self, value: float) -> None:
-        self.sum += value
-        self.number += 1
-
-    @property
-    def value(self) -> float:
-        return self.sum / self.number
 
 
 class TimeLeft:
@@ -55,18 +38,17 @@ class TimeLeft:
         self.left = len(trials)
         self.compilations = compilations
         self.clock = clock
-        self.pending: dict[CellRun, set[int]] = {}
+        self.pending: dict[CellRun, set[int]] = defaultdict(set)
         for trial in trials:
-            self.pending.setdefault(trial.run, set()).add(trial.round)
+            self.pending[trial.run].add(trial.round)
         self.running: dict[PlannedTrial, float] = {}
         self.began_s: float | None = None
-        self.ran_s = 0.0
+        self.ended_s: list[float] = []  # seconds of each trial
+        self.durations = Durations()
         self.shown_percent = 0
-        self.estimate_s: float | None = None
-        self.estimated_at_s = self.next_estimate_s = 0.0
-        #: mean seconds by what they describe (a cell run, the name of a mode, or None for all) and
-        #: by kind
-        self.means: dict[tuple[CellRun | str | None, str], Mean] = {}
+        self.estimate_s = 0.0
+        self.estimated_at_s = 0.0
+        self.next_estimate_s = 0.0
 
     def started(self, trial: PlannedTrial) -> None:
         now = self.clock()
@@ -81,24 +63,17 @@ class TimeLeft:
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         self.left -= 1
-        started_s = self.running.pop(trial, None)
+        now = self.clock()
+        started_s = self.running.pop(trial, now)
         if record.status.is_measured:
-            self.pending.get(trial.run, set()).discard(trial.round)
+            self.pending[trial.run].discard(trial.round)
         else:  # the cell's remaining rounds are not run
             self.pending.pop(trial.run, None)
         seconds = record.wall_s
         if seconds is None:
-            seconds = self.clock() - started_s if started_s is not None else 0.0
-        self.ran_s += seconds
-        if record.compile_cache == "cold":
-            self.note(trial.run, COLD, seconds)
-            self.note(trial.run, GUESSED_WARM, max(0.0, seconds - (record.compile_s or 0.0)))
-        else:
-            self.note(trial.run, WARM, seconds)
-
-    def note(self, run: CellRun, kind: str, seconds: float) -> None:
-        for key in (run, run.cell.mode_name, None):
-            self.means.setdefault((key, kind), Mean()).add(seconds)
+            seconds = now - started_s
+        self.ended_s.append(seconds)
+        self.durations.add(trial.run.cell, record, seconds)
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done. It never decreases, and is 100 only when
@@ -113,48 +88,40 @@ class TimeLeft:
         """Return the estimated seconds until the end; None before the first trial has ended."""
         if self.left <= 0:
             return 0.0
-        if not self.means or self.began_s is None:
+        if not self.ended_s or self.began_s is None:
             return None
         now = self.clock()
-        if self.estimate_s is None or now >= self.next_estimate_s:
-            self.estimate_s = self.estimate(now)
+        if now >= self.next_estimate_s:
+            self.estimate_s = self.estimate(now, now - self.began_s)
             self.estimated_at_s = now
             ended_s = self.clock()
             # for 100,000 cells it takes a while, and must not disturb what is being timed
             self.next_estimate_s = ended_s + COST_SHARE * (ended_s - now)
         return max(0.0, self.estimate_s - (now - self.estimated_at_s))
 
-    def estimate(self, now: float) -> float:
+    def estimate(self, now: float, elapsed_s: float) -> float:
         """Return the estimated seconds from `now` until the end."""
-        expected_s = [
-            self.expected_s(run, round) for run, rounds in self.pending.items() for round in rounds
-        ]
+        expected_s = []
+        for run, rounds in self.pending.items():
+            for round in rounds:
+                expected_s.append(self.expected_s(run, round))
         # trials that are no longer needed are pending too, because it is unknown which ones they
         # are
-        if expected_s:
-            work_s = sum(expected_s) * self.left / len(expected_s)
-        else:
-            work_s = self.left * self.expected_s(None, self.compilations)
-        running_s = 0.0
+        work_s = self.left * fmean(expected_s or self.ended_s)
+        ran_s = sum(self.ended_s)
         for trial, started_s in self.running.items():
-            running_s += now - started_s
-            work_s -= min(now - started_s, self.expected_s(trial.run, trial.round))
-        elapsed_s = now - self.began_s
-        remaining_s = max(0.0, work_s)
+            running_s = now - started_s
+            ran_s += running_s
+            work_s -= min(running_s, self.expected_s(trial.run, trial.round))
+        work_s = max(0.0, work_s)
         if elapsed_s <= 0:
-            return remaining_s
+            return work_s
         # trials run in parallel on several devices, and wait between each other
-        parallel = (self.ran_s + running_s) / elapsed_s
-        return remaining_s / max(parallel, LEAST_PARALLEL)
+        parallel = ran_s / elapsed_s
+        return work_s / max(parallel, LEAST_PARALLEL)
 
-    def expected_s(self, run: CellRun | None, round: int) -> float:
-        """Return the expected seconds of a trial of this cell run, from its own trials, those of
-        its mode, or all."""
-        kinds = (COLD, WARM) if round < self.compilations else (WARM, GUESSED_WARM)
-        keys = (run, run.cell.mode_name, None) if run else (None,)
-        for key in keys:
-            for kind in kinds:
-                mean = self.means.get((key, kind))
-                if mean:
-                    return mean.value
-        raise ValueError("no trial has ended")
+    def expected_s(self, run: CellRun, round: int) -> float:
+        """Return the expected seconds of a trial of this cell run, from the most similar trials, or
+        from all."""
+        expected = self.durations.expected_s(run.cell, is_cold=round < self.compilations)
+        return fmean(self.ended_s) if expected is None else expected

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,21 @@ from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.message import TrialRequest
 from effbench.printable import describe
-from effbench.worker.workload import Inference, copies
+from effbench.workloads.base import Step, Workload, copies
 
 CALLS = 3
 MOST_EVENTS = 100_000  # of the memory history
 
 
-def collect(
-    request: TrialRequest,
-    trial: Trial,
-    workload: Inference,
-    step: Callable,
-    inputs: list[timing.Inputs],
-) -> None:
+def collect(request: TrialRequest, trial: Trial, workload: Workload) -> None:
     """Make the artifacts that `request.artifacts` lists, and record their names and notes in the
     trial's `extra`."""
-    wanted = request.artifacts
+    wanted = request.artifacts or {}
     folder = Path(wanted["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    make = Maker(folder, request.cache_dir, workload, step, inputs)
-    files, notes = [], {}
+    make = Maker(folder, request.cache_dir, workload, workload.step)
+    files: list[Path] = []
+    notes = {}
     makers = (
         ("trace", make.trace),
         ("code", make.code),
@@ -48,14 +43,15 @@ def collect(
     )
     with workload.context():
         for kind, maker in makers:
-            if kind in wanted["kinds"]:
-                try:
-                    files.extend(maker())
-                except UnsupportedError as error:
-                    notes[kind] = str(error)
-                # from the module or torch's tools: only this artifact is missing
-                except Exception as error:
-                    notes[kind] = describe(error)
+            if kind not in wanted["kinds"]:
+                continue
+            try:
+                files.extend(maker())
+            except UnsupportedError as error:
+                notes[kind] = str(error)
+            # from the module or torch's tools: only this artifact is missing
+            except Exception as error:
+                notes[kind] = describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
     trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]
@@ -70,23 +66,24 @@ class Maker:
 
     folder: Path
     cache_dir: str | None
-    workload: Inference
-    step: Callable[..., Any]
-    inputs: list[timing.Inputs]
+    workload: Workload
+    step: Step
 
-    def play(self, step: Callable[..., Any], calls: int = CALLS) -> None:
-        timing.play(step, map(copies, itertools.cycle(self.inputs)), calls)
+    def play(self, step: Step, calls: int = CALLS) -> None:
+        """Make calls with copies of the timed inputs."""
+        timing.play(step, map(copies, itertools.cycle(self.workload.inputs.timed)), calls)
         timing.synchronizer(self.workload.device)()
 
     def play_prepared_again(self) -> None:
         torch._dynamo.reset()  # otherwise Dynamo reuses its compiled graphs
-        self.play(self.workload.prepare(*copies(self.inputs[0])).step)
+        args, kwargs = copies(self.workload.inputs.timed[0])
+        self.play(self.workload.prepare(args, kwargs).step)
 
     def trace(self) -> Iterator[Path]:
         """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its
         path."""
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.workload.device.type == "cuda":
+        if self.workload.on_cuda:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             self.play(self.step)
@@ -97,7 +94,7 @@ class Maker:
     def snapshot(self) -> Iterator[Path]:
         """Write torch's memory history of a second preparation and a few calls (for
         pytorch.org/memory_viz)."""
-        if self.workload.device.type != "cuda":
+        if not self.workload.on_cuda:
             raise UnsupportedError("a memory snapshot needs CUDA")
         path = self.folder / "memory.pickle"
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
@@ -115,9 +112,8 @@ class Maker:
         written = [path for path in sources if is_output_code(path)]
         if not written:
             raise UnsupportedError("this cell's compile cache has no Python code from Inductor")
-        for number, source in enumerate(
-            sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1
-        ):
+        written.sort(key=lambda path: (path.stat().st_mtime, path))
+        for number, source in enumerate(written, 1):
             path = self.folder / f"code-{number}.py"
             path.write_bytes(source.read_bytes())
             yield path
@@ -126,9 +122,10 @@ class Maker:
         """Write each graph that Dynamo traces in the module as text."""
         texts: list[str] = []
 
-        def keep(traced: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+        def keep(traced: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Step:
             texts.append(traced.print_readable(print_output=False) + f"\n{traced.graph}\n")
-            return traced.forward
+            forward: Step = traced.forward
+            return forward
 
         torch._dynamo.reset()
         self.play(self.workload.calling(torch.compile(self.workload.module, backend=keep)), 1)
@@ -142,7 +139,7 @@ class Maker:
     def cuda_graphs(self) -> Iterator[Path]:
         """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph
         in DOT format."""
-        if self.workload.device.type != "cuda":
+        if not self.workload.on_cuda:
             return
         made: list[torch.cuda.CUDAGraph] = []
         plain = torch.cuda.CUDAGraph
@@ -155,7 +152,8 @@ class Maker:
 
         with mock.patch.object(torch.cuda, "CUDAGraph", in_debug_mode):
             self.play_prepared_again()
-        numbers, path = itertools.count(1), self.folder / "cuda-graph.dot"
+        numbers = itertools.count(1)
+        path = self.folder / "cuda-graph.dot"
         for graph in made:
             graph.debug_dump(str(path))
             # cudagraph trees create an empty graph for its memory pool

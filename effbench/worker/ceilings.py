@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from effbench.measure import timing
+from effbench.worker.tasks import Json, SayPhase
 
 #: A quarter of a second per measurement: the clocks settle under load, then blocks are timed.
 RULES = timing.Rules(
@@ -28,19 +29,19 @@ MATRIX = 8192
 DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if
     that is impossible."""
     say_phase("ceilings")
     if not torch.cuda.is_available():
         return {"ceilings": None, "reason": "torch sees no CUDA device"}
     try:
-        return {"ceilings": measure(torch.device("cuda"))}
+        with torch.inference_mode():
+            return {"ceilings": measure(torch.device("cuda"))}
     except torch.OutOfMemoryError:
         return {"ceilings": None, "reason": "not enough free device memory; 2.5 GiB are required"}
 
 
-@torch.inference_mode()
 def measure(device: torch.device) -> dict[str, Any]:
     """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by
     dtype (dense square products of size 8192), `launch_ms` (period of back-to-back launches of a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,12 +13,13 @@ from effbench.message import CheckRequest
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.worker import failures
+from effbench.worker.tasks import Json, SayPhase
 
 #: Requirements that a check may declare in addition to CUDA.
 COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom,
     "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)
@@ -36,7 +36,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             inductor.learn_vector_instructions(user_cache)
         set_seed(request.seed)
         say_phase("running")
-        answer["facts"] = plain(function(device, **request.settings))
+        answer["facts"] = plain_facts(function(device, **request.settings))
     except SystemExit:  # the check may end its process
         raise
     except BaseException as error:  # user code may raise anything
@@ -63,7 +63,7 @@ def compile_sample(device: torch.device) -> dict[str, Any]:
 compile_sample.needs = (CPP_COMPILER,)  # type: ignore[attr-defined]
 
 
-def plain(facts: Any) -> dict[str, Any]:
+def plain_facts(facts: Any) -> dict[str, Any]:
     """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot
     represent."""
     if not isinstance(facts, dict):
@@ -74,4 +74,5 @@ def plain(facts: Any) -> dict[str, Any]:
         except (TypeError, ValueError) as error:
             # not a line of Python's encoder
             raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None
-    return json.loads(json.dumps(facts))
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain

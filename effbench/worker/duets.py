@@ -9,38 +9,29 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from effbench.measure import timing
-from effbench.measure.duet import DuetResult, Step, follow, lead
-from effbench.measure.host import HostWatch, RunQueue
-from effbench.measure.timing import Timer
-from effbench.measure.watch import GpuWatch
+from effbench.measure.duet import DuetFigures, DuetResult, Step, follow, lead
+from effbench.measure.host import RunQueue
+from effbench.measure.timing import Figure, Timer
 from effbench.meeting import ALONE, Partner, PartnerLostError, connect, listen
 from effbench.message import DuetRequest
+from effbench.worker.context import CompilationWatch, TrialContext
 
 
 class Duet:
-    """This trial's part in a duet. `compiled`: returns why its step compiled since the duet began,
-    or None."""
+    """This trial's part in a duet, which begins once this is made."""
 
-    def __init__(
-        self,
-        request: DuetRequest,
-        timer: Timer,
-        watcher: GpuWatch,
-        watch_host: Callable[[], HostWatch],
-        compiled: Callable[[], str | None],
-    ) -> None:
+    def __init__(self, context: TrialContext, request: DuetRequest, timer: Timer) -> None:
+        self.context = context
+        self.watcher = context.watcher
         self.leads = request.leads
+        self.is_alike = request.is_alike
         self.folder = Path(request.folder)
         self.answer_s = request.answer_s
         self.timer = timer
-        self.watcher = watcher
-        self.watch_host = watch_host
-        self.compiled = compiled
+        self.compilation = CompilationWatch()
         self.listener: socket.socket | None = None
         self.partner: Partner | None = None
         self.partner_depends_on_host = True
@@ -80,15 +71,15 @@ class Duet:
     def take(self) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
         with timing.no_garbage_collection():
-            return self.lead() if self.leads else self.follow()
+            if self.leads:
+                return self.lead()
+            return self.follow()
 
     def lead(self) -> DuetResult:
         partner = self.connected()
         depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
-        host = self.watch_host() if depends_on_host else None
-        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
         self.watcher.begin()
-        with watching:
+        with self.context.host_watched(depends_on_host, moves=True) as host:
             pairs = lead(self.step, partner, host)
             end = partner.ask("end")
             if host:
@@ -100,7 +91,7 @@ class Duet:
             result.disturbed_fraction = host.disturbed_fraction
             result.host_reason = host.reason()
             result.disturbance = result.disturbance or host.crowding
-        result.void = self.compiled() or end.get("compiled")
+        result.void = self.compilation.compiled() or end.get("compiled")
         partner.send("result", result=result.to_json())
         return result
 
@@ -109,13 +100,13 @@ class Duet:
         to the sweep."""
         watcher = self.watcher
         watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
-        if self.timer.device.type == "cuda":
+        if self.context.on_cuda:
             watcher.end()
         return watcher.disturbance
 
     def follow(self) -> DuetResult:
         partner = self.connected()
-        run_queue = RunQueue(all_threads=self.timer.device.type != "cuda")
+        run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
         self.watcher.begin()
         try:
@@ -125,8 +116,12 @@ class Duet:
         if self.watcher.gpu.handle is not None:
             self.watcher.readings.append(self.watcher.gpu.read())
         process_s = time.process_time() - began_s
-        answer = partner.ask("end", process_s=process_s, compiled=self.compiled())
+        answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer.get("result") or {})
+
+    def figure(self, both: DuetFigures) -> Figure:
+        """Return this member's figure of a series."""
+        return both.leader if self.leads else both.follower
 
     def wait_for_leader(self) -> None:
         """Wait until the leader has ended, if this member has met it."""

@@ -7,7 +7,8 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,14 +16,8 @@ import torch
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
 from effbench.printable import describe, first_line, text_of
+from effbench.workloads.endings import chain, is_out_of_memory
 
-OOM_TEXTS = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "alloc_failed",
-)
 #: Part of an error that indicates a missing requirement -> the problem and its fix.
 MISSING = {
     "InvalidCxxCompiler": (
@@ -51,30 +46,6 @@ GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 FRAME = re.compile(r'File "([^"\n<]+)", line (\d+)(?:, in ([^\s,]+))?')
 
 
-class Ended(Exception):
-    """End a trial early with this status and reason."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    says_so = isinstance(error, RuntimeError) and any(
-        known in text_of(error).lower() for known in OOM_TEXTS
-    )
-    return says_so or isinstance(error, (MemoryError, torch.OutOfMemoryError))
-
-
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
     """Return the status and the reason: phase, type, first line and, for an error, the location
     that raised it."""
@@ -88,9 +59,11 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
         for known, advice in MISSING.items():
             if known == type(link).__name__ or known in text:
                 return Status.UNSUPPORTED, advice
+    reason = f"{where}{describe(error)}{compiler_message(error)}"
     place = location(error)
-    reason = f"{describe(error)}{compiler_message(error)}"
-    return Status.ERROR, f"{where}{reason}" + (f" ({place})" if place else "")
+    if place:
+        reason = f"{reason} ({place})"
+    return Status.ERROR, reason
 
 
 def compiler_message(error: BaseException) -> str:
@@ -106,17 +79,33 @@ def compiler_message(error: BaseException) -> str:
     return ""
 
 
-def without_float64(doubt: str, error: Exception) -> str:
-    """Return the reason of a result that only float64 could have cleared of a `doubt`, but its
-    computation failed.
+@dataclass(frozen=True)
+class Frame:
+    """A line of code in a traceback, or in the text of an error. `function`: empty if unknown."""
 
-    Raises Ended if memory ran out: other trials may have used it, so this says nothing about the
-    result.
-    """
-    reason = f"{doubt}; no float64 reference ({describe(error)})"
-    if any(map(is_out_of_memory, chain(error))):
-        raise Ended(Status.OOM, reason) from error
-    return reason
+    path: Path
+    line: str
+    function: str
+
+    @property
+    def is_own(self) -> bool:
+        return self.path.is_relative_to(OWN)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it belongs neither to a library nor to generated code."""
+        if {"site-packages", "dist-packages"} & set(self.path.parts):
+            return False
+        generated = [Path(os.environ[name]) for name in GENERATED if os.environ.get(name)]
+        return not any(self.path.is_relative_to(path) for path in (*LIBRARIES, *generated))
+
+    def __str__(self) -> str:
+        path = self.path
+        if path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        if not self.function:
+            return f"{path}:{self.line}"
+        return f"{path}:{self.line} in {self.function}"
 
 
 def location(error: BaseException) -> str:
@@ -127,31 +116,29 @@ def location(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""
     links = list(chain(error))
-    frames = [
-        frame for link in links for frame in reversed(traceback.extract_tb(link.__traceback__))
-    ]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        located = [
-            (Path(it.filename).absolute(), it.lineno, it.name)
-            for it in frames
-            if not it.filename.startswith("<")
-        ]
-        outside = [frame for frame in located if not frame[0].is_relative_to(OWN)]
-        texts = [found for link in links for found in reversed(FRAME.findall(text_of(link)))]
-        named = [(Path(file).absolute(), line, name) for file, line, name in texts]
-        for path, line, name in [
-            frame for frame in (*outside, *named) if is_users(frame[0])
-        ] or outside:
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            return f"{shown}:{line}" + (f" in {name}" if name else "")
+        outside = [frame for frame in frames_run(links) if not frame.is_own]
+        for frame in (*outside, *frames_named(links)):
+            if frame.is_users:
+                return str(frame)
+        if outside:
+            return str(outside[0])
     return ""
 
 
-def is_users(path: Path) -> bool:
-    folders = [*LIBRARIES, *(Path(os.environ[name]) for name in GENERATED if os.environ.get(name))]
-    return not {"site-packages", "dist-packages"} & set(path.parts) and not any(
-        map(path.is_relative_to, folders)
-    )
+def frames_run(links: Iterable[BaseException]) -> Iterator[Frame]:
+    """Yield the frames of the exceptions' tracebacks, innermost first."""
+    for link in links:
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
+            if not frame.filename.startswith("<"):
+                yield Frame(Path(frame.filename).absolute(), str(frame.lineno), frame.name)
+
+
+def frames_named(links: Iterable[BaseException]) -> Iterator[Frame]:
+    """Yield the frames in the texts of the exceptions, innermost first."""
+    for link in links:
+        for path, line, function in reversed(FRAME.findall(text_of(link))):
+            yield Frame(Path(path).absolute(), line, function)
 
 
 def traceback_tail(error: BaseException) -> str:

@@ -9,33 +9,33 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
-from effbench.cell import Cell, Trial, mode_settings
+from effbench.cell import Trial, mode_settings
+from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
-from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, Side, take_pairs
-from effbench.measure.timing import Inputs, Rules, Timer
-from effbench.measure.watch import GpuWatch
-from effbench.metrics import significant
+from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
+from effbench.measure.timing import Timer
 from effbench.models.build import resolve_target
-from effbench.models.inputs import Batch
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import shared_weight_copy
-from effbench.worker.workload import Inference, copies
+from effbench.printable import describe
+from effbench.stats.intervals import Interval
+from effbench.worker.context import CompilationWatch
+from effbench.worker.timings import Timings, describe_range
+from effbench.workloads.base import Step, Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are
-#: less than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
-PART, OWN_PART = 0.25, 0.6
+#: Part of the timing budget that the pairs may take. With that of the trial's own timers it is less
+#: than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
+PART = 0.25
 #: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
 
@@ -51,92 +51,64 @@ class PairColumns:
     samples: str
     count: str
 
-    @property
-    def low(self) -> str:
-        return f"{self.speedup}_low"
+    def set(
+        self,
+        trial: Trial,
+        median: Interval,
+        disturbed: float | None,
+        count: int,
+    ) -> None:
+        """Set the speedup with its interval, that of disturbed pairs, and the number of pairs."""
+        setattr(trial, self.speedup, median.value)
+        setattr(trial, f"{self.speedup}_low", median.low)
+        setattr(trial, f"{self.speedup}_high", median.high)
+        setattr(trial, f"{self.speedup}_disturbed", disturbed)
+        setattr(trial, self.count, count)
 
-    @property
-    def high(self) -> str:
-        return f"{self.speedup}_high"
-
-    @property
-    def disturbed(self) -> str:
-        return f"{self.speedup}_disturbed"
+    def clear(self, trial: Trial) -> None:
+        """Remove the columns and the series from the trial."""
+        for end in ("", "_low", "_high", "_disturbed"):
+            setattr(trial, f"{self.speedup}{end}", None)
+        setattr(trial, self.count, None)
+        for series in list(trial.samples):
+            if series.startswith(f"{self.samples}_"):
+                del trial.samples[series]
 
 
 LATENCY = PairColumns("pair_speedup", "pair", "pairs")
 PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
 
 
-def unpaired(cell: Cell, workload: Inference) -> str | None:
-    """Return why the baseline's and the mode's calls cannot alternate in one process, or None."""
-    if cell.phase == "training":
-        return "each side's training steps change the other side's weights"
-    if cell.phase == "generate" or cell.stream:
-        return "requests and streams are timed as a whole"
-    for name in workload.initial:
-        kind = name.split(" ")[0]
-        if (
-            kind == "attribute"
-            # compiled code may depend on a plain value, and recompile when the other side changes
-            # it
-        ):
-            return f"each call changes the module's {name}"
-    return None
+@dataclass(frozen=True)
+class Baseline:
+    """The step of the baseline's mode, and its module."""
 
-
-def forget_pairs(trial: Trial, reason: str) -> None:
-    """Remove what the pairs have found so far, and record why the trial has none."""
-    trial.extra[NO_PAIRS] = reason
-    trial.pair_disturbance = None
-    for columns in (LATENCY, PERIOD):
-        for name in (columns.speedup, columns.low, columns.high, columns.disturbed, columns.count):
-            setattr(trial, name, None)
-        for series in [name for name in trial.samples if name.startswith(f"{columns.samples}_")]:
-            del trial.samples[series]
-
-
-@dataclass
-class BaselineStep:
-    """The step of the baseline's mode in the process of another mode. Eager's is the module itself,
-    which the trial holds anyway; other modes prepare a copy that shares its weights.
-
-    `missing`: why the mode cannot run here, or None.
-    """
-
-    mode: Mode
     module: nn.Module
-    example: Sequence[Inputs]
-    missing: str | None
-    step: Callable[..., Any]
+    step: Step
 
-    @classmethod
-    def of(
-        cls,
-        settings: Mapping[str, Any],
-        module: nn.Module,
-        example: Sequence[Inputs],
-        device: torch.device,
-    ) -> BaselineStep:
-        """Return the step, not prepared yet. `settings`: the mode's; `example`: inputs of settling
-        calls."""
-        mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
-        if isinstance(mode, Eager):
-            return cls(mode, module, example, None, module)
-        own = with_own_code(shared_weight_copy(module))
-        return cls(mode, own, example, mode.missing(device), own)
 
-    def prepare(self, batch: Batch | None, cache_dir: str | None) -> None:
-        """Prepare the mode and make its settling calls. Raises what the mode raises."""
-        if isinstance(self.mode, Eager):
-            return
-        self.mode.batch = batch
-        self.mode.cache_dir = cache_dir
-        args, kwargs = copies(self.example[0])
-        self.step = required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare).step
-        for number in range(max(1, self.mode.settling_calls)):
-            args, kwargs = copies(self.example[number % len(self.example)])
-            self.step(*args, **kwargs)
+def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baseline:
+    """Prepare the baseline's mode in the process of another mode.
+
+    Eager's step is the module itself, which the trial holds anyway; other modes prepare a copy that
+    shares its weights. `settings`: the mode's. Raises UnsupportedError, and what the mode raises.
+    """
+    mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
+    if isinstance(mode, Eager):
+        return Baseline(workload.module, workload.module)
+    missing = mode.missing(workload.device)
+    if missing is not None:
+        raise UnsupportedError(missing)
+    module = with_own_code(shared_weight_copy(workload.module))
+    mode.batch = workload.mode.batch
+    mode.cache_dir = workload.mode.cache_dir
+    inputs = workload.inputs.checked
+    args, kwargs = copies(inputs[0])
+    step = required(mode.prepare(module, args, kwargs), mode.prepare).step
+    for number in range(max(1, mode.settling_calls)):
+        args, kwargs = copies(inputs[number % len(inputs)])
+        step(*args, **kwargs)
+    return Baseline(module, step)
 
 
 def with_own_code(module: nn.Module) -> nn.Module:
@@ -153,53 +125,64 @@ def with_own_code(module: nn.Module) -> nn.Module:
 
 
 class Pairing:
-    """Times the baseline and the mode in turn. `baseline`: its step; `own`: the timer of the mode's
-    step; `watch_host`: makes a watch of the host; `spread`: ratio of the bounds of the median
-    speedup from which pairs are unsteady."""
+    """Times the baseline and the mode in turn. `timings`: those of the mode's step alone."""
 
-    def __init__(
-        self,
-        trial: Trial,
-        baseline: Callable[..., Any],
-        own: Timer,
-        watcher: GpuWatch,
-        watch_host: Callable[[], HostWatch],
-        spread: float = timing.SPREAD,
-    ) -> None:
-        self.trial = trial
-        self.own = own
-        self.watcher = watcher
-        self.watch_host = watch_host
-        self.spread = spread
-        self.rules: Rules = own.rules
-        short = dataclasses.replace(self.rules, warmup_s=min(WARMUP_S, self.rules.warmup_s))
-        self.reference = Timer(baseline, own.inputs, own.device, short, renew=own.renew)
+    def __init__(self, timings: Timings) -> None:
+        self.timings = timings
+        self.context = timings.context
+        self.trial = timings.trial
+        self.workload = timings.workload
+        self.rules = timings.rules
 
-    def take(self, has_period: bool) -> None:
+    def run(self, settings: Mapping[str, Any]) -> None:
+        """Take the pairs, if possible. A failure affects only the paired speedups. `settings`: of
+        the baseline's mode."""
+        reason = self.workload.unpaired()
+        if reason is None:
+            try:
+                reason = self.take_with(settings)
+            except UnsupportedError as error:
+                reason = str(error)
+            # the baseline may lack memory, or meet a state that it does not expect
+            except Exception as error:
+                reason = describe(error)
+        if reason is not None:
+            self.trial.extra[NO_PAIRS] = reason
+            self.trial.pair_disturbance = None
+            LATENCY.clear(self.trial)
+            PERIOD.clear(self.trial)
+
+    def take_with(self, settings: Mapping[str, Any]) -> str | None:
+        """Prepare the baseline and take the pairs. Return why they do not count, or None."""
+        workload = self.workload
+        baseline = prepare_baseline(settings, workload)
+        compilation = CompilationWatch()
+        workload.restore_state([workload.module, workload.ran, baseline.module])
+        self.take(baseline.step)
+        return compilation.compiled()
+
+    def take(self, baseline: Step) -> None:
         """Take the pairs of both timers, and set the columns of the trial."""
-        budget_s = PART * self.rules.budget_s / (2 if has_period else 1)
-        reference_ms = self.reference.warm_up().samples_ms[-1]
-        own_ms = self.trial.latency_ms
-        depends_on_host = self.own.waits_for_host(own_ms) or self.reference.waits_for_host(
-            reference_ms
-        )
-        host = self.watch_host() if depends_on_host else None
-        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
-        self.watcher.begin()
-        with watching, timing.no_garbage_collection():
-            sides: list[Side] = [
-                LatencySide(self.reference, reference_ms),
-                LatencySide(self.own, own_ms),
-            ]
-            found = {LATENCY: take_pairs(*sides, self.rules, budget_s, host)}
+        watcher, rules = self.context.watcher, self.rules
+        timer, has_period = self.timings.timer, self.timings.has_period
+        short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
+        reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
+        budget_s = PART * rules.budget_s / (2 if has_period else 1)
+        reference_ms = reference.warm_up().samples_ms[-1]
+        own_ms = self.timings.latency_ms
+        depends_on_host = timer.waits_for_host(own_ms) or reference.waits_for_host(reference_ms)
+        watching = self.context.host_watched(depends_on_host, moves=self.context.on_cuda)
+        watcher.begin()
+        with watching as host, timing.no_garbage_collection():
+            theirs = LatencySide(reference, reference_ms)
+            own = LatencySide(timer, own_ms)
+            found = {LATENCY: take_pairs(theirs, own, rules, budget_s, host)}
             if has_period:
-                sides = [
-                    PeriodSide(timer, timer.choose_block(budget_s))
-                    for timer in (self.reference, self.own)
-                ]
-                timing.load(self.own.step, sides[1].rotation, sides[1].calls, self.rules.load_s / 3)
-                found[PERIOD] = take_pairs(*sides, self.rules, budget_s, host)
-        disturbance = self.watcher.newest_disturbance() if has_period else None
+                their_blocks = PeriodSide(reference, reference.choose_block(budget_s))
+                blocks = PeriodSide(timer, timer.choose_block(budget_s))
+                timing.load(timer.step, blocks.rotation, blocks.calls, rules.load_s / 3)
+                found[PERIOD] = take_pairs(their_blocks, blocks, rules, budget_s, host)
+        disturbance = watcher.newest_disturbance() if has_period else None
         for columns, pairs in found.items():
             reason = self.set_columns(columns, pairs, host)
             disturbance = disturbance or reason
@@ -207,19 +190,15 @@ class Pairing:
 
     def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
         """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
-        figure = pairs.figure(self.rules, self.spread)
-        setattr(self.trial, columns.speedup, figure.median.value)
-        setattr(self.trial, columns.low, figure.median.low)
-        setattr(self.trial, columns.high, figure.median.high)
-        setattr(self.trial, columns.count, len(pairs.undisturbed) + len(pairs.disturbed))
-        if pairs.disturbed:
-            setattr(self.trial, columns.disturbed, statistics.median(pairs.disturbed_ratios))
+        figure = pairs.figure(self.rules, self.context.protocol.spread)
+        disturbed = statistics.median(pairs.disturbed_ratios) if pairs.disturbed else None
+        count = len(pairs.undisturbed) + len(pairs.disturbed)
+        columns.set(self.trial, figure.median, disturbed, count)
         self.trial.samples |= pairs.samples(columns.samples)
         if figure.is_marked:
             return host.reason() if host else "host busy"
         if host is not None and host.theft is not None:
             return host.theft
         if figure.varies:
-            low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
-            return f"unsteady: the speedup of pairs is anywhere from {low} to {high}"
+            return f"unsteady: the speedup of pairs is {describe_range(figure)}"
         return None

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ import torch
 
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError, suggest
-from effbench.measure.telemetry import Nvml
+from effbench.measure.gpu import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
 from effbench.models.signature import class_mismatch
 from effbench.modes.base import Mode
+from effbench.worker.tasks import Json, SayPhase
 
 PACKAGES = (
     "numpy",
@@ -51,51 +52,87 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
 NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has
     for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     say_phase(PROBE_PHASE)
-    gpus = [] if request.device == "cpu" else visible_gpus()
+    gpus = []
+    if request.device != "cpu":
+        gpus = visible_gpus()
     machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
-    errors: list[str] = []
-    settings: list[list[str] | None] = []
+    targets = Targets(say_phase)
+    with warnings.catch_warnings(record=True) as caught:
+        for target, names in request.modules.items():
+            inputs = [given["passed"] for given in request.inputs if given["target"] == target]
+            targets.check_model(target, names, inputs)
+        for network in request.networks:
+            targets.check_network(network)
+    for target in request.others:
+        targets.resolve(target)
+    settings = [targets.check_mode(mode) for mode in request.modes]
+    notes = [
+        str(warning.message)
+        for warning in caught
+        if issubclass(warning.category, libraries.LibraryWarning)
+    ]
+    return {"errors": targets.errors, "settings": settings, "notes": notes, **machine}
 
-    def resolved(target: str, resolve: Callable[[str], Any] = resolve_target) -> Any:
-        say_phase(f"import {target}")
+
+class Targets:
+    """Imports the targets of a probe, and collects what is wrong with them."""
+
+    def __init__(self, say_phase: SayPhase) -> None:
+        self.say_phase = say_phase
+        self.errors: list[str] = []
+
+    def resolve(self, target: str, resolve: Callable[[str], Any] = resolve_target) -> Any:
+        """Return what the target names, or None after an error."""
+        self.say_phase(f"import {target}")
         try:
             return resolve(target)
         except ConfigError as error:
-            errors.append(str(error))
+            self.errors.append(str(error))
+            return None
 
-    with warnings.catch_warnings(record=True) as caught:
-        for target, names in request.modules.items():
-            model = resolved(target, resolve_model)
-            if model is None:
-                continue
-            errors += unknown(target, names, names_of(model))
-            given = [one["passed"] for one in request.inputs if one["target"] == target]
-            reasons = filter(None, (class_mismatch(model, passed) for passed in given))
-            errors += [f"{target}: {reason}" for reason in reasons]
-        for network in request.networks:
-            resolved(network["library"], lambda _, network=network: libraries.check(**network))
-    for target in request.others:
-        resolved(target)
-    for mode in request.modes:
-        constructor = resolved(mode["_target_"])
-        settings.append(None if errors else names_of(constructor))
-        if not errors and (reason := refused(mode, constructor, settings[-1])):
-            errors.append(reason)
-    notes = [str(it.message) for it in caught if issubclass(it.category, libraries.LibraryWarning)]
-    return {"errors": errors, "settings": settings, "notes": notes, **machine}
+    def check_model(
+        self, target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]
+    ) -> None:
+        """Check a model, the names of its arguments, and the ways in which inputs are passed."""
+        model = self.resolve(target, resolve_model)
+        if model is None:
+            return
+        known = names_of(model)
+        if known is not None:
+            self.errors += [unknown(target, name, known) for name in names if name not in known]
+        for passed in inputs:
+            reason = class_mismatch(model, passed)
+            if reason is not None:
+                self.errors.append(f"{target}: {reason}")
+
+    def check_network(self, network: dict[str, Any]) -> None:
+        """Check a network of a library. `network`: arguments of `libraries.check`."""
+        self.resolve(network["library"], lambda _: libraries.check(**network))
+
+    def check_mode(self, mode: dict[str, Any]) -> list[str] | None:
+        """Return the names of a mode's settings, or None if it accepts any name, or after an
+        error."""
+        constructor = self.resolve(mode["_target_"])
+        if self.errors:
+            return None
+        names = names_of(constructor)
+        reason = invalid_mode(mode, constructor, names)
+        if reason is not None:
+            self.errors.append(reason)
+        return names
 
 
-def unknown(target: str, names: Iterable[str], known: list[str] | None) -> Iterator[str]:
-    """Yield what is wrong with the names of a model's arguments."""
-    for name in names if known is not None else ():
-        if name not in known:
-            has = f"{target} has {', '.join(known) or 'none'}"
-            yield f"unknown setting 'model.module.{name}'{suggest(name, known)}; {has}"
+def unknown(target: str, name: str, known: Sequence[str]) -> str:
+    """Return that a model has no argument of this name."""
+    return (
+        f"unknown setting 'model.module.{name}'{suggest(name, known)}; {target} has"
+        f" {', '.join(known) or 'none'}"
+    )
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
@@ -105,32 +142,32 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
         parameters = inspect.signature(constructor).parameters
     except ValueError:  # of a compiled extension
         return None
-    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else list(parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return list(parameters)
 
 
-def refused(
+def invalid_mode(
     mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None
 ) -> str | None:
     """Return what is wrong with a mode or its settings' values, or None. Unknown settings are
     reported elsewhere."""
     given = mode_settings(mode)
+    name = mode["name"]
     if inspect.isabstract(constructor):
-        return (
-            f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module,"
-            " args, kwargs)"
-        )
-    if names is None or set(given) <= set(names):
-        try:
-            made = constructor(**given)
-        except ConfigError as error:
-            return f"mode {mode['name']}: {error}"
-        except Exception:  # the cell reports any other exception of a user's constructor
-            return None
-        if not isinstance(made, Mode):
-            return (
-                f"mode {mode['name']}: derive {type(made).__name__} from effbench.modes.base.Mode"
-            )
-    return None
+        kind = constructor.__name__
+        return f"mode {name}: {kind} needs a method prepare(self, module, args, kwargs)"
+    if names is not None and not set(given) <= set(names):
+        return None
+    try:
+        made = constructor(**given)
+    except ConfigError as error:
+        return f"mode {name}: {error}"
+    except Exception:  # the cell reports any other exception of a user's constructor
+        return None
+    if isinstance(made, Mode):
+        return None
+    return f"mode {name}: derive {type(made).__name__} from effbench.modes.base.Mode"
 
 
 def visible_gpus() -> list[dict[str, Any]]:
@@ -138,23 +175,23 @@ def visible_gpus() -> list[dict[str, Any]]:
     each."""
     if not torch.cuda.is_available():
         return []
-    named = [
-        item.strip()
-        for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        if item.strip()
-    ]
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [
-        {
-            "index": index,
-            "uuid": f"GPU-{gpu.uuid}",
-            "visible": named[index] if index < len(named) else f"GPU-{gpu.uuid}",
-            "name": gpu.name,
-            "memory_bytes": gpu.total_memory,
-            "near_cores": near_cores(gpu),
-        }
-        for index, gpu in enumerate(gpus)
-    ]
+    listed = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    named = [item for item in listed if item]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        uuid = f"GPU-{gpu.uuid}"
+        gpus.append(
+            {
+                "index": index,
+                "uuid": uuid,
+                "visible": named[index] if index < len(named) else uuid,
+                "name": gpu.name,
+                "memory_bytes": gpu.total_memory,
+                "near_cores": near_cores(gpu),
+            }
+        )
+    return gpus
 
 
 def near_cores(properties: Any) -> str | None:
@@ -192,8 +229,9 @@ def is_flag(name: str) -> bool:
 
 def details() -> dict[str, Any]:
     """Return facts that describe the machine but do not define the environment."""
+    versions = {name: version(name) for name in PACKAGES}
     return {
-        "packages": {name: installed for name in PACKAGES if (installed := version(name))},
+        "packages": {name: value for name, value in versions.items() if value},
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
         "cpu_count": os.cpu_count(),
         "cpu_usable": len(os.sched_getaffinity(0)),

@@ -77,11 +77,22 @@ def write_message(pipe: int, message: dict[str, Any]) -> None:
 def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
     """Append `data` to the buffer, then yield and remove its complete lines."""
     buffer += data
-    if b"\n" in data:
-        while (end := buffer.find(b"\n")) >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            yield line
+    if b"\n" not in data:
+        return
+    *lines, rest = bytes(buffer).split(b"\n")
+    buffer[:] = rest
+    yield from lines
+
+
+@dataclass(frozen=True)
+class Task:
+    """A request to run a task: `name`, a module next to this one, with its `payload` and further
+    environment variables."""
+
+    id: str
+    name: str
+    payload: dict[str, Any]
+    env: dict[str, str]
 
 
 @dataclass
@@ -160,19 +171,31 @@ class Server:
         data = os.read(self.messages_in, READ_BYTES)
         self.closing = self.closing or not data
         for line in take_lines(self.buffer, data):
-            match message := decode(line):
+            message = decode(line)
+            match message:
                 case {"op": "kill", "id": name}:
-                    if child := self.children.get(name):
-                        self.kill(child)
-                case {"op": "run", "task": "preload", "payload": payload, "id": name}:
-                    self.preload(**payload)
-                    self.send("ended", id=name, result={}, exit=0, signal=None)
-                case {"op": "run", "task": task, "payload": payload}:
-                    if task not in ONLY_TORCH:
-                        self.import_all()
-                    self.fork(message)
+                    if name in self.children:
+                        self.kill(self.children[name])
+                case {"op": "run", "id": str(id), "task": str(name), "payload": dict(payload)}:
+                    self.begin(Task(id, name, payload, message.get("env") or {}))
                 case _:
                     raise MessageError(f"unknown operation in {message}")
+
+    def begin(self, task: Task) -> None:
+        """Run a task in a child, or import modules here."""
+        if task.name == "preload":
+            self.preload(**task.payload)
+            self.send(
+                "ended",
+                id=task.id,
+                result={},
+                exit=0,
+                signal=None,
+            )
+            return
+        if task.name not in ONLY_TORCH:
+            self.import_all()
+        self.fork(task)
 
     def kill(self, child: Child) -> None:
         child.killed = True
@@ -203,8 +226,9 @@ class Server:
             inductor.learn_for(modes)
         settle()
 
-    def fork(self, message: dict[str, Any]) -> None:
-        server, oom_kills = os.getpid(), processes.oom_kills()
+    def fork(self, task: Task) -> None:
+        server = os.getpid()
+        oom_kills = processes.oom_kills()
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -214,22 +238,32 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send("ended", id=message["id"], result=None, exit=None, signal=None, failed=failed)
+            self.send(
+                "ended",
+                id=task.id,
+                result=None,
+                exit=None,
+                signal=None,
+                failed=failed,
+            )
             return
         results, results_end, prints, prints_end = ends
-        child = Child(message["id"], pid, results, prints, oom_kills)
+        child = Child(task.id, pid, results, prints, oom_kills)
         self.children[child.id] = child
         if pid == 0:
-            self.become_child(message, server, results_end, prints_end)
+            self.become_child(task, server, results_end, prints_end)
         os.close(results_end)
         os.close(prints_end)
-        for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
-            os.set_blocking(pipe, False)
-            self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
+        self.watch(results, partial(self.read_results, child))
+        self.watch(prints, partial(self.read_prints, child))
         self.send("started", id=child.id, pid=pid)
 
     def become_child(
-        self, message: dict[str, Any], server: int, results: int, prints: int
+        self,
+        task: Task,
+        server: int,
+        results: int,
+        prints: int,
     ) -> NoReturn:
         code = 1
         try:
@@ -239,20 +273,20 @@ class Server:
             self.close_wakeup()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            reading_ends = [
-                end for child in self.children.values() for end in (child.results, child.prints)
-            ]
-            for end in (self.messages_in, self.messages_out, *reading_ends):
-                os.close(end)
+            os.close(self.messages_in)
+            os.close(self.messages_out)
+            for child in self.children.values():
+                os.close(child.results)
+                os.close(child.prints)
             os.dup2(prints, 1)
             os.dup2(prints, 2)
             os.close(prints)
-            os.environ.update(message.get("env") or {})
-            os.environ[TRIAL_VARIABLE] = message["id"]
+            os.environ.update(task.env)
+            os.environ[TRIAL_VARIABLE] = task.id
             sys.path.insert(0, str(Path.cwd()))
-            task = importlib.import_module(f"effbench.worker.{message['task']}")
-            result = task.run(
-                message["payload"], lambda phase: write_message(results, {"phase": phase})
+            module = importlib.import_module(f"effbench.worker.{task.name}")
+            result = module.run(
+                task.payload, lambda phase: write_message(results, {"phase": phase})
             )
             write_message(results, {"result": result})
             code = 0
@@ -261,7 +295,9 @@ class Server:
             with contextlib.suppress(Exception):
                 traceback.print_exc()
             with contextlib.suppress(Exception):  # it may have closed the pipe
-                send_exit_message(results, end)
+                text = exit_message(end)
+                if text is not None:
+                    write_message(results, {"exit_message": text})
         except BaseException:
             traceback.print_exc()
         finally:  # under no circumstances may this process continue as a second server
@@ -292,6 +328,10 @@ class Server:
                 self.unwatch(pipe)
                 return
             take(data)
+
+    def watch(self, pipe: int, read: Callable[[], None]) -> None:
+        os.set_blocking(pipe, False)
+        self.selector.register(pipe, selectors.EVENT_READ, read)
 
     def unwatch(self, pipe: int) -> None:
         with contextlib.suppress(KeyError):
@@ -384,14 +424,6 @@ def exit_message(end: SystemExit) -> str | None:
     return one_line(end.code, EXIT_MESSAGE_CHARACTERS) or None
 
 
-def send_exit_message(pipe: int, end: SystemExit) -> None:
-    """Write what the task passed to `sys.exit` to its result pipe, unless that is a number or
-    nothing."""
-    text = exit_message(end)
-    if text is not None:
-        write_message(pipe, {"exit_message": text})
-
-
 class HeapFacts(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
@@ -419,16 +451,16 @@ def fill_heap() -> None:
         return
     libc.mallinfo2.restype = HeapFacts
     libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
-    libc.malloc.argtypes, libc.free.argtypes, libc.sbrk.argtypes = (
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
-        [ctypes.c_long],
-    )
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.sbrk.argtypes = [ctypes.c_long]
     facts = libc.mallinfo2()
     top = libc.sbrk(0) - facts.keepcost  # what lies above is one piece
+    bottom = top - facts.arena
     for size in range(1 << 16, 16, -16):
-        while top - facts.arena <= (pointer := libc.malloc(size) or 0) < top:
-            pass
+        pointer = libc.malloc(size) or 0
+        while bottom <= pointer < top:
+            pointer = libc.malloc(size) or 0
         libc.free(pointer)
 
 

@@ -2,13 +2,13 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
-from effbench.commands.advise import byte_size, reasons
+from effbench.commands.advise import byte_size
 from effbench.config import shipped
+from effbench.report.advice import Candidate, Question, Recommendation
 from effbench.stats.elimination import Race, moderated
 from effbench.stats.intervals import log_mean
 from effbench.store import Store
@@ -224,8 +224,8 @@ def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: next(races))
     words = ("mode", "--bs", "64", "--calls", "1000", "--format", "json")
     out, still_in = json.loads(advise(*words)), json.loads(advise(*words))
-    standings = {one["mode"]: one["standing"] for one in out["modes"]}
-    assert out["mode"] == "eager" and "after round 3: 1.31× the time" in standings["eager"]
+    eliminated = {mode["mode"]: mode["eliminated"] for mode in out["modes"]}
+    assert out["mode"] == "eager" and eliminated["eager"] == 3
     assert "lowest latency over 1,000 calls including preparation" in still_in["answer"]
 
 
@@ -244,84 +244,68 @@ def test_preparation_decides_after_one_trial_per_mode(advise, monkeypatch):
     assert found["answer"].endswith("lowest latency over 1,000 calls including preparation.")
 
 
-@pytest.mark.parametrize(
-    ("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)]
-)
+def candidate(mode, call_ms, prepare_s, trials=3, low_ms=None, high_ms=None):
+    names = ("latency_ms", "latency_ci_low_ms", "latency_ci_high_ms")
+    source = dict(zip(names, (call_ms, low_ms, high_ms), strict=True)) | {"trials": trials}
+    return Candidate(mode, source, call_ms, call_ms, prepare_s, False, False, None, None)
+
+
+@pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, {"other": 2000}), (0.5, {})])
 def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
     """A mode that left a race early may look better in both respects, and then no number of calls
     pays."""
-    best = {
-        "mode": "graph",
-        "call_ms": 2.0,
-        "low_ms": 1.9,
-        "high_ms": 2.1,
-        "prepare_s": 1.0,
-        "break_even": None,
-    }
-    best |= {"trials": 3}
-    other = {
-        "mode": "other",
-        "call_ms": 1.0,
-        "low_ms": 0.9,
-        "high_ms": 1.1,
-        "prepare_s": preparation_s,
-        "trials": 3,
-    }
-    ranked = [best, other | {"break_even": None}]
-    _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", None)
-    assert lines == ([] if expected is None else [f"other is faster per call; {expected}"])
+    ranked = [
+        candidate("graph", 2.0, 1.0, low_ms=1.9, high_ms=2.1),
+        candidate("other", 1.0, preparation_s, low_ms=0.9, high_ms=1.1),
+    ]
+    assert Recommendation(Question(), [], ranked, [], {}, None).pays_back() == expected
 
 
 LOWEST, OVER = "lowest latency", Race(is_over=True)
+OPEN = f"{LOWEST}, but 2 rounds do not rule out other"
 
 
 @pytest.mark.parametrize(
-    ("race", "limits", "expected"),
+    ("race", "question", "trials", "expected"),
     [
-        (Race(), {}, f"{LOWEST}, but 2 rounds do not rule out other"),
-        (
-            OVER,
-            {},
-            (
-                f"{LOWEST}, but 2 rounds do not rule out other: at most 5 % higher, with 95 %"
-                " confidence"
-            ),
-        ),
+        (Race(), {}, 2, OPEN),
+        (OVER, {}, 2, f"{OPEN}: at most 5 % higher, with 95 % confidence"),
         (
             OVER,
             {"calls": 9},
+            2,
             f"{LOWEST} over 9 calls including preparation, but 2 rounds do not rule out other",
         ),
-        (OVER, {"memory": 9}, f"{LOWEST}, but 2 rounds do not rule out other"),
+        (OVER, {"memory_bytes": 9}, 2, OPEN),
         (
             replace(OVER, is_tie=True),
             {},
+            2,
             "no significant winner: ties with graph, and has the shortest preparation",
         ),
-        (
-            OVER,
-            {"trials": 1},
-            f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long",
-        ),
-        (None, {"trials": 1}, LOWEST),
-        (None, {}, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
+        (None, {}, 2, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
+        (Race(), {}, 1, f"{LOWEST}, but one trial each does not rule out other"),
     ],
 )
-def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
-    args = SimpleNamespace(**{"metric": "latency", "calls": None, "memory": None} | limits)
-    trials = limits.get("trials", 2)
-    mode = {"prepare_s": 0.0, "break_even": None, "low_ms": None, "high_ms": None, "trials": trials}
-    ranked = [
-        mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0},
-        mode | {"mode": "other", "call_ms": 2.0},
-    ]
-    if trials == 1:  # close, though the race's intervals may seem to exclude it
-        _, open_race, *_ = reasons(ranked, ["other"], args, "eager", Race())
-        assert open_race == f"{LOWEST}, but one trial each does not rule out other"
-    chosen, because, *lines = reasons(ranked, ["other"] if trials == 2 else [], args, "eager", race)
-    assert (chosen["mode"], because) == ("other" if race and race.is_tie else "graph", expected)
-    assumed = ["one trial per mode: intervals assume a spread of 2.5 % between processes"]
-    assert lines == (assumed if race and trials == 1 else [])
+def test_the_sentence_says_what_ties_with_the_best_mode(race, question, trials, expected):
+    best, other = candidate("graph", 1.0, 1.0, trials), candidate("other", 2.0, 0.0, trials)
+    advice = Recommendation(Question(**question), [], [best, other], [other], {}, race)
+    assert advice.because() == expected
+    assert advice.mode is (other if race and race.is_tie else best)
+
+
+@pytest.mark.parametrize(
+    ("race", "expected"),
+    [
+        (OVER, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
+        (None, LOWEST),
+    ],
+)
+def test_the_sentence_says_how_far_a_winner_is_ahead(race, expected):
+    ranked = [candidate("graph", 1.0, 1.0, trials=1), candidate("other", 2.0, 0.0, trials=1)]
+    advice = Recommendation(Question(), [], ranked, [], {}, race)
+    assert advice.because() == expected and advice.mode is ranked[0]
+    assert advice.is_of_single_trials is (race is not None)
 
 
 def test_byte_sizes():
@@ -370,7 +354,7 @@ def test_marked_figures_alone_are_the_last_resort(made, effbench):
     done, found = marked_sweep(made, effbench, ["cuda-graph", "eager", "default"])
     assert found["mode"] == "cuda-graph" and "~4.00×" in found["answer"]
     assert (
-        "every figure is marked (host disturbed), so nothing is significant: measure again"
+        "every figure is marked (host disturbed), so nothing is significant; measure again"
         in found["answer"]
     )
     assert all(mode["break_even"] is None for mode in found["modes"]) and done.code == 0

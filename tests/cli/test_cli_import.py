@@ -4,6 +4,8 @@ pipes, refusals."""
 import gzip
 import io
 import json
+import platform
+import re
 import resource
 import sys
 import tempfile
@@ -15,7 +17,7 @@ import whole_sweeps as whole
 from made_sweeps import sql
 
 from effbench import cli as command_line
-from effbench.store import RESULT_COLUMNS, Store
+from effbench.store import RESULT_COLUMNS, Store, liveness
 
 
 @pytest.fixture
@@ -144,6 +146,42 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     assert [
         done[2].count(name) for name in ("b.db", "has seed 7 there", "nowhere: no such file")
     ] == [1, 1, 1]
+
+
+def sweep_on(name, cli, monkeypatch):
+    """Run a tiny sweep on a host that calls itself so, in a database of this name."""
+    process = {**liveness.identity(), "hostname": name, "boot": name}
+    monkeypatch.setattr(liveness, "identity", lambda: process)
+    monkeypatch.setattr(platform, "node", lambda: name)
+    words = ("model=tiny", "bs=2", "mode=eager,jit-script", "protocol.rounds=2", f"db={name}.db")
+    assert cli.sweep(*words).code == 0
+
+
+def test_sweeps_of_two_hosts_become_one(cli, monkeypatch):
+    for name in ("alpha", "beta"):
+        sweep_on(name, cli, monkeypatch)
+    words = ("import", "alpha.db", "beta.db", "--db", "all.db", "--join", "both")
+    done = cli.run(*words)
+    assert (done.code, done.err) == (0, "")
+    line = done.out.splitlines()[-1]
+    assert re.fullmatch(
+        r"joined-\w{12} both: joined, 2 hosts \(alpha, beta\), 2 cells, 8 trials", line
+    ), line
+    assert "both: already there, 2 hosts" in cli.run(*words).out
+    shown = cli.run("show", "--db", "all.db", "--sweep", "both").out
+    assert re.search(r"over 2 hosts: alpha \(.*, fixed work [\d.]+ µs\), beta \(", shown), shown
+    assert "95 % interval across hosts" in shown or "unclear" in shown
+    assert cli.run("compare", "both", "both", "--db", "all.db").code == 2
+    compared = cli.run("compare", "last", "both", "--db", "all.db")
+    assert (compared.code, compared.err) == (0, "")
+    assert "joined-" in compared.out
+    assert cli.run("db", "check", "--db", "all.db").code == 0
+    moved = cli.run("import", "all.db", "--sweep", "both", "--db", "other.db")
+    assert ": imported, " in moved.out
+    assert cli.run("show", "--db", "other.db").out == shown
+    refusal = cli.run("import", "alpha.db", "--db", "all.db", "--join", "one")
+    assert (refusal.code, len(refusal.err.splitlines())) == (2, 1)
+    assert "--join needs the sweeps of two hosts or more, not 1 sweep" in refusal.err
 
 
 REFUSALS = [

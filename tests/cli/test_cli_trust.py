@@ -1,7 +1,6 @@
-"""What was imported is data: no command runs anything that it recorded unless --trust-imported is
-given."""
+"""What was imported, or begun by another user, is data: no command runs anything that it
+recorded."""
 
-import json
 import shlex
 import shutil
 import sys
@@ -15,7 +14,6 @@ from made_sweeps import FAST, SLOW, Made, environment, sql
 from effbench.cell import Cell
 from effbench.commands import show
 from effbench.comparison import confirm as rerun
-from effbench.launcher import overrides
 from effbench.report.data import read
 from effbench.report.site.pages import failures
 from effbench.store import Store
@@ -78,38 +76,17 @@ def taken(stranger, effbench, *options):
     return done
 
 
-#: What someone with write access to the database may change in another user's sweep.
-CHANGES = {
-    "overrides": f"UPDATE sweep SET overrides = '{json.dumps(FORGED)}'",
-    "interpreter": (
-        "UPDATE sweep SET host = replace(host, '" + sys.executable + "', '/evil/python')"
-    ),
-    "plan": "UPDATE sweep_cell SET cell_key = 'evil'",
-    "cell": f"UPDATE cell SET params = '{json.dumps(EVIL.params())}'",
-    "signature": "UPDATE sweep SET host = json_remove(host, '$.signature')",
-}
-
-
-@pytest.mark.parametrize("change", [*CHANGES, "another user", "another database"])
-def test_what_others_wrote_is_not_run(
-    change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path
-):
-    """Neither by resuming nor by confirming."""
-    where = stranger if change == "another database" else made
-    with monkeypatch.context() as patch:
-        if change.startswith("another"):
-            patch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-        where.sweep({OWN: FAST}, host=facts())
-        effbench("baseline", "set", "main", "--db", str(where.path))
-        checked = where.sweep({OWN: SLOW}, host=facts(), overrides=["bs=8"], state="interrupted")
-    if change in CHANGES:
-        where.sql(CHANGES[change])
-    db = str(where.path)
-    if change != "cell":  # resuming plans the cells anew
-        done = effbench("-m", f"resume={checked}", f"db={db}")
-        assert (done.code, "not begun here by this user" in done.err) == (2, True)
-    done = effbench(*CHECK, "--sweep", checked, "--db", db)
-    assert done.code != 0 and rerun_of == []
+@pytest.mark.parametrize("user", ["another", None])
+def test_only_the_user_who_began_a_sweep_resumes_and_confirms_it(user, made, effbench, rerun_of):
+    """Sweeps of older versions do not name their user."""
+    host = facts() | ({"user": user} if user else {})
+    made.sweep({OWN: FAST}, host=host)
+    effbench("baseline", "set", "main")
+    sweep_id = made.sweep({OWN: SLOW}, host=host, overrides=["bs=8"], state="interrupted")
+    done = effbench("-m", f"resume={sweep_id}", "--dry-run")
+    assert ("was begun by the user another" in done.err) is (user is not None)
+    effbench(*CHECK, "--sweep", sweep_id)
+    assert bool(rerun_of) is (user is None)
 
 
 @pytest.mark.parametrize("reference", ["id", "last"])
@@ -119,7 +96,7 @@ def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
     assert "interrupted, imported" in effbench("ls").out
     done = effbench("-m", f"resume={sweep_id if reference == 'id' else 'last'}")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert all(text in done.err for text in (sweep_id, "imported", "--trust-imported"))
+    assert all(text in done.err for text in (sweep_id, "was imported", "it is data"))
 
 
 def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
@@ -138,7 +115,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     stranger.sql("UPDATE sweep SET started_at = '2099-01-01 00:00:00.000000'")
     taken(stranger, effbench)
     done = effbench("-m", "resume=last")
-    assert (done.code, "--trust-imported" in done.err) == (2, True)
+    assert (done.code, "was imported" in done.err) == (2, True)
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own
@@ -147,34 +124,6 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
         ]
     assert effbench("baseline", "set", "main").code == 0
     assert own in effbench("baseline", "ls").out
-
-
-def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys):
-    sweep_id = forged(stranger)
-    taken(stranger, effbench)
-    words, stored = overrides.expand([f"resume={sweep_id}"], trust_imported=True)
-    assert words == [*FORGED, f"resume={sweep_id}"]
-    assert stored == FORGED
-    said = capsys.readouterr().err
-    listed = [
-        "_target_ subprocess.getoutput",
-        "_target_ os.system",
-        "_target_ effbench.modes.eager.Eager",
-        *FORGED,
-    ]
-    for text in [
-        *listed,
-        f"interpreter {sys.executable}",
-        f"folder {Path.cwd()}",
-        "LD_PRELOAD=/evil.so",
-    ]:
-        assert text in said
-    assert effbench("-m", "bs=1", "--trust-imported").code == 2  # it goes with resume=
-    # nothing hides behind escape sequences
-    stranger.sweep({OWN: FAST}, overrides=["bs=1\x1b[2K\rmodel=mlp"])
-    taken(stranger, effbench)
-    overrides.expand(["resume=last"], trust_imported=True)
-    assert "bs=1?[2K?model=mlp" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -208,9 +157,8 @@ def test_the_cells_of_an_imported_sweep_are_not_confirmed(made, stranger, effben
     assert "was imported" in done.out and "neither confirmed nor refuted" in done.out
 
 
-@pytest.mark.parametrize("trusted", [False, True])
 def test_of_an_imported_baseline_the_interpreter_is_not_run(
-    trusted, made, stranger, effbench, rerun_of, tmp_path
+    made, stranger, effbench, rerun_of, tmp_path
 ):
     evil = tmp_path / "python"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path / MARKER}\n")
@@ -219,12 +167,9 @@ def test_of_an_imported_baseline_the_interpreter_is_not_run(
     effbench("baseline", "set", "main", "--db", str(stranger.path))
     taken(stranger, effbench, "--baselines")
     made.sweep({OWN: SLOW}, host=facts())
-    done = effbench(*CHECK, *(["--trust-imported"] if trusted else []))
-    assert done.code == (0 if trusted else 1), "with both sides as slow, nothing is confirmed"
-    assert (Interpreter(str(evil)) in rerun_of) is trusted
-    assert (f"interpreter {evil}" in done.err) is trusted
-    assert Interpreter() in rerun_of, "the user's own sweep is run again either way"
-    assert ("not alternating: sweep" in done.out and "was imported" in done.out) is not trusted
+    done = effbench(*CHECK)
+    assert (done.code, rerun_of) == (1, [Interpreter()]), "only the user's own sweep runs again"
+    assert "not alternating: sweep" in done.out and "was imported" in done.out
 
 
 def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, tmp_path):
@@ -285,7 +230,6 @@ def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):
         find_sweep=lambda ref: sweep,
         results=lambda ref: [],
         environments=list,
-        is_own=lambda ref: True,
     )
     monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
     for state, code in (("completed", 0), ("interrupted", 130)):

@@ -1,7 +1,5 @@
 """A re-run that was interrupted counts as far as it went, and tells how long it takes."""
 
-from types import SimpleNamespace
-
 import pytest
 from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 
@@ -16,7 +14,7 @@ from effbench.comparison.rerun_progress import (
 )
 from effbench.store import Store
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.run import Outcome
 
 HERE, THERE = Interpreter(folder="/new"), Interpreter(folder="/old")
@@ -124,16 +122,16 @@ def test_expected_durations(made):
     assert expected_s(known, [compiled, plain], 2, 20, 3) == 2 * (3 * 9 + 17 * 2 + 20)
     assert expected_s(known, [compiled, plain], 2, 20, 3, slots=2) == 3 * 9 + 17 * 2 + 20
     assert expected_s(known, [a_cell("cuda-graph")], 1, 5, 3) is None
-    settings = SimpleNamespace(protocol={"rounds": 20, "compilations": 3})
+    settings = Settings.with_defaults(protocol={"rounds": 20, "compilations": 3})
     said = plan_text([plain], 2, settings, known, 1)
     assert said == "3 to 20 duets of old and new: about 6 s to 40 s"
-    apart = SimpleNamespace(protocol={**settings.protocol, "duet": False})
+    apart = Settings.with_defaults(protocol={"rounds": 20, "compilations": 3, "duet": False})
     said = plan_text([plain], 2, apart, known, 1)
     assert said == "5 to 20 rounds, old and new alternating: about 10 s to 40 s"
     assert plan_text([a_cell("cuda-graph")], 1, settings, known, 1).endswith(
         "the new side alone; duration unknown"
     )
-    five = SimpleNamespace(protocol={"rounds": 5, "compilations": 3})
+    five = Settings.with_defaults(protocol={"rounds": 5, "compilations": 3})
     assert plan_text([plain], 1, five, known, 1) == "5 rounds, the new side alone: about 5 s"
 
 
@@ -152,7 +150,7 @@ def test_the_time_left_is_updated_each_round(capsys):
     progress = RerunProgress(quiet=True)
     run = CellRun(EAGER, HERE)
     trials = [PlannedTrial(run, number) for number in range(10)]
-    settings = SimpleNamespace(protocol={"rounds": 10, "compilations": 1, "name": "quick"})
+    settings = Settings.with_defaults(protocol={"rounds": 10, "compilations": 1, "name": "quick"})
     with progress.showing("s", settings, [run], trials, ["GPU 0"]):
         for trial in trials[:2]:
             progress.started("GPU 0", trial)

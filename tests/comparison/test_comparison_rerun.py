@@ -10,7 +10,6 @@ from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import (
     is_flagged,
     judge_again,
-    limits_of_trials,
     may_be_slower,
     same_machine,
     settle,
@@ -300,11 +299,3 @@ def test_another_machine_settles_nothing(made, changed, error):
     pools = {None: SimpleNamespace(environment=environment(**changed))}
     with pytest.raises(UsageError, match=error) if error else nullcontext():
         same_machine(compared, None, pools)
-
-
-def test_trials_have_the_limits_of_the_sweep():
-    words = ["model=m", "timeout_s=3.6e3", "isolation=spawn", "timeout_s=x"]
-    assert limits_of_trials(SimpleNamespace(overrides=words)) == {
-        "timeout_s": 3600.0,
-        "isolation": "spawn",
-    }

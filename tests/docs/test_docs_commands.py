@@ -30,7 +30,7 @@ def planned(monkeypatch, folder):
         found.append(cells.resolve(parts, has_cuda=True))
         return run.Outcome("id", settings.db, "completed", settings.on_failure, [None] * len(parts))
 
-    def without_resume(argv, trust_imported):
+    def without_resume(argv):
         # the sweep that it names is not there
         rest = [word for word in argv if overrides.key_of(word) != "resume"]
         return rest, [word for word in rest if overrides.key_of(word)]

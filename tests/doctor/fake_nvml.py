@@ -7,14 +7,11 @@ from typing import Any
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 H200 = {
     "nvmlInit": None,
-    "nvmlSystemGetDriverVersion": "580.95.05",
-    "nvmlSystemGetCudaDriverVersion_v2": 13000,
     "nvmlDeviceGetCount": 1,
     "nvmlDeviceGetHandleByUUID": {UUID: "handle"},
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
     "nvmlDeviceGetEnforcedPowerLimit": 700_000,
     "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetComputeMode": 0,
     "nvmlDeviceGetComputeRunningProcesses": [],

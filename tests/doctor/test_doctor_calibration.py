@@ -37,20 +37,20 @@ def test_the_last_attempt_counts_and_only_ok():
     trials[2]["disturbance"] = "throttled"
     again = {**trials[3], "attempt": 1, "latency_ms": 1.5}
     found = judged(None, cell, trials=[*trials, again, *rows(a_cell(bs=2), [9.0] * 6)])
-    assert (found["trials"], found["statuses"], found["reason"]) == (
+    assert (found.trials, found.statuses, found.reason) == (
         5,
         {"ok": 5, "marked": 1},
         "throttled",
     )
-    assert found["median_ms"] == pytest.approx(1.5 ** (1 / 5))
-    (finding,) = calibration.failed(found)
+    assert found.median_ms == pytest.approx(1.5 ** (1 / 5))
+    finding = calibration.finding_about(found)
     assert (finding.level, "1 marked (throttled)" in finding.what) == ("warning", True)
-    assert list(calibration.failed(judged([1.0, 1.1] * 3))) == []
+    assert calibration.finding_about(judged([1.0, 1.1] * 3)) is None
 
 
 def test_a_kind_is_as_noisy_as_its_noisiest_cell():
     for values in ([1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0], []):
-        assert judged(values)["sd"] is None
+        assert judged(values).sd is None
         assert calibration.kind_noise([judged(values)]) is None, "too few trials"
     kind = calibration.kind_noise(
         [judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])]
@@ -98,7 +98,7 @@ def stored_noise(sweeps, answer):
 
 
 def test_on_a_gpu(sweeps, answer):
-    assert calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True) == []
+    assert calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True, host={}) == []
     assert [settings["mode"] for settings in sweeps.ran] == ["eager", "cuda-graph", "cuda-graph"]
     for settings in sweeps.ran:
         shared = [settings[name] for name in ("db", "sweep.name", "protocol.rounds")]
@@ -112,7 +112,7 @@ def test_on_a_gpu(sweeps, answer):
     assert gpu["smallest_slowdown"] < 0.03 < launch["smallest_slowdown"]
     assert stored["gpu_uuid"] == answer["gpus"][0]["uuid"]
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
-    calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True)
+    calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True, host={})
     stored = stored_noise(sweeps, answer)
     assert (stored["gpu_uuid"], stored["noise"]["rounds"]) == (
         None,
@@ -123,9 +123,9 @@ def test_on_a_gpu(sweeps, answer):
 def test_a_failed_calibration_stores_nothing(sweeps, answer):
     sweeps.end = "interrupted"
     with pytest.raises(KeyboardInterrupt):
-        calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
+        calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True, host={})
     sweeps.end, sweeps.status = "completed", "error"
-    failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
+    failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True, host={})
     assert {finding.level for finding in failures} == {"problem"} and "10 error" in failures[0].what
     assert stored_noise(sweeps, answer) is None
 
@@ -176,5 +176,5 @@ def test_the_sweeps_use_the_given_database(answer, monkeypatch, name):
 
     monkeypatch.setattr(effbench, "sweep", sweep, raising=False)
     with pytest.raises(StoreError) as caught:
-        calibration.measure_noise(name, answer, quick=False, quiet=True)
+        calibration.measure_noise(name, answer, quick=False, quiet=True, host={})
     assert str(caught.value) == name

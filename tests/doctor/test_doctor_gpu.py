@@ -9,8 +9,7 @@ from fake_nvml import UUID, FakeNvml, NVMLError, process
 
 from effbench.doctor import gpu
 from effbench.doctor.checks import CHECKS
-from effbench.measure import telemetry
-from effbench.measure.telemetry import Gpu, Nvml
+from effbench.measure.gpu import Gpu, Nvml
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -24,11 +23,11 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
 @pytest.mark.parametrize(
     ("check", "changes", "level", "words"),
     [
-        (gpu.whole, {}, None, ""),
-        (gpu.whole, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "sweeps measure an instance"),
+        (gpu.partition, {}, None, ""),
+        (gpu.partition, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "sweeps measure an instance"),
         # an instance's own handle does not know the mode, but it has a parent
         (
-            gpu.whole,
+            gpu.partition,
             {
                 "nvmlDeviceGetMigMode": NVMLError,
                 "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent",
@@ -36,7 +35,7 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
             "warning",
             "sweeps measure an instance",
         ),
-        (gpu.whole, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
+        (gpu.partition, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
         (gpu.processes, {}, "good", "no other process"),
         (
             gpu.processes,
@@ -88,7 +87,6 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
         (gpu.power, {LIMIT: 600_000}, "warning", "power limit 600 W, below the default 700 W"),
         (gpu.power, {}, None, ""),
         (gpu.power, {LIMIT: NVMLError}, None, ""),
-        (gpu.power, {"nvmlDeviceGetPersistenceMode": 0}, "note", "persistence mode is off"),
     ],
 )
 def test_conditions(machine, check, changes, level, words):
@@ -113,7 +111,7 @@ def test_any_query_may_fail(machine):
 def test_without_nvml(monkeypatch, answer, machine):
     silent = machine(nvmlInit=NVMLError("Driver Not Loaded"))
     assert silent.gpus == []
-    assert [finding.level for finding in gpu.driver(silent)] == ["warning"]
+    assert [finding.level for finding in gpu.nvml(silent)] == ["warning"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "pynvml" in Nvml().error
 
@@ -121,9 +119,11 @@ def test_without_nvml(monkeypatch, answer, machine):
 def test_nvml_that_is_missing_for_a_moment_is_asked_again(monkeypatch):
     fake, waited = FakeNvml(nvmlInit=NVMLError("Unknown Error")), []
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(telemetry.time, "sleep", waited.append)
+    monkeypatch.setattr("effbench.measure.gpu.time.sleep", waited.append)
     assert Gpu.open(UUID).handle is None and len(waited) == 3
-    monkeypatch.setattr(telemetry.time, "sleep", lambda seconds: fake.answers.update(nvmlInit=None))
+    monkeypatch.setattr(
+        "effbench.measure.gpu.time.sleep", lambda seconds: fake.answers.update(nvmlInit=None)
+    )
     assert Gpu.open(UUID).handle == "handle"
 
 
@@ -152,23 +152,3 @@ def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
     ]
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     assert found(probe=cpu_answer, environ=hidden) == [("note", "unset CUDA_VISIBLE_DEVICES")]
-
-
-@pytest.mark.parametrize(
-    ("number", "cuda", "works", "level"),
-    [
-        (13010, "13.0", True, "good"),
-        (13000, "12.8", True, "good"),
-        (12040, "12.8", True, "warning"),  # the same major: CUDA's minor-version compatibility
-        (12080, "13.0", False, "problem"),
-        (12080, "13.0", True, "warning"),  # the package for forward compatibility is there
-        (13000, None, False, None),
-        (NVMLError, "13.0", True, None),
-    ],
-)
-def test_driver_against_torch(machine, answer, number, cuda, works, level):
-    answer["environment"]["cuda_version"] = cuda
-    answer["gpus"] = answer["gpus"] if works else []
-    found = list(gpu.driver(machine(probe=answer, nvmlSystemGetCudaDriverVersion_v2=number)))
-    assert [finding.level for finding in found] == ([] if level is None else [level])
-    assert all(finding.what.startswith("driver 580.95.05") for finding in found)

@@ -20,9 +20,7 @@ VM = {
     "proc/loadavg": "0.31 0.2 0.1 1/200 77",
     "proc/self/cgroup": "0::/",
     f"{CG}/cpu.max": "max 100000",
-    "proc/meminfo": "MemTotal: 131072000 kB\nMemAvailable:  104857600 kB",
 }
-LOW_MEMORY = 3 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -60,25 +58,6 @@ LOW_MEMORY = 3 * 2**30
             {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"},
             2,
             "governor powersave",
-        ),
-        (checks.memory, {}, 16, None),
-        (
-            checks.memory,
-            {"proc/meminfo": "MemAvailable: 1048576 kB"},
-            16,
-            "1.00 GiB of memory available",
-        ),
-        (
-            checks.memory,
-            {
-                "proc/self/cgroup": "0::/x",
-                f"{CG}/x/memory.max": str(LOW_MEMORY),
-                f"{CG}/memory.max": "max",
-                f"{CG}/x/memory.current": str(2**30),
-                f"{CG}/x/memory.stat": f"inactive_file {2**29}",
-            },
-            16,
-            "2.50 GiB of memory available",
         ),
     ],
 )
@@ -151,35 +130,16 @@ def levels(found):
     return [finding.level for finding in found]
 
 
-def test_packages(machine, answer, cpu_answer):
-    assert (
-        levels(checks.packages(machine()))
-        == levels(checks.packages(machine(probe=cpu_answer)))
-        == ["good"]
-    )
-    answer["errors"] = [
-        "_target_=effbench.models.vision.torchvision_model: operator torchvision::nms does not"
-        " exist"
-    ]
-    assert levels(checks.packages(machine(probe=answer))) == ["good", "warning"]
-    del answer["details"]["packages"]["torchvision"]
-    assert levels(checks.packages(machine(probe=answer))) == ["good", "note"]
-
-
 def test_missing_compilers(machine, answer):
-    assert levels(checks.compilers(machine())) == ["good"]
+    assert levels(checks.compilers(machine())) == []
     answer["details"]["compilers"] = dict.fromkeys(("gcc", "g++", "clang", "nvcc"), False)
     answer["environment"]["triton_version"] = None
-    assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 3
+    assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 2
+    assert levels(checks.compilers(machine(probe=answer, environ={"CC": sys.executable}))) == [
+        "warning"
+    ]
     answer["gpus"] = []
-    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": sys.executable}))) == []
-    answer["details"]["compilers"]["g++"] = True
-    # torch tries nothing else
-    (finding,) = checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))
-    assert (finding.what, finding.fix) == (
-        "no C++ compiler (/opt/g++)",
-        "unset CXX, or set it to a compiler",
-    )
+    assert levels(checks.compilers(machine(probe=answer))) == []
 
 
 @pytest.mark.parametrize(
@@ -210,8 +170,8 @@ def test_a_compiler_that_fails(here, machine, outcome, error):
     found = checks.try_compiler(SimpleNamespace(call=call))
     assert (found is None) is (error is None)
     assert error is None or error in found
-    (finding,) = checks.compilers(replace(machine(), compiler_error=found))
-    assert finding.level == ("good" if error is None else "warning")
+    findings = checks.compilers(replace(machine(), compiler_error=found))
+    assert levels(findings) == ([] if error is None else ["warning"])
     assert list((here / "cache" / "effbench" / "compile").iterdir()) == []
 
 

@@ -204,7 +204,7 @@ def test_variants_in_turn(monkeypatch):
         {"a": lambda: 10.0 + next(clock), "b": lambda: float(next(clock))}, rounds=20
     )
     assert 0 < _timing.disturbed_fraction(measured) < 0.2
-    assert _timing.ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {
+    assert _timing.paired_ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {
         "value": 2.5,
         "low": 2.0,
         "high": 3.0,

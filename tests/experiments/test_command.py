@@ -12,7 +12,7 @@ from effbench.store import Store
 REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
 MINE = '''"""Does a wider layer cost [more] :boom:?"""
 
-from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
+from effbench.experiments import Answer, Claim, Pivot, geomean, interval, ratio, where
 
 GPU_SECONDS = 5
 SWEEPS = {
@@ -29,22 +29,22 @@ TABLES = [Pivot("Latency [ms]", "latency_ms", rows=["bs", "width"])]
 
 @Claim("wide", "A wider layer [of 512] is slower.", unit="×")
 def wide(rows):
-    slowdown = only(1 / relative(where(rows, mode="eager", width=512), "latency_ms", "width", 16))
-    return Found(slowdown > 1, slowdown)
+    slowdown = interval(ratio(where(rows, mode="eager"), "latency_ms", width=[512, 16]))
+    return slowdown.above(1)
 
 
 @Claim("graph", "A CUDA graph is faster.", published="1.70x elsewhere")
 def graph(main):
-    return Found(geomean(where(main, mode="cuda-graph").speedup) > 1)
+    return geomean(where(main, mode="cuda-graph").speedup).above(1)
 
 
 @Claim("both", "Yes [and] no")
 def both(rows):
-    return Found({"yes": True, "no": False})
+    return Answer({"yes": True, "no": False})
 '''
 CHECKED = '''"""Why?"""
 
-from effbench.experiments import Claim, Found
+from effbench.experiments import Claim
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 1
@@ -57,7 +57,7 @@ def boom(device):
 
 @Claim("c", "a :fire:")
 def c(boom):
-    return Found(boom.ok)
+    return boom.ok
 '''
 
 
@@ -99,7 +99,7 @@ def test_verdicts_are_printed_and_kept(here):
 def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     done = here.run("reproduce", "mine.py", *here.tiny3, "--quiet")
     assert done.code == 0 and "4 rows reused (--fresh measures them again)" in done.out
-    (here.folder / "mine.py").write_text(MINE.replace("slowdown > 1", "slowdown > 10**9"))
+    (here.folder / "mine.py").write_text(MINE.replace("above(1)", "above(10**9)"))
     done = here.run("reproduce", "mine.py", *here.tiny3, "--stored")
     assert (done.code, done.err) == (0, ""), done
     assert "on " in done.out and verdicts(here.db)["wide"]["verdict"] == "refuted"

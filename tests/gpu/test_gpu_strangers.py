@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 import torch
 
-from effbench.measure.telemetry import Gpu
+from effbench.measure.gpu import Gpu
 from effbench.measure.timing import shorten_gaps
 from effbench.measure.watch import GpuWatch
 

@@ -67,15 +67,6 @@ def test_every_mode_has_its_figures(seven):
     assert seven["eager"][0]["kernel_fingerprint"] != seven["default"][0]["kernel_fingerprint"]
 
 
-def test_trials_that_prepare_ahead_compile_once(swept):
-    trials = swept(
-        "model=tiny", "bs=4,8,16", "mode=default", "protocol.rounds=2", "executor.ahead=2"
-    )
-    assert any(trial["compile_s"] is None for trial in trials), "none prepared ahead"
-    assert {trial["recompiles"] for trial in trials} == {0}
-    assert {trial["extra"]["graphs"] for trial in trials} == {1}
-
-
 def test_out_of_memory_and_a_poisoned_context_cost_one_trial(custom):
     rows = {
         row["model"]: row for row in custom("TooMuch,OutOfRange,Whole", "eager", "[32]", "bs=4")

@@ -7,8 +7,10 @@ import torch
 
 from effbench.cell import Cell, Status, Trial
 from effbench.models.mlp import MLP
+from effbench.models.spec import parse_inputs
 from effbench.modes.graphs import CudaGraph
-from effbench.worker.training import Training
+from effbench.workloads.base import InputSets
+from effbench.workloads.training import Training
 
 GRAPHS = ("cuda-graph", "compile+graph")
 
@@ -88,7 +90,7 @@ def training(module, **settings):
     """Steps that will be in a CUDA graph, over a module whose input is x."""
     settings = {"loss": "mean-square", "implementation": "foreach", "set_to_none": True, **settings}
     cell = Cell(
-        {"name": "m", "inputs": [{"name": "x"}]},
+        {"name": "m"},
         4,
         {"name": "cuda-graph"},
         "float32",
@@ -96,7 +98,8 @@ def training(module, **settings):
         "cuda",
         training=settings,
     )
-    return Training(cell, CudaGraph(), module, Trial(cell.key, 0, Status.OK), check_steps=10)
+    trial = Trial(cell.key, 0, Status.OK)
+    return Training(cell, CudaGraph(), module, trial, parse_inputs({"x": {"shape": [64]}}), 10)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -107,16 +110,16 @@ def test_a_replayed_step_learns_what_eager_learns(set_to_none):
         MLP(width=64, depth=3).cuda(), optimizer="adam", lr=1e-3, set_to_none=set_to_none
     )
     inputs = [((torch.randn(4, 64, device="cuda"),), {}) for _ in range(3)]
-    eager = made.reference(inputs)
+    made.inputs = InputSets(inputs, inputs)
+    made.take_reference()
+    eager = made.reference
     prepared = made.prepare(*inputs[0])
-    replayed = made.follow(prepared.step, inputs)
+    replayed = made.follow(prepared.step)
     assert replayed.losses == pytest.approx(eager.losses, rel=1e-5)
     assert eager.losses[-1] < eager.losses[0]
     for name, value in eager.parameters.items():
         torch.testing.assert_close(replayed.parameters[name], value, rtol=1e-4, atol=1e-5)
-    assert made.follow(prepared.step, inputs).losses == replayed.losses, (
-        "it went back to the initial state"
-    )
+    assert made.follow(prepared.step).losses == replayed.losses, "it went back to the initial state"
 
 
 def test_random_numbers_in_a_graph_are_drawn_anew():

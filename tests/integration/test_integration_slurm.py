@@ -156,7 +156,6 @@ def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     options = (
         "executor.partition=main",
         "executor.cpus=1",
-        "executor.ahead=1",
         "executor.sbatch.comment=hello",
     )
     done = cli.sweep(*matrix, *SLURM, *options, "sweep.name=there")

@@ -19,62 +19,71 @@ def reference(dtype=torch.float32, *shape):
     return torch.randn(*(shape or (64, 32)), generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def compare(output, eager, tolerance=None):
-    return accuracy.compare(accuracy.parts(output), accuracy.parts(eager), tolerance)
+def compare(output, eager, tolerance=None, **options):
+    return accuracy.compare(accuracy.parts(output), accuracy.parts(eager), tolerance, **options)
 
 
 def correct(output, eager):
     return compare(output, eager).reason is None
 
 
-def with_float64(*outputs):
-    return accuracy.compare_with_float64(*map(accuracy.parts, outputs))
+def with_float64(*outputs, **options):
+    return accuracy.compare_with_float64(*map(accuracy.parts, outputs), **options)
 
 
-def test_parts_of_the_same_name_are_all_compared():
-    zero, one = torch.zeros(2), torch.ones(2)
-    for output in ({"a.b": zero, "a": {"b": one}}, {1: zero, "1": one}):
-        assert [float(part[0]) for part in accuracy.parts(output).values()] == [0.0, 1.0]
+@pytest.mark.parametrize("names", [("a.b", "a", "b"), (1, "1")])
+def test_parts_of_the_same_name_are_all_compared(names):
+    first, second, *inner = names
+    ones = {key: torch.ones(2) for key in inner} or torch.ones(2)
+    parts = accuracy.parts({first: torch.zeros(2), second: ones})
+    assert [float(part[0]) for part in parts.values()] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_tolerance_by_dtype(dtype):
+def test_tolerance_in_float64(dtype):
+    """So that the dtype's own rounding does not decide."""
     ref = reference(torch.float64)
     limit = accuracy.TOLERANCES[dtype]
-    # compared in float64, so that the dtype's own rounding does not decide
     assert compare(ref * (1 + 0.5 * limit), ref, limit).reason is None
     verdict = compare(ref * (1 + 10 * limit), ref, limit)
     assert verdict.only_values
     assert verdict.error == pytest.approx(10 * limit, rel=0.01)
     assert f"relative error {10 * limit:.2g}" in verdict.reason
-    # and by default with the dtype's own limit
-    for factor, expected in ((0, True), (0.2, True), (20, False)):
-        assert correct((ref * (1 + factor * limit)).to(dtype), ref.to(dtype)) is expected
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(0, True), (0.2, True), (20, False)])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_tolerance_by_dtype(dtype, factor, is_right):
+    ref = reference(torch.float64)
+    out = ref * (1 + factor * accuracy.TOLERANCES[dtype])
+    assert correct(out.to(dtype), ref.to(dtype)) is is_right
 
 
 def test_the_reason_counts_values_if_the_error_of_all_is_within_the_tolerance():
     out, ref = reference(torch.float32), reference(torch.float32)
     out[0, :3] += 0.01
     verdict = compare(out, ref, 1e-3)
-    assert verdict.error < 1e-3 and verdict.reason.endswith(
-        "tolerance 0.001, which 3 of 2,048 values exceed"
-    )
+    assert verdict.error < 1e-3
+    assert verdict.reason.endswith("tolerance 0.001, which 3 of 2,048 values exceed")
     assert "values" not in compare(out * 1.1, ref, 1e-3).reason
 
 
-def test_a_wider_output_of_a_half_model_has_its_tolerance():
-    ref = reference(torch.float32)
-    out, exact = ref * 1.01, ref.double()
-    for dtype, is_right in ((None, False), (torch.bfloat16, True), (torch.float64, False)):
-        verdict = accuracy.compare(accuracy.parts(out), accuracy.parts(ref), dtype=dtype)
-        assert (verdict.reason is None) is is_right
-    shifted = (ref * 1.002, ref * 1.001, exact)
-    assert with_float64(*shifted) is None
-    far = [accuracy.parts(value) for value in (ref * 1.0027, ref * 1.001, exact)]
-    assert (
-        accuracy.compare_with_float64(*far)
-        and accuracy.compare_with_float64(*far, dtype=torch.bfloat16) is None
-    )
+@pytest.mark.parametrize(
+    ("dtype", "is_right"), [(None, False), (torch.bfloat16, True), (torch.float64, False)]
+)
+def test_a_wider_output_of_a_half_model_has_its_tolerance(dtype, is_right):
+    ref = reference()
+    assert (compare(ref * 1.01, ref, dtype=dtype).reason is None) is is_right
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "is_right"),
+    [(1.002, None, True), (1.0027, None, False), (1.0027, torch.bfloat16, True)],
+)
+def test_a_wider_output_of_a_half_model_has_its_tolerance_in_float64(factor, dtype, is_right):
+    ref = reference()
+    reason = with_float64(ref * factor, ref * 1.001, ref.double(), dtype=dtype)
+    assert (reason is None) is is_right
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
@@ -95,14 +104,12 @@ def test_masked_values_do_not_hide_wrong_ones(mask):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_float8(dtype):
     exact = reference(torch.float64)
-    ref, near, far = (exact * factor for factor in (1.0, 1.001, 1.5))
-    assert near.to(dtype).float().ne(ref.to(dtype).float()).any() and correct(
-        near.to(dtype), ref.to(dtype)
-    )
-    assert not correct(far.to(dtype), ref.to(dtype))
-    outputs = [accuracy.parts(value.to(dtype)) for value in (near, ref)]
-    assert accuracy.not_finite(outputs[0]) is None
-    assert accuracy.compare_with_float64(*outputs, accuracy.parts(exact)) is None
+    ref, near, far = ((exact * factor).to(dtype) for factor in (1.0, 1.001, 1.5))
+    assert near.float().ne(ref.float()).any()
+    assert correct(near, ref)
+    assert not correct(far, ref)
+    assert accuracy.not_finite(accuracy.parts(near)) is None
+    assert with_float64(near, ref, exact) is None
 
 
 def test_large_values_are_no_masks():
@@ -116,23 +123,23 @@ def test_large_tensors_are_compared_in_pieces(monkeypatch):
     ref = reference(torch.float64)
     out = ref + torch.linspace(0, 1e-3, ref.numel(), dtype=torch.float64).reshape(ref.shape)
     ref.view(-1)[0] = out.view(-1)[0] = float("inf")
-    whole = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [
-        accuracy.rms(ref)
-    ]
+
+    def figures():
+        return [accuracy.relative_error(out, ref), accuracy.rmse(out, ref), accuracy.rms(ref)]
+
+    whole = figures()
     monkeypatch.setattr(accuracy, "PIECE", 7)
-    parts = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [
-        accuracy.rms(ref)
-    ]
-    assert parts == pytest.approx(whole, rel=1e-12) and whole[0] > 0
+    assert figures() == pytest.approx(whole, rel=1e-12)
+    assert whole[0] > 0
     finite = ref.view(-1)[1:]
     assert whole[2] == pytest.approx(finite.square().mean().sqrt().item(), rel=1e-12)
 
 
-def test_integers_must_be_equal():
-    for dtype in (torch.int64, torch.uint8, torch.bool):
-        ref = torch.tensor([0, 1, 1, 0]).to(dtype)
-        assert compare(ref.clone(), ref) == accuracy.Verdict(None, None, True)
-        assert "1 of 4 values" in compare(torch.tensor([0, 1, 0, 0]).to(dtype), ref).reason
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
+def test_integers_must_be_equal(dtype):
+    ref = torch.tensor([0, 1, 1, 0]).to(dtype)
+    assert compare(ref.clone(), ref) == accuracy.Verdict(None, None, True)
+    assert "1 of 4 values" in compare(torch.tensor([0, 1, 0, 0]).to(dtype), ref).reason
 
 
 def test_complex_outputs():
@@ -167,30 +174,24 @@ class Outputs:
 def test_every_tensor_of_a_structure_counts(make):
     ref = make(reference(), torch.arange(3))
     assert correct(make(reference(), torch.arange(3)), ref)
-    assert (
-        "differs from eager in 1 of 3 values"
-        in compare(make(reference(), torch.tensor([0, 1, 3])), ref).reason
-    )
+    verdict = compare(make(reference(), torch.tensor([0, 1, 3])), ref)
+    assert "differs from eager in 1 of 3 values" in verdict.reason
     assert not correct(make(reference() + 1, torch.arange(3)), ref)
 
 
 def test_parts_after_plain_values_and_integers_count():
-    ref, exact = reference(), reference(torch.float64)
-    eager = (3, torch.arange(3), ref, ref)
-    verdict = compare((3, torch.arange(3), ref * 1.1, ref * 1.01), eager)
-    assert verdict.error == pytest.approx(0.1, rel=0.01) and verdict.reason.startswith(
-        "output 2 differs"
-    )
-    assert compare((3, torch.arange(3) + 1, ref, ref * 1.1), eager).reason.startswith(
-        "output 1 differs"
-    )
-    assert with_float64(
-        (torch.arange(3), ref * 1.1), (torch.arange(3), ref), (torch.arange(3), exact)
-    )
+    ref, numbers = reference(), torch.arange(3)
+    eager = (3, numbers, ref, ref)
+    verdict = compare((3, numbers, ref * 1.1, ref * 1.01), eager)
+    assert verdict.error == pytest.approx(0.1, rel=0.01)
+    assert verdict.reason.startswith("output 2 differs")
+    verdict = compare((3, numbers + 1, ref, ref * 1.1), eager)
+    assert verdict.reason.startswith("output 1 differs")
+    assert with_float64((numbers, ref * 1.1), (numbers, ref), (numbers, reference(torch.float64)))
 
 
 @pytest.mark.parametrize(
-    ("out", "ref", "said"),
+    ("out", "ref", "words"),
     [
         ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output a, output b"),
         ((ZERO, 3), (ZERO, 4), "output 1 is 3, but eager's is 4"),
@@ -207,33 +208,50 @@ def test_parts_after_plain_values_and_integers_count():
         ((ZERO, torch.ones(1, 4)), (ZERO, torch.ones(4)), "(1, 4)"),
     ],
 )
-def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
+def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, words):
     verdict = compare(out, ref)
-    assert (verdict.only_values, said in verdict.reason) == (False, True), verdict.reason
+    assert not verdict.only_values
+    assert words in verdict.reason
 
 
-def test_plain_values_and_what_could_hide_tensors():
-    assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), (
-        "floats: the last digits may differ"
-    )
-    assert not correct((ZERO, float("nan")), (ZERO, 1.0))
-    for number in (3, True, 0.1):
-        assert correct((ZERO, torch.tensor(number)), (ZERO, number)), (
-            "AOTInductor returns numbers as tensors"
-        )
-        assert not correct((ZERO, torch.tensor(0)), (ZERO, number))
-    sizes = [torch.tensor(1), torch.tensor(2)]
-    assert correct((ZERO, sizes), (ZERO, torch.Size([1, 2]))) and not correct(
-        (ZERO, sizes), (ZERO, torch.Size([2, 2]))
-    )
-    nested = torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged)
-    for other, said in (
-        (object(), "the type object"),
-        (ZERO.to_sparse(), "a sparse_coo tensor"),
-        (nested, "a nested"),
-    ):
-        with pytest.raises(accuracy.Incomparable, match=f"contains {said}"):
-            accuracy.parts((ZERO, other))
+NAN = float("nan")
+SIZES = [torch.tensor(1), torch.tensor(2)]
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "is_right"),
+    [
+        # the last digits may differ
+        (1.0, 1.001, True),
+        (NAN, NAN, True),
+        (NAN, 1.0, False),
+        # AOTInductor returns numbers as tensors
+        (torch.tensor(3), 3, True),
+        (torch.tensor(True), True, True),
+        (torch.tensor(0.1), 0.1, True),
+        (torch.tensor(0), 3, False),
+        (torch.tensor(0), True, False),
+        (torch.tensor(0), 0.1, False),
+        (SIZES, torch.Size([1, 2]), True),
+        (SIZES, torch.Size([2, 2]), False),
+    ],
+)
+def test_plain_values(out, ref, is_right):
+    assert correct((ZERO, out), (ZERO, ref)) is is_right
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (object, "the type object"),
+        (ZERO.to_sparse, "a sparse_coo tensor"),
+        (lambda: torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged), "a nested"),
+    ],
+    ids=["object", "sparse", "nested"],
+)
+def test_what_could_hide_tensors_is_refused(make, words):
+    with pytest.raises(accuracy.Incomparable, match=f"contains {words}"):
+        accuracy.parts((ZERO, make()))
 
 
 def test_what_is_not_finite():
@@ -253,11 +271,10 @@ def test_what_is_not_finite():
 
 
 def test_zeros():
-    assert (accuracy.relative_error(ZERO, ZERO), accuracy.relative_error(ZERO + 1, ZERO)) == (
-        0,
-        float("inf"),
-    )
-    assert correct(ZERO, ZERO) and not correct(ZERO + 1e-3, ZERO)
+    assert accuracy.relative_error(ZERO, ZERO) == 0
+    assert accuracy.relative_error(ZERO + 1, ZERO) == float("inf")
+    assert correct(ZERO, ZERO)
+    assert not correct(ZERO + 1e-3, ZERO)
 
 
 def test_copies_survive_the_next_call():
@@ -270,62 +287,57 @@ def test_copies_survive_the_next_call():
 class TestFloat64:
     """The rule of PyTorch's own harness: at most k times eager's error, k = 2, for half types 3."""
 
+    @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
     @pytest.mark.parametrize(
         ("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str
     )
-    def test_as_near_as_eager(self, dtype, factor):
-        for size in (0.01, 1.0, 100.0):
-            exact = size * reference(torch.float64)
-            # 5 % off: far beyond any tolerance, and exactly known
-            eager = (exact * 1.05).to(dtype)
-            near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
-            assert not correct(near, eager)
-            assert with_float64(near, eager, exact) is None
-            assert "against float64, eager's is" in with_float64(far, eager, exact)
-            outputs = map(accuracy.parts, (near, eager, exact))
-            assert accuracy.compare_with_float64(*outputs, dtype=torch.float32) is None, (
-                "a narrow output keeps its rule"
-            )
+    def test_as_near_as_eager(self, dtype, factor, size):
+        exact = size * reference(torch.float64)
+        # 5 % off: far beyond any tolerance, and exactly known
+        eager = (exact * 1.05).to(dtype)
+        near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
+        assert not correct(near, eager)
+        assert with_float64(near, eager, exact) is None
+        assert "against float64, eager's is" in with_float64(far, eager, exact)
+        assert with_float64(near, eager, exact, dtype=torch.float32) is None, (
+            "a narrow output keeps its rule"
+        )
 
     def test_an_eager_that_is_far_off_proves_nothing(self):
         exact = reference(torch.float64)
         random = [exact.float() + torch.rand(exact.shape) for _ in range(2)]
         assert re.search("eager itself is .* keeps state in a list", with_float64(*random, exact))
 
-    def test_integers_beside_floats(self):
-        floats, exact = reference(), (reference(torch.float64), torch.tensor([1, 2, 3]))
-        # the third output of eager is right, then wrong: another may miss two of three then, no
-        # more
-        for ours, eagers, right in (
+    @pytest.mark.parametrize(
+        ("ours", "eagers", "is_right"),
+        [
             ([1, 2, 3], 3, True),
             ([1, 2, 4], 3, False),
+            # where eager misses one, another mode may miss two
             ([1, 8, 9], 9, True),
             ([7, 8, 9], 9, False),
-        ):
-            reason = with_float64(
-                (floats, torch.tensor(ours)), (floats, torch.tensor([1, 2, eagers])), exact
-            )
-            assert (reason is None) == right, ours
+        ],
+    )
+    def test_integers_beside_floats(self, ours, eagers, is_right):
+        floats, exact = reference(), (reference(torch.float64), torch.tensor([1, 2, 3]))
+        eager = (floats, torch.tensor([1, 2, eagers]))
+        assert (with_float64((floats, torch.tensor(ours)), eager, exact) is None) is is_right
 
 
-def test_small_outputs_are_compared_on_the_host():
-    gpu, row = torch.device("cuda"), torch.empty(2**10)
-    for rows, expected in ((2**10, "cpu"), (2**10 + 1, "cuda")):
-        output = {"output 0": row.expand(rows, -1), "output 1": 3}
-        assert accuracy.place(output, gpu).type == expected, rows
+@pytest.mark.parametrize(("rows", "expected"), [(2**10, "cpu"), (2**10 + 1, "cuda")])
+def test_small_outputs_are_compared_on_the_host(rows, expected):
+    output = {"output 0": torch.empty(2**10).expand(rows, -1), "output 1": 3}
+    assert accuracy.place(output, torch.device("cuda")).type == expected
 
 
 def test_losses_that_look_the_same_say_how_they_differ():
     ours, eager = (Trajectory([loss], {}, {}, {}, {}, {}, {}) for loss in (1.0000001, 1.0))
-    reason = "the loss is 1 in step 1, but eager's is 1: relative error 1e-07, allowed 1e-08"
-    assert Comparison(ours, eager, {}, 1e-9).wrong() == reason
-    ours.losses = [1.5]
-    assert (
-        Comparison(ours, eager, {}, 1e-9).wrong() == "the loss is 1.5 in step 1, but eager's is 1"
+    comparison = Comparison(ours, eager, {}, 1e-9)
+    assert comparison.wrong() == (
+        "the loss is 1 in step 1, but eager's is 1: relative error 1e-07, allowed 1e-08"
     )
-    ours.losses = [1.0000001]
-    exact = Exact(1.0, {}, {})
-    reason = (
+    assert comparison.far_from_float64(lambda state, number: Exact(1.0, {}, {})) == (
         "the loss of the first step is 1, but 1 in float64: relative error 1e-07, allowed 1e-09"
     )
-    assert Comparison(ours, eager, {}, 1e-9).far_from_float64(lambda state, number: exact) == reason
+    ours.losses = [1.5]
+    assert comparison.wrong() == "the loss is 1.5 in step 1, but eager's is 1"

@@ -57,7 +57,7 @@ def test_inductors_own_call_is_caught():
     assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
-def test_graph_breaks_and_recompiles():
+def test_a_graph_break():
     def broken(x):
         x = x + 1
         torch._dynamo.graph_break()
@@ -69,28 +69,35 @@ def test_graph_breaks_and_recompiles():
     (reason,) = read.break_reasons
     assert "graph_break" in reason
 
+
+def test_branches_on_data():
+    """In the outermost frame. Nothing is left to compile after a second break."""
+    eager = torch.compiler.disable(lambda x: -x)
+
     def branches(x):
         y = x * 2
         return (y + 1 if y.sum() > 0 else y - 1) * 3
-
-    compiled(branches)(torch.ones(2))
-    assert counters.read().graph_breaks == 2, "a branch on data in the outermost frame"
-
-    eager = torch.compiler.disable(lambda x: -x)
 
     def both(x):
         y = x * 2
         y = y + 1 if y.sum() > 0 else y - 1
         return eager(y)
 
+    compiled(branches)(torch.ones(2))
+    assert counters.read().graph_breaks == 1
     compiled(both)(torch.ones(2))
-    assert counters.read().graph_breaks == 4, "nothing is left to compile after the second one"
-    step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
-    before = counters.read().recompiles
-    for x, more in ((torch.ones(2), 0), (torch.ones(2, 2), 1)):
-        step(x)
-        assert counters.read().recompiles == before + more
+    assert counters.read().graph_breaks == 3
 
+
+def test_recompiles():
+    step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
+    step(torch.ones(2))
+    assert counters.read().recompiles == 0
+    step(torch.ones(2, 2))
+    assert counters.read().recompiles == 1
+
+
+def test_the_guard_that_failed():
     class Counting(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -103,10 +110,9 @@ def test_graph_breaks_and_recompiles():
     step = compiled(Counting())
     for _ in range(2):
         step(torch.ones(2))
-    assert counters.read().recompile_reason.startswith(
-        "failed guard: self.n == 0, at test_measure_counters.py:"
-    )
-    assert counters.read().recompile_reason.endswith(": self.n += 1")
+    reason = counters.read().recompile_reason
+    assert reason.startswith("failed guard: self.n == 0, at test_measure_counters.py:")
+    assert reason.endswith(": self.n += 1")
 
 
 @pytest.mark.parametrize(
@@ -139,38 +145,34 @@ def test_more_recompiles_than_dynamo_remembers_by_default():
     assert counters.read().recompiles == 70
 
 
-def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
+def test_dynamo_that_leaves_a_module_alone_is_a_reason():
     with torch.compiler.set_stance("force_eager"):
         compiled(lambda x: x + 1)(torch.ones(2))
-    assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
-    assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
-    broken = replace(counters.read(), break_reasons={"a nested tensor": 1})
-    assert (
-        counters.Observer()
-        .degraded_reason(broken, CPU)
-        .endswith("ran in eager mode (a nested tensor)")
-    )
+    read, observer = counters.read(), counters.Observer()
+    assert "Dynamo compiled no graph" in observer.degraded_reason(read, CPU)
+    assert counters.Observer(dynamo=False).degraded_reason(read, CPU) is None
+    broken = replace(read, break_reasons={"a nested tensor": 1})
+    reason = observer.degraded_reason(broken, CPU)
+    assert reason.endswith("ran in eager mode (a nested tensor)")
+
+
+def test_dynamo_that_gives_up_is_a_reason():
     step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
     with counters.Observer() as observer:
         for n in range(torch._dynamo.config.recompile_limit + 2):
             step(torch.ones(2), n)
     (reason,) = observer.fallbacks
-    assert (
-        "recompile_limit" in reason
-        and "(8): failed guard: n == 7, at test_measure_counters.py:" in reason
-    ), reason
+    assert "recompile_limit" in reason
+    assert "(8): failed guard: n == 7, at test_measure_counters.py:" in reason
     assert observer.degraded_reason(counters.read(), CPU) == reason
 
 
-def test_cold_or_warm_by_what_the_cache_says():
-    for graphs, hits, misses, state in (
-        (0, 0, 0, None),
-        (1, 0, 0, "cold"),
-        (1, 3, 0, "warm"),
-        (1, 0, 2, "cold"),
-        (1, 1, 1, "cold"),
-    ):
-        assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state
+@pytest.mark.parametrize(
+    ("graphs", "hits", "misses", "state"),
+    [(0, 0, 0, None), (1, 0, 0, "cold"), (1, 3, 0, "warm"), (1, 0, 2, "cold"), (1, 1, 1, "cold")],
+)
+def test_cold_or_warm_by_what_the_cache_says(graphs, hits, misses, state):
+    assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state
 
 
 def graph(captured, parts=0, refused=(), devices=("cuda",)):
@@ -204,8 +206,8 @@ def test_what_was_left_out(graphs, reason):
     assert observer.degraded_reason(COMPILED, CUDA) == reason
     assert bool(observer.parts) == any("cuda" in each.device_types for each in graphs)
     observer.cudagraph_skips = ["so it logged"]
-    said = f"{reason}: so it logged" if reason and not observer.part_reasons else reason
-    assert observer.degraded_reason(COMPILED, CUDA) == said
+    logged = f"{reason}: so it logged" if reason and not observer.part_reasons else reason
+    assert observer.degraded_reason(COMPILED, CUDA) == logged
 
 
 def test_inductor_is_watched_only_meanwhile(monkeypatch):

@@ -54,77 +54,53 @@ def reading(work_ms=0.05, waited_ms=0.0):
     return Reading(work_ms, waited_ms)
 
 
-class TestOnGpu:
-    """The fixed work on the calling thread tells, compared with this machine's quietest moments."""
-
-    @pytest.mark.parametrize(
-        ("before_ms", "after_ms", "counts"),
-        [
-            (0.05, 0.05, True),
-            (0.05, 0.0549, True),
-            (0.05, 0.0551, False),
-            (0.0551, 0.05, False),
-            (0.2, 0.2, False),
-        ],
-    )
-    def test_a_batch_counts_if_the_work_before_and_after_it_is_undisturbed(
-        self, make, before_ms, after_ms, counts
-    ):
-        watch = make()
-        with watch.watching():
-            assert watch.is_undisturbed(reading(before_ms), reading(after_ms), 1.0) is counts
-
-    def test_earlier_trials_tell_if_all_of_this_one_is_slow(self, make):
-        watch = make(quiet_ms=0.03)
-        with watch.watching():
-            assert not watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
-
-    def test_a_trial_that_is_faster_than_earlier_ones_tells_itself(self, make):
-        watch = make(quiet_ms=9.0)
-        with watch.watching():
-            assert watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
-            assert not watch.is_undisturbed(reading(8.0), reading(8.0), 1.0)
-
-    def test_the_limit_falls_once_the_host_shows_that_it_was_slow_at_first(self, make):
-        watch = make()
-        with watch.watching():
-            watch.speed = lambda: 0.03
-            assert watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
-            for _ in range(2 * host.EVERY):
-                watch.read()
-            assert not watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
-
-    def test_what_earlier_trials_on_the_cpu_found_does_not_matter(self, make):
-        watch = make(usual_high_ms=9.0)
-        with watch.watching():
-            assert not watch.is_undisturbed(reading(0.2), reading(0.2), 1.0)
+ON_CPU = {"all_threads": True}
+#: On a GPU the fixed work on the calling thread tells, compared with this machine's quietest
+#: moments. On the CPU the kernel tells how long threads waited; the work only tells if it is slower
+#: than ever before. By name: options of the watch, the ms of the work before and after a batch, and
+#: whether the batch counts.
+BATCHES = {
+    "as quiet as before": ({}, 0.05, 0.05, True),
+    "within the tolerance": ({}, 0.05, 0.0549, True),
+    "slow afterwards": ({}, 0.05, 0.0551, False),
+    "slow before": ({}, 0.0551, 0.05, False),
+    "slow": ({}, 0.2, 0.2, False),
+    "all of this trial is slow": ({"quiet_ms": 0.03}, 0.05, 0.05, False),
+    "faster than earlier trials": ({"quiet_ms": 9.0}, 0.05, 0.05, True),
+    "slow, although faster than earlier trials": ({"quiet_ms": 9.0}, 8.0, 8.0, False),
+    "the CPU's slower moments do not matter": ({"usual_high_ms": 9.0}, 0.2, 0.2, False),
+    "CPU: nothing is known of the machine": (ON_CPU, 0.05, 0.05, True),
+    "CPU: slow, and nothing is known": (ON_CPU, 9.0, 9.0, True),
+    "CPU: as in usual trials": (ON_CPU | {"usual_high_ms": 0.07}, 0.0769, 0.05, True),
+    "CPU: as in usual trials, afterwards": (ON_CPU | {"usual_high_ms": 0.07}, 0.05, 0.0769, True),
+    "CPU: slow before": (ON_CPU | {"usual_high_ms": 0.07}, 0.0771, 0.05, False),
+    "CPU: slow afterwards": (ON_CPU | {"usual_high_ms": 0.07}, 0.05, 0.0771, False),
+    "CPU: a GPU's quietest moments do not matter": (
+        ON_CPU | {"usual_high_ms": 0.07, "quiet_ms": 0.01},
+        0.05,
+        0.05,
+        True,
+    ),
+}
 
 
-class TestOnCpu:
-    """The kernel tells how long threads waited; the work only tells if it is slower than ever
-    before."""
+@pytest.mark.parametrize(
+    ("options", "before_ms", "after_ms", "counts"), BATCHES.values(), ids=BATCHES
+)
+def test_which_batches_count(make, options, before_ms, after_ms, counts):
+    watch = make(**options)
+    with watch.watching():
+        assert watch.is_undisturbed(reading(before_ms), reading(after_ms), 1.0) is counts
 
-    @pytest.mark.parametrize("work_ms", [0.05, 0.2, 9.0])
-    def test_the_work_does_not_matter_as_long_as_nothing_is_known_of_the_machine(
-        self, make, work_ms
-    ):
-        watch = make(all_threads=True)
-        with watch.watching():
-            assert watch.is_undisturbed(reading(work_ms), reading(work_ms), 1.0)
 
-    @pytest.mark.parametrize(("work_ms", "counts"), [(0.05, True), (0.0769, True), (0.0771, False)])
-    def test_the_work_may_take_as_long_as_in_the_slower_moments_of_usual_trials(
-        self, make, work_ms, counts
-    ):
-        watch = make(all_threads=True, usual_high_ms=0.07)
-        with watch.watching():
-            assert watch.is_undisturbed(reading(work_ms), reading(0.05), 1.0) is counts
-            assert watch.is_undisturbed(reading(0.05), reading(work_ms), 1.0) is counts
-
-    def test_the_quietest_moments_of_trials_on_a_gpu_do_not_matter(self, make):
-        watch = make(quiet_ms=0.01, all_threads=True, usual_high_ms=0.07)
-        with watch.watching():
-            assert watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
+def test_the_limit_falls_once_the_host_shows_that_it_was_slow_at_first(make):
+    watch = make()
+    with watch.watching():
+        watch.speed = lambda: 0.03
+        assert watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
+        for _ in range(2 * host.EVERY):
+            watch.read()
+        assert not watch.is_undisturbed(reading(0.05), reading(0.05), 1.0)
 
 
 @pytest.mark.parametrize(("all_threads", "part"), [(False, 0.02), (True, 0.05)], ids=["GPU", "CPU"])
@@ -155,22 +131,36 @@ def test_the_threads_of_the_step_are_watched(make, all_threads):
 SLOW = reading(9.0)
 
 
+def quiet_for(seconds):
+    return reading(), reading(), seconds
+
+
+def slow_for(seconds):
+    return SLOW, SLOW, seconds
+
+
 class TestFigures:
     """What a watch tells of a trial."""
 
-    def test_the_disturbed_fraction_is_that_of_the_measured_time(self, make):
-        watch = make()
-        assert watch.disturbed_fraction is None
-        with watch.watching():
-            watch.is_undisturbed(reading(), reading(), 3.0)
-            watch.is_undisturbed(SLOW, SLOW, 1.0)
-        assert watch.disturbed_fraction == 0.25
+    @pytest.fixture
+    def watched(self, make):
+        """Makes a watch that has seen these batches."""
 
-    def test_the_reason_names_the_disturbed_fraction(self, make):
-        watch = make()
-        with watch.watching():
-            watch.is_undisturbed(reading(), reading(), 1.0)
-            watch.is_undisturbed(SLOW, SLOW, 4.0)
+        def see(*batches, **options):
+            watch = make(**options)
+            with watch.watching():
+                for before, after, seconds in batches:
+                    watch.is_undisturbed(before, after, seconds)
+            return watch
+
+        return see
+
+    def test_the_disturbed_fraction_is_that_of_the_measured_time(self, watched):
+        assert watched().disturbed_fraction is None
+        assert watched(quiet_for(3.0), slow_for(1.0)).disturbed_fraction == 0.25
+
+    def test_the_reason_names_the_disturbed_fraction(self, watched):
+        watch = watched(quiet_for(1.0), slow_for(4.0))
         assert watch.reason() == "host busy for 80 % of the timing"
 
     def test_the_quietest_moments_are_a_low_quantile_of_all_readings(self, make):
@@ -179,46 +169,35 @@ class TestFigures:
         assert watch.low_ms == pytest.approx(0.2)
 
     def test_the_slower_moments_are_a_high_quantile_of_readings_after_batches_without_waiting(
-        self, make
+        self, watched
     ):
-        watch = make(all_threads=True)
-        assert watch.high_ms is None
-        with watch.watching():
-            for number in range(1, 12):
-                watch.is_undisturbed(reading(), reading(0.1 * number), 1.0)
-            watch.is_undisturbed(reading(), reading(9.0, waited_ms=900.0), 1.0)
-        assert watch.high_ms == pytest.approx(1.0)
+        batches = [(reading(), reading(0.1 * number), 1.0) for number in range(1, 12)]
+        waiting = reading(), reading(9.0, waited_ms=900.0), 1.0
+        assert watched(all_threads=True).high_ms is None
+        assert watched(*batches, waiting, all_threads=True).high_ms == pytest.approx(1.0)
 
-    def test_the_slowdown_compares_disturbed_batches_with_the_quietest_moments(self, make):
-        watch = make()
-        with watch.watching():
-            for work_ms in (0.1, 0.125, 0.3):
-                watch.is_undisturbed(reading(work_ms), reading(), 1.0)
-        assert watch.slowdown == pytest.approx(2.5)
-
-    def test_the_quietest_moments_of_earlier_trials_count_for_the_slowdown(self, make):
-        watch = make(quiet_ms=0.025)
-        with watch.watching():
-            watch.is_undisturbed(reading(0.1), reading(0.1), 1.0)
-        assert watch.slowdown == pytest.approx(4.0)
-
-    def test_a_host_that_was_never_disturbed_has_no_slowdown(self, make):
-        watch = make()
-        with watch.watching():
-            watch.is_undisturbed(reading(), reading(), 1.0)
-        assert watch.slowdown == 1.0
-
-    def test_waiting_threads_do_not_make_the_host_faster(self, make):
-        watch = make()
-        with watch.watching():
-            watch.is_undisturbed(reading(0.01), reading(0.01, waited_ms=900.0), 1.0)
-        assert watch.slowdown == 1.0
-
-    def test_the_work_of_one_thread_tells_no_slowdown_of_several(self, make):
-        watch = make(all_threads=True)
-        with watch.watching():
-            watch.is_undisturbed(reading(0.5), reading(0.5, waited_ms=900.0), 1.0)
-        assert watch.slowdown == 1.0
+    @pytest.mark.parametrize(
+        ("options", "works_ms", "waited_ms", "slowdown"),
+        [
+            ({}, (0.1, 0.125, 0.3), 0.0, 2.5),
+            ({"quiet_ms": 0.025}, (0.1,), 0.0, 4.0),
+            ({}, (0.05,), 0.0, 1.0),
+            ({}, (0.01,), 900.0, 1.0),
+            (ON_CPU, (0.5,), 900.0, 1.0),
+        ],
+        ids=[
+            "disturbed batches and the quietest moments",
+            "those of earlier trials",
+            "never disturbed",
+            "waiting threads do not make the host faster",
+            "the work of one thread tells nothing of several",
+        ],
+    )
+    def test_the_slowdown(self, watched, options, works_ms, waited_ms, slowdown):
+        batches = [
+            (reading(work_ms), reading(min(work_ms, 0.1), waited_ms), 1.0) for work_ms in works_ms
+        ]
+        assert watched(*batches, **options).slowdown == pytest.approx(slowdown)
 
 
 class TestCalming:
@@ -307,12 +286,12 @@ class TestTiming:
         watch.speed = lambda: 0.05 * factor()
         step = clock.taking(lambda *args, **kwargs: 0.0002 * factor())
         with watch.watching():
-            found = Timer(
+            result = Timer(
                 step, INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
             ).latency(4.0)
-        assert {round(value, 3) for value in found.samples_ms} == {0.2}
-        assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
-        assert len(found.enqueue_ms) == len(found.samples_ms)
+        assert {round(value, 3) for value in result.samples_ms} == {0.2}
+        assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
+        assert len(result.enqueue_ms) == len(result.samples_ms)
         assert 0.3 < watch.disturbed_fraction < 0.8
 
     def test_latency_on_the_cpu_is_of_moments_without_waiting(self, monkeypatch, make):
@@ -330,10 +309,10 @@ class TestTiming:
             timer = Timer(
                 clock.taking(seconds), INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
             )
-            found = timer.latency(4.0)
-        assert {round(value, 3) for value in found.samples_ms} == {0.2}
-        assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
-        assert not found.figure(30, True, watch.slowdown).is_marked
+            result = timer.latency(4.0)
+        assert {round(value, 3) for value in result.samples_ms} == {0.2}
+        assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
+        assert not result.figure(30, True, watch.slowdown).is_marked
 
     @pytest.mark.parametrize("patience", [1.0, 1.5, 3.0])
     def test_a_trial_without_an_undisturbed_moment_ends_when_its_patience_does(
@@ -342,11 +321,11 @@ class TestTiming:
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(patience=patience), host=watch).latency(2.0)
+            result = Timer(step, INPUTS, CPU, rules(patience=patience), host=watch).latency(2.0)
         assert clock.now == pytest.approx(patience * 2.0, rel=0.05)
-        assert found.samples_ms == []
-        assert found.disturbed_ms == pytest.approx([1.0] * len(found.disturbed_ms))
-        assert found.figure(30, True, watch.slowdown).is_marked
+        assert result.samples_ms == []
+        assert result.disturbed_ms == pytest.approx([1.0] * len(result.disturbed_ms))
+        assert result.figure(30, True, watch.slowdown).is_marked
 
     def test_patience_is_not_used_up_once_enough_is_known(self, monkeypatch, make):
         clock, watch = TurnedClock(monkeypatch), make()
@@ -359,9 +338,9 @@ class TestTiming:
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(discards=False), host=watch).latency(2.0)
+            result = Timer(step, INPUTS, CPU, rules(discards=False), host=watch).latency(2.0)
         assert clock.now == pytest.approx(0.5, rel=0.1), "the median is known"
-        assert (found.samples_ms, len(found.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
+        assert (result.samples_ms, len(result.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
 
     def test_there_is_a_sample_however_short_the_budget_is(self, monkeypatch, make):
         clock, watch = TurnedClock(monkeypatch), make()
@@ -373,8 +352,8 @@ class TestTiming:
         watch.speed = work
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(), host=watch).latency(0.001)
-        assert found.all_samples().samples_ms == [pytest.approx(1.0)]
+            result = Timer(step, INPUTS, CPU, rules(), host=watch).latency(0.001)
+        assert result.all_samples().samples_ms == [pytest.approx(1.0)]
 
 
 def spin(stop):

@@ -78,8 +78,8 @@ def clock(monkeypatch):
     return made
 
 
-def ratio_of(found):
-    return found.figure(RULES).median.value
+def ratio_of(taken):
+    return taken.figure(RULES).median.value
 
 
 def test_a_host_with_two_speeds_hardly_changes_the_ratio(clock):
@@ -93,17 +93,17 @@ def test_a_host_with_two_speeds_hardly_changes_the_ratio(clock):
     eager, mode = (
         MadeUpSide(clock, name, ms, speed) for name, ms in (("eager", 3.0), ("mode", 2.0))
     )
-    found = take_pairs(eager, mode, replace(RULES, target_interval=NEVER), 2.0, None)
-    assert ratio_of(found) == pytest.approx(1.5, rel=0.01)
-    assert statistics.stdev(pair.own_ms for pair in found.undisturbed) > 0.4
+    taken = take_pairs(eager, mode, replace(RULES, target_interval=NEVER), 2.0, None)
+    assert ratio_of(taken) == pytest.approx(1.5, rel=0.01)
+    assert statistics.stdev(pair.own_ms for pair in taken.undisturbed) > 0.4
 
 
 def test_drift_favours_neither_side(clock):
     sides = [
         MadeUpSide(clock, name, 1.0, lambda seconds: 1 + seconds) for name in ("eager", "mode")
     ]
-    found = take_pairs(*sides, replace(RULES, target_interval=NEVER), 1.0, None)
-    ratios = [pair.ratio for pair in found.undisturbed]
+    taken = take_pairs(*sides, replace(RULES, target_interval=NEVER), 1.0, None)
+    ratios = [pair.ratio for pair in taken.undisturbed]
     assert statistics.fmean(ratios) == pytest.approx(1.0, abs=2e-4)
     assert max(ratios) > 1.001 > 0.999 > min(ratios)
 
@@ -141,8 +141,8 @@ def test_pairs_end_once_the_ratio_is_known_or_the_budget_is_spent(
     sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
     if target == NEVER:
         sides[1].speed = lambda seconds: drawn.uniform(0.99, 1.01)
-    found = take_pairs(*sides, replace(RULES, target_interval=target), budget_s, None)
-    assert len(found.undisturbed) == pytest.approx(expected, abs=1 if expected < 10 else 2)
+    taken = take_pairs(*sides, replace(RULES, target_interval=target), budget_s, None)
+    assert len(taken.undisturbed) == pytest.approx(expected, abs=1 if expected < 10 else 2)
 
 
 def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(clock):
@@ -154,10 +154,10 @@ def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(
     eager = MadeUpSide(clock, "eager", 4.1, lambda seconds: 1.2 if is_disturbed(seconds) else 1.0)
     graph = MadeUpSide(clock, "graph", 1.0)
     host = MadeUpHost(clock, is_disturbed)
-    found = take_pairs(eager, graph, replace(RULES, target_interval=NEVER), 3.0, host)
-    figure = found.figure(RULES)
+    taken = take_pairs(eager, graph, replace(RULES, target_interval=NEVER), 3.0, host)
+    figure = taken.figure(RULES)
     assert (figure.median.value, figure.is_marked) == (pytest.approx(4.1), False)
-    assert statistics.median(found.disturbed_ratios) == pytest.approx(4.92)
+    assert statistics.median(taken.disturbed_ratios) == pytest.approx(4.92)
 
 
 def test_too_few_undisturbed_pairs_mark_the_figure(clock):
@@ -200,9 +200,9 @@ def test_waiting_of_another_process_disturbs_a_pair(clock):
             return after.waited_ms - before.waited_ms < 1.0
 
     host = Watching(clock, None)
-    here, there = MadeUpSide(clock, "here", 1.0), Remote(clock, "there", 1.0)
-    alone = take_pairs(here, MadeUpSide(clock, "here, too", 1.0), RULES, 0.1, host)
-    together = take_pairs(here, there, RULES, 0.1, host)
+    local, remote = MadeUpSide(clock, "here", 1.0), Remote(clock, "there", 1.0)
+    alone = take_pairs(local, MadeUpSide(clock, "here, too", 1.0), RULES, 0.1, host)
+    together = take_pairs(local, remote, RULES, 0.1, host)
     assert alone.undisturbed
     assert not alone.disturbed
     assert together.disturbed
@@ -210,8 +210,8 @@ def test_waiting_of_another_process_disturbs_a_pair(clock):
 
 
 def test_raw_times_keep_their_order():
-    found = Pairs([Pair(1.0, 2.0), Pair(3.0, 4.0)], [Pair(5.0, 6.0)])
-    assert found.samples("pair") == {
+    taken = Pairs([Pair(1.0, 2.0), Pair(3.0, 4.0)], [Pair(5.0, 6.0)])
+    assert taken.samples("pair") == {
         "pair_baseline_ms": [1.0, 3.0],
         "pair_own_ms": [2.0, 4.0],
         "pair_baseline_disturbed_ms": [5.0],
@@ -232,18 +232,13 @@ def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_m
     assert next(made) == warm + calls
 
 
-def test_a_disturbed_host_gets_more_time(clock):
+@pytest.mark.parametrize(("disturbed_from", "seconds"), [(9.0, 0.5), (0.1, 1.5), (0.4, 0.5)])
+def test_a_disturbed_host_gets_more_time(clock, disturbed_from, seconds):
     """As long as too few pairs are undisturbed."""
     patient = replace(RULES, patience=3.0, target_interval=NEVER)
-    for is_disturbed, seconds in (
-        (lambda now: False, 0.5),
-        (lambda now: now > 0.1, 1.5),
-        (lambda now: now > 0.4, 0.5),
-    ):
-        clock.seconds = 0.0
-        sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
-        take_pairs(*sides, patient, 0.5, MadeUpHost(clock, is_disturbed))
-        assert clock.seconds == pytest.approx(seconds, abs=0.02)
+    sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
+    take_pairs(*sides, patient, 0.5, MadeUpHost(clock, lambda now: now > disturbed_from))
+    assert clock.seconds == pytest.approx(seconds, abs=0.02)
 
 
 def test_inputs_that_a_step_writes_to_are_restored_before_each_call():

@@ -12,7 +12,7 @@ from turned_clock import TurnedClock
 
 from effbench.measure import timing
 from effbench.measure.timing import Timer
-from effbench.worker.workload import latency_facts
+from effbench.workloads.stream import latency_by_size
 
 CPU = torch.device("cpu")
 RULES = timing.Rules(
@@ -73,8 +73,9 @@ def test_warm_up_ends(monkeypatch, durations, changed, calls, steady):
     assert calls <= len(done.samples_ms) <= 1.1 * calls if calls else len(done.samples_ms) > 100
 
 
-def test_is_steady():
-    for samples, steady in (
+@pytest.mark.parametrize(
+    ("samples", "steady"),
+    [
         ([1.0] * 10, True),
         ([1.0] * 5 + [2.0] * 5, False),
         ([9.0] * 40 + [1.0] * 40, True),
@@ -82,8 +83,10 @@ def test_is_steady():
         ([], False),
         ([1.0] * 5 + [0.5] * 5, False),
         ([1.0] * 5 + [1.04] * 5, True),
-    ):
-        assert timing.is_steady(samples) is steady
+    ],
+)
+def test_is_steady(samples, steady):
+    assert timing.is_steady(samples) is steady
 
 
 @pytest.mark.parametrize(
@@ -117,8 +120,8 @@ SETTINGS = {
 def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(
     protocol, patience, discards
 ):
-    found = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
-    assert (found.patience, found.discards) == (patience, discards)
+    result = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
+    assert (result.patience, result.discards) == (patience, discards)
 
 
 def timing_of(kept, lost, **values):
@@ -150,64 +153,58 @@ def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_ma
     assert timing_of(kept, lost).figure(30, discards=True, slowdown=1.0).is_marked is is_marked
 
 
-class TestFigure:
-    """The median of a timer's samples, with bounds that say how far to trust it."""
+#: By name: samples that count, those that do not, the slowdown of the host, and the median of the
+#: figure with its bounds.
+FIGURES = {
+    "unmarked: of the undisturbed samples alone": ([1.0] * 40, [3.0] * 100, 3.0, (1.0, 1.0, 1.0)),
+    "marked: of all samples, with both medians": ([1.0] * 20, [3.0] * 100, 3.0, (3.0, 1.0, 3.0)),
+    "the intervals of both medians": (
+        [0.9] * 10 + [1.1] * 10,
+        [2.5] * 50 + [3.5] * 50,
+        1.0,
+        (2.5, 0.9, 3.5),
+    ),
+    "no undisturbed sample: the median of a quick host": (
+        [],
+        [3.0] * 100,
+        3.0,
+        (3.0, 1.0, 3.0),
+    ),
+    "hardly any": ([2.9] * 9, [3.0] * 100, 3.0, (3.0, 1.0, 3.0)),
+    "some": ([2.9] * 10, [3.0] * 100, 3.0, (3.0, 2.9, 3.0)),
+    "the fastest sample": ([], [3.0] * 99 + [0.5], 2.0, (3.0, 0.5, 3.0)),
+    "a single sample": ([], [2.0], 1.0, (2.0, 2.0, 2.0)),
+    "too few samples for an interval": ([], [2.0, 4.0, 3.0], 1.0, (3.0, 2.0, 4.0)),
+}
 
-    def bounds(self, figure):
-        return figure.median.value, figure.median.low, figure.median.high
 
-    def test_an_unmarked_figure_is_that_of_the_undisturbed_samples_alone(self):
-        found = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert self.bounds(found) == (1.0, 1.0, 1.0)
-        assert found.timing.samples_ms == [1.0] * 40
+@pytest.mark.parametrize(("kept", "lost", "slowdown", "expected"), FIGURES.values(), ids=FIGURES)
+def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
+    median = timing_of(kept, lost).figure(30, discards=True, slowdown=slowdown).median
+    assert (median.value, median.low, median.high) == pytest.approx(expected)
 
-    def test_a_marked_figure_is_that_of_all_samples_and_its_bounds_hold_both_medians(self):
-        found = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert self.bounds(found) == (3.0, 1.0, 3.0)
-        assert found.timing.samples_ms == [1.0] * 20 + [3.0] * 100
 
-    def test_the_bounds_hold_the_intervals_of_both_medians(self):
-        quiet, busy = [0.9] * 10 + [1.1] * 10, [2.5] * 50 + [3.5] * 50
-        found = timing_of(quiet, busy).figure(30, discards=True, slowdown=1.0)
-        assert self.bounds(found)[1:] == (0.9, 3.5)
+def test_samples_of_a_figure():
+    kept, lost = [1.0] * 40, [3.0] * 100
+    measured = timing_of(kept, lost)
+    assert measured.figure(30, discards=True, slowdown=3.0).timing.samples_ms == kept
+    figure = measured.figure(30, discards=False, slowdown=3.0)
+    assert (figure.median.value, figure.is_marked) == (3.0, False)
+    assert figure.timing.samples_ms == kept + lost
 
-    def test_without_discarding_an_unmarked_figure_is_that_of_all_samples(self):
-        found = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=False, slowdown=3.0)
-        assert (found.median.value, found.is_marked) == (3.0, False)
-        assert found.timing.samples_ms == [1.0] * 40 + [3.0] * 100
 
-    @pytest.mark.parametrize("discards", [True, False])
-    def test_whether_samples_are_discarded_does_not_change_a_marked_figure(self, discards):
-        found = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards, slowdown=3.0)
-        assert (self.bounds(found), found.is_marked) == ((3.0, 1.0, 3.0), True)
+def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
+    measured = timing_of([1.0] * 20, [3.0] * 100)
+    figure = measured.figure(30, discards=True, slowdown=3.0)
+    assert figure.is_marked
+    assert figure.timing.samples_ms == [1.0] * 20 + [3.0] * 100
+    assert measured.figure(30, discards=False, slowdown=3.0) == figure
 
-    @pytest.mark.parametrize(
-        ("kept", "low"),
-        [([], 1.0), ([2.9] * 9, 1.0), ([2.9] * 10, 2.9)],
-        ids=["no undisturbed sample", "hardly any", "some"],
-    )
-    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_median_without_the_slowdown(
-        self, kept, low
-    ):
-        found = timing_of(kept, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert found.median.low == pytest.approx(low)
-        assert found.median.high == 3.0
 
-    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_fastest_one(self):
-        found = timing_of([], [3.0] * 99 + [0.5]).figure(30, discards=True, slowdown=2.0)
-        assert self.bounds(found) == (3.0, 0.5, 3.0)
-
-    @pytest.mark.parametrize(
-        ("samples", "low", "high"), [([2.0], 2.0, 2.0), ([2.0, 4.0, 3.0], 2.0, 4.0)]
-    )
-    def test_too_few_samples_for_an_interval_are_bounds_themselves(self, samples, low, high):
-        found = timing_of([], samples).figure(30, discards=True, slowdown=1.0)
-        assert self.bounds(found)[1:] == (low, high)
-
-    def test_the_timing_of_a_figure_keeps_all_else(self):
-        measured = timing_of([], [3.0], disturbed_enqueue_ms=[0.25], calls_per_block=7, steady=True)
-        kept = measured.figure(30, discards=True, slowdown=1.0).timing
-        assert (kept.enqueue_ms, kept.calls_per_block, kept.steady) == ([0.25], 7, True)
+def test_the_timing_of_a_figure_keeps_all_else():
+    measured = timing_of([], [3.0], disturbed_enqueue_ms=[0.25], calls_per_block=7, steady=True)
+    kept = measured.figure(30, discards=True, slowdown=1.0).timing
+    assert (kept.enqueue_ms, kept.calls_per_block, kept.steady) == ([0.25], 7, True)
 
 
 class TestStream:
@@ -226,26 +223,26 @@ class TestStream:
         )
 
     def test_warm_up_is_whole_passes(self, clock):
-        found = self.timer(clock.step).warm_up()
-        assert found.steady
-        assert found.samples_ms == pytest.approx([0.6, 0.2, 0.6, 0.4] * 2)
+        result = self.timer(clock.step).warm_up()
+        assert result.steady
+        assert result.samples_ms == pytest.approx([0.6, 0.2, 0.6, 0.4] * 2)
         assert [args[0] for args, _ in clock.calls] == SIZES * 2
 
     def test_warm_up_until_passes_are_steady(self, clock):
         falling = clock.taking(lambda size: size * 2e-4 * (4 if len(clock.calls) <= 4 else 1))
-        found = self.timer(falling).warm_up()
-        assert found.steady and 8 < len(found.samples_ms) < 40
+        result = self.timer(falling).warm_up()
+        assert result.steady and 8 < len(result.samples_ms) < 40
         clock.calls.clear()
         growing = clock.taking(lambda size: size * 2e-4 * 1.2 ** len(clock.calls))
-        found = self.timer(growing, budget_s=0.025).warm_up()
-        assert (len(found.samples_ms), found.steady) == (16, False)
+        result = self.timer(growing, budget_s=0.025).warm_up()
+        assert (len(result.samples_ms), result.steady) == (16, False)
 
     def test_latency_is_whole_passes_in_order(self, clock):
-        found = self.timer(clock.step).latency(1.0)
-        assert len(found.samples_ms) == len(found.enqueue_ms) == len(clock.calls)
+        result = self.timer(clock.step).latency(1.0)
+        assert len(result.samples_ms) == len(result.enqueue_ms) == len(clock.calls)
         assert len(clock.calls) >= 4 * timing.FEWEST_PASSES
         assert [args[0] for args, _ in clock.calls] == SIZES * (len(clock.calls) // 4)
-        facts = latency_facts(found.samples_ms, SIZES)["by_size"]
+        facts = latency_by_size(result.samples_ms, SIZES)["by_size"]
         assert {size: entry["calls"] for size, entry in facts.items()} == {"1": 1, "2": 1, "3": 2}
         assert [facts[size]["latency_ms"] for size in "123"] == pytest.approx([0.2, 0.4, 0.6])
         assert len(self.timer(clock.step).latency(0.0).samples_ms) == 4, "at least a pass"
@@ -253,9 +250,9 @@ class TestStream:
     def test_disturbed_passes_are_thrown_away_whole(self, clock):
         looks = iter([False, True, True])
         watch = SimpleNamespace(disturbed=lambda: next(looks, False))
-        found = self.timer(clock.step, watch).latency(1.0)
-        assert len(found.samples_ms) % 4 == 0
-        assert len(clock.calls) > len(found.samples_ms) == len(found.enqueue_ms)
+        result = self.timer(clock.step, watch).latency(1.0)
+        assert len(result.samples_ms) % 4 == 0
+        assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)
 
     @pytest.mark.parametrize("discards", [True, False])
     def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, discards):
@@ -263,9 +260,9 @@ class TestStream:
         watch = SimpleNamespace(disturbed=lambda: next(looks, False))
         timer = self.timer(clock.step, watch)
         timer.rules = dataclasses.replace(timer.rules, discards=discards)
-        found = timer.latency(1.0)
-        assert len(clock.calls) > len(found.samples_ms) >= timing.FEWEST_PASSES
-        assert bool(found.disturbed_ms) is discards, (
+        result = timer.latency(1.0)
+        assert len(clock.calls) > len(result.samples_ms) >= timing.FEWEST_PASSES
+        assert bool(result.disturbed_ms) is discards, (
             "without discarding for the host, they are not kept apart"
         )
 
@@ -277,18 +274,11 @@ class TestStream:
         timer.host = SimpleNamespace(
             read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None
         )
-        found = timer.latency(1.0)
-        assert (found.samples_ms, found.disturbed_ms) == ([], pytest.approx([5000.0]))
-        assert found.figure(30, discards=True, slowdown=1.0).is_marked
+        result = timer.latency(1.0)
+        assert (result.samples_ms, result.disturbed_ms) == ([], pytest.approx([5000.0]))
+        assert result.figure(30, discards=True, slowdown=1.0).is_marked
 
-    def test_facts_and_rules_count_passes(self):
-        facts = latency_facts([1.0, 10.0, 1.0, 10.0, 3.0, 20.0], [1, 8])
-        assert facts["passes"] == 3
-        assert facts["by_size"] == {
-            "1": {"calls": 1, "latency_ms": 1.0},
-            "8": {"calls": 1, "latency_ms": 10.0},
-        }
-        assert facts["latency_mean_ms"] == pytest.approx(7.5)
+    def test_rules_count_passes(self):
         found = dataclasses.replace(STREAM_RULES, max_samples=10).of_passes(4)
         assert (found.max_samples, found.min_samples) == (2, timing.FEWEST_PASSES)
 
@@ -341,10 +331,10 @@ def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_b
         read=lambda: 0.0, calm=lambda: series.append(1), is_undisturbed=lambda *_: len(series) == 3
     )
     step = clock.taking(lambda *args, **kwargs: 0.002)
-    found = Timer(step, INPUTS, CPU, rules(load_s=0.0), watch, host=host).period(0.3)
+    result = Timer(step, INPUTS, CPU, rules(load_s=0.0), watch, host=host).period(0.3)
     assert len(series) > 5 and len(asked) == 1
     blocks = 15  # a tenth of the budget
-    assert (len(found.samples_ms), len(found.disturbed_ms)) == (blocks, blocks * len(series))
+    assert (len(result.samples_ms), len(result.disturbed_ms)) == (blocks, blocks * len(series))
 
 
 def test_no_garbage_is_collected_while_timing():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from effbench.measure import watch
-from effbench.measure.telemetry import Gpu
+from effbench.measure.gpu import Gpu
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -20,7 +20,7 @@ class MadeUp(Gpu):
 
     def __init__(self, **answers):
         super().__init__()
-        given = {
+        answered = {
             "events": [()],
             "pids": [None],
             "used": [None],
@@ -29,8 +29,8 @@ class MadeUp(Gpu):
             **answers,
         }
         queries = {
-            name: itertools.chain(some[:-1], itertools.repeat(some[-1]))
-            for name, some in given.items()
+            name: itertools.chain(sequence[:-1], itertools.repeat(sequence[-1]))
+            for name, sequence in answered.items()
         }
         self.read = lambda: {"clocks_event_reasons": list(next(queries["events"]))}
         self.foreign_pids = lambda: next(queries["pids"])
@@ -122,16 +122,22 @@ def test_rest_after_timing(answers, rests, disturbance):
     assert made.disturbance is None if disturbance is None else disturbance in made.disturbance
 
 
-def test_working_pids_are_those_with_a_recent_kernel():
-    def sample(pid, util, at):
-        return SimpleNamespace(pid=pid, smUtil=util, timeStamp=int(at * 1e6))
+def sample(pid, util, at):
+    return SimpleNamespace(pid=pid, smUtil=util, timeStamp=int(at * 1e6))
 
-    mine = os.getpid()
-    samples = [sample(mine, 50, 20.0), sample(7, 30, 20.0), sample(8, 0, 20.0), sample(9, 30, 5.0)]
-    for answer, expected in ((samples, {mine, 7}), (samples[1:], None), (None, None)):
-        # None: NVML cannot tell, or it numbers processes otherwise than this one does
-        nvml = SimpleNamespace(ask=lambda function, handle, since, answer=answer: answer)
-        assert Gpu(nvml, object()).working_pids(10.0) == expected
+
+MINE = sample(os.getpid(), 50, 20.0)
+OTHERS = [sample(7, 30, 20.0), sample(8, 0, 20.0), sample(9, 30, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    # None: NVML cannot tell, or it numbers processes otherwise than this one does
+    [([MINE, *OTHERS], {MINE.pid, 7}), (OTHERS, None), (None, None)],
+)
+def test_working_pids_are_those_with_a_recent_kernel(answer, expected):
+    nvml = SimpleNamespace(ask=lambda function, handle, since: answer)
+    assert Gpu(nvml, object()).working_pids(10.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,12 +155,8 @@ def test_a_foreign_process_before_the_trial(answers, wait_s, slept, is_busy):
     made, naps = watch.GpuWatch(MadeUp(**answers), CPU), []
     made.wait_until_free(wait_s, naps.append)
     assert slept is None or len(naps) == slept
-    reason = (
-        "another process keeps this GPU busy (16384 MiB in use before the trial)"
-        if is_busy
-        else None
-    )
-    assert (made.before_timing, made.disturbance) == (reason, None)
+    busy = "another process keeps this GPU busy (16384 MiB in use before the trial)"
+    assert (made.before_timing, made.disturbance) == (busy if is_busy else None, None)
     assert made.shared == (answers.get("used") == [2**34])
 
 
@@ -168,7 +170,7 @@ def test_what_was_busy_before_the_trial_marks_each_timing():
 
 def test_timing_again_forgets_what_was_found_before():
     made = watching(events=[("hw_slowdown",)])
-    made.readings, made.marks = [{}], [(1, 2, 3.0)]
+    made.readings, made.marks = [{}], [watch.EnergyMark(1, 2, 3.0)]
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
     made.restart()
     assert (made.discarded, made.disturbance, made.readings, made.marks) == ([], None, [], [])
@@ -193,22 +195,22 @@ def test_without_nvml_nothing_is_known(uuid):
     assert set(made.facts().values()) == {None}
 
 
-def test_a_slow_driver_is_asked_less_often(monkeypatch):
-    now = [0.0]
+@pytest.mark.parametrize(
+    ("answer_s", "fewest", "most"), [(0.0001, 45, 51), (0.003, 14, 18), (0.02, 4, 6)]
+)
+def test_a_slow_driver_is_asked_less_often(monkeypatch, answer_s, fewest, most):
+    now, asked = [0.0], []
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
-    for answer_s, fewest, most in ((0.0001, 45, 51), (0.003, 14, 18), (0.02, 4, 6)):
-        asked = []
 
-        def ask(function, answer_s=answer_s, asked=asked):
-            asked.append(now[0])
-            now[0] += answer_s
+    def ask(function):
+        asked.append(function)
+        now[0] += answer_s
 
-        made = watch.GpuWatch(SimpleNamespace(handle=object(), ask=ask, read=Gpu().read), CPU)
-        until = now[0] + 1
-        while now[0] < until:
-            made.poll(1)
-            now[0] += 0.001
-        assert fewest <= len(asked) <= most, answer_s
+    made = watch.GpuWatch(SimpleNamespace(handle=object(), ask=ask, read=Gpu().read), CPU)
+    while now[0] < 1:
+        made.poll(1)
+        now[0] += 0.001
+    assert fewest <= len(asked) <= most
 
 
 def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_often(monkeypatch):
@@ -221,14 +223,15 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
     for calls in range(10):
         made.poll(calls)
         now[0] += 0.025
-    assert [mark[:2] for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
+    assert [(mark.energy_mj, mark.calls) for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
     assert (made.readings, made.events) == ([state] * 2, {"hw_slowdown"})
 
 
 def test_energy_and_readings_of_a_busy_gpu():
     made = watch.GpuWatch(Gpu(), CPU)
     # the first mark is where polling began: the counter had changed some time before
-    made.marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
+    marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
+    made.marks = [watch.EnergyMark(*mark) for mark in marks]
     assert made.energy_per_call_mj() == 2
     made.marks.pop()
     assert made.energy_per_call_mj() is None, "too short"

@@ -25,12 +25,12 @@ class Half(nn.Module):
 def test_linear_layers_and_weights_that_are_not_used():
     module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
     x = torch.randn(8, 64)
-    found = work.count(module, (x,), {})
-    assert found.flops == 2 * 8 * 64 * 128 + 2 * 8 * 128 * 32
-    assert found.min_bytes == size(*module.parameters(), x) + 8 * 32 * 4
+    counted = work.count(module, (x,), {})
+    assert counted.flops == 2 * 8 * 64 * 128 + 2 * 8 * 128 * 32
+    assert counted.min_bytes == size(*module.parameters(), x) + 8 * 32 * 4
     x, scale, module = torch.randn(2, 16), torch.randn(2, 1), Half()
-    found = work.count(module, (x,), {"scale": scale})
-    assert found.min_bytes == size(*module.used.parameters(), x, scale) + 2 * 16 * 4
+    counted = work.count(module, (x,), {"scale": scale})
+    assert counted.min_bytes == size(*module.used.parameters(), x, scale) + 2 * 16 * 4
 
 
 class Cache(nn.Module):
@@ -71,9 +71,9 @@ def test_what_is_read_and_written_counts_once():
     )
     # parts of a weight add up, and the same part counts once
     x, module = torch.randn(2, 16), Packed()
-    found = work.count(module, (x,), {})
-    assert found.min_bytes == size(module.weight, x) + 2 * 16 * 4
-    assert found.flops == 4 * 2 * 2 * 16 * 16
+    counted = work.count(module, (x,), {})
+    assert counted.min_bytes == size(module.weight, x) + 2 * 16 * 4
+    assert counted.flops == 4 * 2 * 2 * 16 * 16
 
 
 class Does(nn.Module):
@@ -111,18 +111,18 @@ def test_bytes_are_at_most_those_that_are_moved(forward, rows):
 
 def test_layers_of_torch_are_counted_without_their_fused_operators():
     layer, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.randn(2, 8, 16)
-    found = work.count(layer, (x,), {})
+    counted = work.count(layer, (x,), {})
     matrices = 3 * 16 * 16 + 16 * 16 + 2 * 16 * 32
-    assert found.flops >= 2 * 2 * 8 * matrices
+    assert counted.flops >= 2 * 2 * 8 * matrices
     assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_fewer_heads_of_keys_than_of_queries():
     query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
-    found, _ = work.observe(
+    counted, _ = work.observe(
         [query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key)
     )
-    assert found.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
+    assert counted.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
     shapes = ([2, 8, 10, 16], [2, 8, 10, 16], [2, 2, 12, 16], [2, 2, 12, 16])
     assert work.attention_backward_flops(*shapes) == 5 * (2 * 2 * 8 * 10 * 12 * 16)
 
@@ -131,8 +131,9 @@ def run(*spans, name="k", correlation=1):
     return [Activity(name, start, end - start, correlation) for start, end in spans]
 
 
-def test_time_in_which_anything_ran():
-    for spans, busy in (
+@pytest.mark.parametrize(
+    ("spans", "busy"),
+    [
         ([], 0),
         ([(0, 10)], 10),
         ([(0, 10), (20, 25)], 15),
@@ -140,8 +141,10 @@ def test_time_in_which_anything_ran():
         ([(0, 100), (10, 20), (30, 40)], 100),  # inside a longer one
         ([(20, 25), (0, 10), (9, 21)], 25),  # in any order
         ([(0, 10), (10, 20)], 20),
-    ):
-        assert union_ns(run(*spans)) == busy, spans
+    ],
+)
+def test_time_in_which_anything_ran(spans, busy):
+    assert union_ns(run(*spans)) == busy
 
 
 def test_figures_are_of_one_call():
@@ -149,11 +152,11 @@ def test_figures_are_of_one_call():
         *run((0, 3_000_000), (10_000_000, 13_000_000), name="gemm", correlation=1),
         *run((3_000_000, 4_000_000), (13_000_000, 14_000_000), name="add", correlation=2),
     ]
-    found = summarise(activities, {1}, calls=2)
-    assert (found.busy_ms, found.kernels) == (4.0, 2)
+    counted = summarise(activities, {1}, calls=2)
+    assert (counted.busy_ms, counted.kernels) == (4.0, 2)
     gemm = {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75}
     add = {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25}
-    assert found.facts == {"calls": 2, "kernels_in_graphs": 1, "top": [gemm, add]}
+    assert counted.facts == {"calls": 2, "kernels_in_graphs": 1, "top": [gemm, add]}
 
 
 def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():

@@ -61,7 +61,7 @@ def run(name, dtype=torch.float32, calls=1, **arguments):
     with torch.inference_mode():
         for _ in range(calls):
             output = module(*args)
-        return [one.clone() for one in output] if isinstance(output, list) else output.clone()
+        return [tensor.clone() for tensor in output] if isinstance(output, list) else output.clone()
 
 
 def test_shapes_and_dtypes():

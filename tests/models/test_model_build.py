@@ -186,26 +186,31 @@ def test_bad_target(here, target, words):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_missing_target():
-    for module in ({}, {"_target_": None}, {"_target_": "???"}):
-        with pytest.raises(
-            ConfigError, match=r"model\.module\._target_ is missing; give an import path"
-        ):
-            build_module(module, torch.float32, "cpu", 0)
+@pytest.mark.parametrize("module", [{}, {"_target_": None}, {"_target_": "???"}])
+def test_missing_target(module):
+    with pytest.raises(
+        ConfigError, match=r"model\.module\._target_ is missing; give an import path"
+    ):
+        build_module(module, torch.float32, "cpu", 0)
 
 
-def test_what_may_make_a_model(here):
-    for target in ("my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"):
-        assert callable(resolve_model(target))
+@pytest.mark.parametrize("name", ["Net", "make", "cached", "Factory.build"])
+def test_what_may_make_a_model(here, name):
+    assert callable(resolve_model(f"my_net.{name}"))
+
+
+def test_a_function_that_returns_no_module(here):
     with pytest.raises(ConfigError, match=r"my_net\.nothing returned the type int"):
         build("my_net.nothing")
 
 
-def test_what_is_refused_before_it_is_called(here):
-    for target in ("my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"):
-        assert callable(resolve_target(target)), "fine as an argument of a model"
-        with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
-            build(target)
+@pytest.mark.parametrize(
+    "target", ["my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"]
+)
+def test_what_is_refused_before_it_is_called(here, target):
+    assert callable(resolve_target(target)), "fine as an argument of a model"
+    with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
+        build(target)
 
 
 def test_arguments_of_a_model(here):
@@ -231,11 +236,11 @@ def test_arguments_of_a_model(here):
     ],
 )
 def test_missing_extra(monkeypatch, package, target):
-    own = target.rpartition(".")[0]  # another test may have imported it
+    module_name = target.rpartition(".")[0]  # another test may have imported it
     for name in list(sys.modules):
-        if name in (package, own) or name.startswith(f"{package}."):
+        if name in (package, module_name) or name.startswith(f"{package}."):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(own, raising=False)
+    monkeypatch.delattr(module_name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"

@@ -50,25 +50,37 @@ def first(output):
     return output[0] if isinstance(output, tuple) else output
 
 
-def test_every_yaml_is_complete_and_tested():
-    for path in CONF.glob("*.yaml"):
-        micro = "effbench.experiments." in path.read_text()  # test_micro.py
-        node = OmegaConf.load(path) if path.stem == "custom" else load(path.stem, BS)
-        if "library" in node["module"]:  # test_networks.py
-            assert node["name"] == node["arch"] == node["module"]["arch"] and node["inputs"] is None
-            continue
-        assert list(node) == KEYS
-        if path.stem == "custom":
-            assert OmegaConf.is_missing(node.module, "_target_")
-            assert (node.name, node.inputs) == (None, {})
-        else:
-            assert (
-                node["name"] == path.stem and node["description"] and parse_inputs(node["inputs"])
-            )
-            assert micro or path.stem in SMALL or path.stem == "resnet50", (
-                "which is resnet18 with more layers"
-            )
-            assert callable(resolve_target(node["module"]["_target_"]))
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+OF_LIBRARIES = ("timm", "torchvision", "transformers")  # test_networks.py
+OF_EXPERIMENTS = [
+    path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()
+]
+
+
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_the_yaml_of_a_library(name):
+    node = load(name, BS)
+    assert node["name"] == node["arch"] == node["module"]["arch"]
+    assert node["inputs"] is None
+
+
+def test_the_yaml_of_a_model_of_the_user():
+    node = OmegaConf.load(CONF / "custom.yaml")
+    assert list(node) == KEYS
+    assert OmegaConf.is_missing(node.module, "_target_")
+    assert (node.name, node.inputs) == (None, {})
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*OF_LIBRARIES, "custom"}))
+def test_a_yaml_is_complete_and_tested(name):
+    node = load(name, BS)
+    assert list(node) == KEYS
+    assert node["name"] == name
+    assert node["description"]
+    assert parse_inputs(node["inputs"])
+    # test_micro.py; resnet50 is resnet18 with more layers
+    assert name in {*SMALL, *OF_EXPERIMENTS, "resnet50"}
+    assert callable(resolve_target(node["module"]["_target_"]))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -93,8 +105,10 @@ def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
         # no signal dies on its way: each row of the batch has an output of its own, well apart;
         # averages over small images of noise are much alike, yet differ by far more than rounding
         # does
-        one, two = outputs[torch.float32]
-        assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
+        first_row, second_row = outputs[torch.float32]
+        assert float((first_row - second_row).norm() / first_row.norm()) > (
+            0.1 if name in VISION else 0.5
+        )
 
 
 def test_attention_is_not_lost_beside_the_residual():

@@ -4,7 +4,7 @@ import importlib.metadata
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from shipped import compiled_whole
 
 from effbench.cell import Cell, Status, Trial
@@ -14,7 +14,8 @@ from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager
-from effbench.worker.generation import Generation
+from effbench.workloads.base import InputSets
+from effbench.workloads.generation import Generation
 
 BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
@@ -108,8 +109,10 @@ def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, tas
 def close_in_bfloat16(module, output, tolerance=2e-2):
     half = run(module.bfloat16(), torch.bfloat16)[0].float()
     assert float((half - output).norm() / output.norm()) < tolerance
-    one, two = output
-    assert float((one - two).norm() / one.norm()) > 2e-2  # rows depend on their input
+    first_row, second_row = output
+    assert (
+        float((first_row - second_row).norm() / first_row.norm()) > 2e-2
+    )  # rows depend on their input
 
 
 def test_a_network_does_not_import_all_others(monkeypatch):
@@ -132,17 +135,17 @@ def test_images_keep_their_signal(name, arch):
     )
 
 
-def test_the_library_knows_the_size_of_images(monkeypatch):
-    monkeypatch.setattr("effbench.models.vision.IMAGES", 1)
-    for name, arch, kwargs, size in (
+@pytest.mark.parametrize(
+    ("library", "arch", "kwargs", "size"),
+    [
         ("torchvision", "inception_v3", {"init_weights": False}, 299),
         ("timm", "test_vit", {}, 160),
-    ):
-        assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [
-            3,
-            size,
-            size,
-        ]
+    ],
+)
+def test_the_library_knows_the_size_of_images(monkeypatch, library, arch, kwargs, size):
+    monkeypatch.setattr("effbench.models.weights.IMAGES", 1)
+    module = build({"library": library, "arch": arch, "kwargs": kwargs})
+    assert module.inputs["x"]["shape"] == [3, size, size]
 
 
 def test_a_decode_step_after_an_encoder_equals_the_whole_sequence():
@@ -181,10 +184,13 @@ def test_generated_tokens_are_those_of_transformers(arch):
         "cpu",
         generate=request,
     )
-    made = Generation(cell, Eager(), module, Trial(cell.key, 0, Status.OK), [*module.inputs])
+    trial = Trial(cell.key, 0, Status.OK)
+    made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
     ids = torch.randint(0, 97, (BS, prompt))
+    made.inputs = InputSets(timed=[], checked=[((ids,), {})])
     with made.context():
-        ((ours, _),) = made.reference([((ids,), {})])
+        made.take_reference()
+    ours = made.references[0].tokens
     options = {
         "do_sample": False,
         "cache_implementation": "static",
@@ -198,48 +204,74 @@ def test_generated_tokens_are_those_of_transformers(arch):
     assert len(set(ours.flatten().tolist())) > 4
 
 
-def test_weights_come_from_safetensors_alone(tmp_path):
-    model = of_transformers("qwen2-0.5b", "logits").model
-    model.save_pretrained(tmp_path)
-    loaded = of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path)).model
-    assert all(
-        torch.equal(ours, theirs)
-        for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True)
-    )
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with the weights of a network."""
+    of_transformers("qwen2-0.5b", "logits").model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def weights_in(file):
+    """The weights in memory of their own, since the file will change."""
+    return {name: tensor.clone() for name, tensor in load_file(file).items()}
+
+
+def load_saved(folder, arch="qwen2-0.5b"):
+    return of_transformers(arch, "logits", pretrained=str(folder))
+
+
+def test_weights_of_safetensors(saved):
+    ours, theirs = load_saved(saved).model, of_transformers("qwen2-0.5b", "logits").model
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, other)
     with pytest.raises(ConfigError, match="holds qwen2"):
-        of_transformers("gpt2", "logits", pretrained=str(tmp_path))
-    file, weights = tmp_path / "model.safetensors", model.state_dict()
-    for kept, text in (
-        (
-            {name: value for name, value in weights.items() if ".layers.1." not in name},
-            "it has no model.layers.1.",
-        ),
-        (
-            weights | {"model.norm.weight": torch.ones(3)},
-            "it has another shape of model.norm.weight",
-        ),
-    ):
-        save_file(
-            {name: kept[name] for name in kept.keys() - {"lm_head.weight"}}, file, {"format": "pt"}
-        )
-        with pytest.raises(ConfigError, match=text):
-            of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+        load_saved(saved, "gpt2")
+
+
+def lack_a_layer(weights):
+    return {name: value for name, value in weights.items() if ".layers.1." not in name}
+
+
+def have_another_shape(weights):
+    return weights | {"model.norm.weight": torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lack_a_layer, "it has no model.layers.1."),
+        (have_another_shape, "it has another shape of model.norm.weight"),
+    ],
+)
+def test_weights_that_do_not_fit(saved, change, words):
+    file = saved / "model.safetensors"
+    save_file(change(weights_in(file)), file, {"format": "pt"})
+    with pytest.raises(ConfigError, match=words):
+        load_saved(saved)
+
+
+def test_weights_come_from_safetensors_alone(saved):
+    file = saved / "model.safetensors"
+    weights = weights_in(file)
     file.write_bytes(file.read_bytes()[:99])
     with pytest.raises(ConfigError, match="cannot load the weights"):
-        of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+        load_saved(saved)
     file.unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    torch.save(weights, saved / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="cannot load the weights"):
-        of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+        load_saved(saved)
+
+
+def test_weights_of_an_image_network(tmp_path):
     settings = {"library": "torchvision", "arch": "resnet18", "image_size": 64}
     resnet = build(settings)
     save_file(resnet.state_dict(), tmp_path / "model.safetensors")
-    torch.testing.assert_close(
-        build({**settings, "pretrained": str(tmp_path)}).fc.weight, resnet.fc.weight
-    )
-    for wrong in ({"arch": "resnet34"}, {"pretrained": "weights.pth"}):
-        with pytest.raises(ConfigError, match=r"does not fit|expected a \.safetensors file"):
-            build({**settings, "pretrained": str(tmp_path), **wrong})
+    settings["pretrained"] = str(tmp_path)
+    torch.testing.assert_close(build(settings).fc.weight, resnet.fc.weight)
+    with pytest.raises(ConfigError, match="does not fit"):
+        build({**settings, "arch": "resnet34"})
+    with pytest.raises(ConfigError, match=r"expected a \.safetensors file"):
+        build({**settings, "pretrained": "weights.pth"})
 
 
 @pytest.mark.parametrize(
@@ -292,53 +324,68 @@ def test_errors_before_anything_is_built(settings, text):
         libraries.check(**settings)
 
 
-def test_tasks_and_lengths_that_do_not_suit():
-    for arch, task, text in (
+@pytest.mark.parametrize(
+    ("arch", "task", "words"),
+    [
         ("bert-base", "decode", "bert-base cannot generate tokens; it supports encode, logits"),
         ("t5-small", "prefill", "t5-small does not support model.task=prefill; it supports"),
-    ):
-        with pytest.raises(UnsupportedError, match=text):
-            of_transformers(arch, task)
-    with pytest.raises(
-        UnsupportedError, match="vit cannot generate tokens; it supports encode, logits"
-    ):
-        build({"library": "transformers", "arch": "vit", "task": "decode"})
-    config = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
-    with pytest.raises(UnsupportedError, match="mamba has no key-value cache"):
-        build({"library": "transformers", "arch": "mamba", "task": "decode", "config": config})
-    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with pytest.raises(
-        UnsupportedError, match="effbench cannot make the input input_ids of canine"
-    ):
-        build({"library": "transformers", "arch": "canine", "task": "encode", "config": config})
-    config = {
-        "hidden_size": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "attention_types": [[["global", "local"], 1]],
-    }
-    settings = {"library": "transformers", "arch": "gpt_neo", "task": "decode", "seq": 16}
-    build(settings | {"config": config | {"vocab_size": 32, "window_size": 16}})
-    with pytest.raises(
-        UnsupportedError, match="gpt_neo has other logits with a static key-value cache"
-    ):
-        build(settings | {"config": config | {"vocab_size": 32, "window_size": 4}})
-    config = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "src_vocab_size": 32,
-        "tgt_vocab_size": 32,
-    }
-    with pytest.raises(
-        UnsupportedError, match="fsmt has other logits with a static key-value cache"
-    ):
-        build(settings | {"arch": "fsmt", "config": config | HEADS})
-    # an encoder-decoder without a head
-    with pytest.raises(UnsupportedError, match="informer cannot generate tokens"):
-        build(settings | {"arch": "informer", "config": {}})
+    ],
+)
+def test_tasks_that_do_not_suit_a_preset(arch, task, words):
+    with pytest.raises(UnsupportedError, match=words):
+        of_transformers(arch, task)
+
+
+def test_more_tokens_than_positions():
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
+
+
+GPT_NEO = {
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "vocab_size": 32,
+}
+FSMT = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "src_vocab_size": 32}
+CANINE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("arch", "task", "config", "words"),
+    [
+        ("vit", "decode", {}, "vit cannot generate tokens; it supports encode, logits"),
+        # an encoder-decoder without a head
+        ("informer", "decode", {}, "informer cannot generate tokens"),
+        ("mamba", "decode", MAMBA, "mamba has no key-value cache"),
+        ("canine", "encode", CANINE, "effbench cannot make the input input_ids of canine"),
+        (
+            "gpt_neo",
+            "decode",
+            GPT_NEO | {"window_size": 4},
+            "gpt_neo has other logits with a static key-value cache",
+        ),
+        (
+            "fsmt",
+            "decode",
+            FSMT | HEADS | {"tgt_vocab_size": 32},
+            "fsmt has other logits with a static key-value cache",
+        ),
+    ],
+)
+def test_networks_that_do_not_suit_a_task(arch, task, config, words):
+    with pytest.raises(UnsupportedError, match=words):
+        build(named(arch, task, config))
+
+
+def test_a_window_that_holds_all_slots():
+    build(named("gpt_neo", "decode", GPT_NEO | {"window_size": 16}))
+
+
+def named(arch, task, config):
+    return {"library": "transformers", "arch": arch, "task": task, "seq": 16, "config": config}
 
 
 #: Preset -> parameters of the published network, without a head.
@@ -362,11 +409,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_size(name):
-    from effbench.models import transformers_networks
+    from effbench.models.libraries import transformers
 
-    config = transformers_networks.configured(presets.PRESETS[name], {}, None)
+    config = transformers.configure(presets.PRESETS[name], {}, None)
     with torch.device("meta"):
-        model = transformers_networks.auto.MODEL_MAPPING[type(config)]._from_config(config)
+        model = transformers.Architecture.of(config).base._from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
 
 

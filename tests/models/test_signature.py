@@ -65,7 +65,7 @@ def passed(text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "inputs", "said"),
+    ("kind", "inputs", "words"),
     [
         (Masked, "ids, scale", None),
         (Masked, "ids, scale, mask", None),
@@ -123,13 +123,13 @@ def passed(text):
         (nn.MultiheadAttention, "query", "forward requires key, value"),
     ],
 )
-def test_inputs_fit_or_are_refused_for_a_class_and_its_module(kind, inputs, said):
+def test_inputs_fit_or_are_refused_for_a_class_and_its_module(kind, inputs, words):
     arguments = {nn.Linear: (2, 2), nn.MultiheadAttention: (2, 1)}.get(kind, ())
     for reason in (
         class_mismatch(kind, passed(inputs)),
         module_mismatch(kind(*arguments), passed(inputs)),
     ):
-        assert reason == said or said in reason
+        assert reason == words or words in reason
 
 
 def test_what_only_an_instance_knows_is_not_refused():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from effbench.models.weights import wake
+from effbench.models.weights import settle_batch_norms, wake
 
 
 class Small(nn.Module):
@@ -29,20 +29,18 @@ class Small(nn.Module):
 
 def sizes(model):
     """Standard deviation of what each batch norm gives for random images of another seed."""
-    found = []
+    deviations = []
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.register_forward_hook(
-                lambda module, args, output: found.append(float(output.std()))
+                lambda module, args, output: deviations.append(float(output.std()))
             )
     with torch.inference_mode():
         model(torch.randn(8, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
-    return found
+    return deviations
 
 
 def test_settled_batch_norms_keep_the_signal_and_leave_no_other_trace():
-    from effbench.models.vision import settle_batch_norms  # imports torchvision
-
     plain, settled = Small(), Small()
     settle_batch_norms(settled)
     assert not any(module.training for module in settled.modules())

@@ -31,21 +31,18 @@ SHIPPED = sorted(path.stem for path in (shipped("conf") / "mode").glob("*.yaml")
 UNCOMPILED = ("eager", "cuda-graph", "bucketed-graph", "graphed-callables")
 
 
-def test_shipped_yamls_name_themselves_and_build_their_modes():
-    for name in SHIPPED:
-        node = yaml.safe_load((shipped("conf") / "mode" / f"{name}.yaml").read_text())
-        mode = resolve_target(node["_target_"])(**mode_settings(node))
-        assert isinstance(mode, Mode)
-        assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
-        assert mode.settling_calls >= 1
-    assert {
-        "eager",
-        "default",
-        "reduce-overhead",
-        "max-autotune",
-        "compile+graph",
-        *UNCOMPILED,
-    } <= set(SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_yamls_name_themselves_and_build_their_modes(name):
+    node = yaml.safe_load((shipped("conf") / "mode" / f"{name}.yaml").read_text())
+    mode = resolve_target(node["_target_"])(**mode_settings(node))
+    assert isinstance(mode, Mode)
+    assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
+    assert mode.settling_calls >= 1
+
+
+def test_these_modes_are_shipped():
+    names = {"default", "reduce-overhead", "max-autotune", "compile+graph", *UNCOMPILED}
+    assert names <= set(SHIPPED)
 
 
 def test_a_users_mode_gets_the_defaults():
@@ -57,12 +54,9 @@ def test_a_users_mode_gets_the_defaults():
             return Prepared(module, copy_inputs=module)
 
     mode = Plain()
-    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (
-        2,
-        Mode.phases,
-        False,
-        None,
-    )
+    assert (mode.settling_calls, mode.phases) == (2, Mode.phases)
+    assert not mode.static_shape
+    assert mode.missing(CPU) is None
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
@@ -75,56 +69,81 @@ def test_a_users_mode_gets_the_defaults():
     assert not uses_dynamo(Eager())
 
 
-def test_cudagraph_trees_need_three_calls():
-    for mode, settling in (
+@pytest.mark.parametrize(
+    ("mode", "settling"),
+    [
         ("default", 1),
         ("max-autotune-no-cudagraphs", 1),
         ("reduce-overhead", 3),
         ("max-autotune", 3),
         (None, 1),
-    ):
-        assert (Compiled(mode).settling_calls, Compiled(mode).uses_cuda_graphs) == (
-            settling,
-            settling == 3,
-        )
-        assert Compiled(mode).autotunes == ("autotune" in str(mode))
-    options = Compiled("max-autotune", options={"triton.cudagraphs": False})
-    assert not options.uses_cuda_graphs and options.options["max_autotune"] is True
-    assert CompiledCudaGraph().autotunes and not CompiledCudaGraph(inner="default").autotunes
-    assert BucketedGraph(torch_compile_max_bs=8).autotunes and not BucketedGraph().autotunes
-    assert (
-        AotInductor(options={"max_autotune_gemm": True}).autotunes and not AotInductor().autotunes
-    )
+    ],
+)
+def test_cudagraph_trees_need_three_calls(mode, settling):
+    compiled = Compiled(mode)
+    assert (compiled.settling_calls, compiled.uses_cuda_graphs) == (settling, settling == 3)
+    assert compiled.autotunes == ("autotune" in str(mode))
 
 
-def test_needs(monkeypatch):
-    for mode in (
-        CudaGraph(),
-        CompiledCudaGraph(),
-        Compiled("reduce-overhead"),
-        GraphedCallables(),
-        CudaGraphsBackend(),
-        BucketedGraph(),
-    ):
-        assert "needs CUDA, but this cell runs on cpu" in mode.missing(CPU)
-    for mode in (
-        CompiledCudaGraph(inner="reduce-overhead"),
-        BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead"),
-    ):
-        assert mode.compiles and "already uses CUDA graphs" in mode.missing(CUDA)
+def test_an_option_overrides_that_of_the_mode():
+    compiled = Compiled("max-autotune", options={"triton.cudagraphs": False})
+    assert not compiled.uses_cuda_graphs
+    assert compiled.options["max_autotune"] is True
+
+
+@pytest.mark.parametrize(
+    ("mode", "autotunes"),
+    [
+        (CompiledCudaGraph(), True),
+        (CompiledCudaGraph(inner="default"), False),
+        (BucketedGraph(torch_compile_max_bs=8), True),
+        (BucketedGraph(), False),
+        (AotInductor(options={"max_autotune_gemm": True}), True),
+        (AotInductor(), False),
+    ],
+)
+def test_which_modes_autotune(mode, autotunes):
+    assert mode.autotunes is autotunes
+
+
+WITHOUT_COMPILER = [CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()]
+
+
+@pytest.mark.parametrize(
+    "mode", [*WITHOUT_COMPILER, CompiledCudaGraph(), Compiled("reduce-overhead")]
+)
+def test_modes_that_need_cuda(mode):
+    assert "needs CUDA, but this cell runs on cpu" in mode.missing(CPU)
+
+
+@pytest.mark.parametrize("mode", WITHOUT_COMPILER)
+def test_modes_that_need_no_compiler(mode, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    for mode in (CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()):
-        assert mode.missing(CUDA) is None
+    assert mode.missing(CUDA) is None
     assert Eager().missing(CPU) is None
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        CompiledCudaGraph(inner="reduce-overhead"),
+        BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead"),
+    ],
+)
+def test_a_graph_in_a_graph(mode):
+    assert mode.compiles
+    assert "already uses CUDA graphs" in mode.missing(CUDA)
+
+
 def test_compilers(monkeypatch):
-    found: set[str] = set()
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in found else None)
+    installed: set[str] = set()
+    monkeypatch.setattr(
+        shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None
+    )
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     assert "g++ was not found" in base.needs_compiler(CPU)
-    found.add("g++")
+    installed.add("g++")
     assert base.needs_compiler(CPU) is None
     monkeypatch.setenv("CXX", "clang++")
     assert "clang++ was not found" in base.needs_compiler(CPU)
@@ -132,7 +151,7 @@ def test_compilers(monkeypatch):
     assert "pip install triton" in base.needs_compiler(CUDA)
     monkeypatch.setitem(sys.modules, "triton", object())
     assert "install gcc" in base.needs_compiler(CUDA)
-    found.add("clang")
+    installed.add("clang")
     assert base.needs_compiler(CUDA) is None
 
 
@@ -154,13 +173,16 @@ def test_options_by_dotted_names():
         "triton.unique_kernel_names": False,
     }
     assert checked_options(given) == checked_options(dotted) == dotted
-    whole = {"post_grad_fusion_options": {"a": {"b": 1}}}
-    assert (checked_options(None), checked_options(whole)) == (
-        {},
-        whole,
-    ), "a mapping that is a value"
-    for name in ("epilogue_fusion", "max_autotune", "fallback_random", "shape_padding"):
-        assert Compiled(options={name: False}).options[name] is False, "named by the documentation"
+    assert checked_options(None) == {}
+    is_value = {"post_grad_fusion_options": {"a": {"b": 1}}}
+    assert checked_options(is_value) == is_value
+
+
+@pytest.mark.parametrize(
+    "name", ["epilogue_fusion", "max_autotune", "fallback_random", "shape_padding"]
+)
+def test_options_that_the_documentation_names(name):
+    assert Compiled(options={name: False}).options[name] is False
 
 
 @pytest.mark.parametrize(
@@ -219,15 +241,10 @@ def test_wrong_settings(mode, settings, expected):
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
     first, second, none = (BatchInput(dim, 0.0) for dim in (0, 1, None))
-    mark_varied(
-        (x, y, 7),
-        {"z": z, "scale": scale},
-        Batch((2,), (first, second, first), {"z": none, "scale": first}),
-    )
-    assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
-    assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(
-        scale, "_dynamo_dynamic_indices"
-    )
+    batch = Batch((2,), (first, second, first), {"z": none, "scale": first})
+    mark_varied((x, y, 7), {"z": z, "scale": scale}, batch)
+    marked = [getattr(value, "_dynamo_dynamic_indices", None) for value in (x, y, z, scale)]
+    assert marked == [{0}, {1}, None, None]
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
@@ -235,9 +252,8 @@ def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fre
     mode = Compiled(dynamic=dynamic)
     mode.batch = Batch((5, 6, 7), (BatchInput(1, 0.0),), {})
     module = torch.nn.Linear(4, 4).eval()
-    step, _ = mode.selection.apply(
-        module, backend="eager", dynamic=None if dynamic == "marked" else dynamic
-    )
+    settings = {"backend": "eager", "dynamic": None if dynamic == "marked" else dynamic}
+    step = mode.selection.apply(module, **settings).step
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
     mode.mark((inputs[0],), {})
     for x in inputs:

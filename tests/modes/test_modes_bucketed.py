@@ -12,7 +12,8 @@ from effbench.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.modes.bucketed import BucketedGraph, batch_dim
+from effbench.modes.base import Forward
+from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
 from effbench.modes.stale_weights import StaleWeightsError
 
 CPU = torch.device("cpu")
@@ -83,15 +84,15 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
     runner = prepared(
         BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)
     ).step
-    before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
+    addresses = [entry.buffer.data_ptr() for entry in runner.static.all]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         poison = inputs(specs, 9, 100 + raw)
         runner(*poison[0], **poison[1])
         args, kwargs = inputs(specs, raw, raw)
-        found = runner(*args, **kwargs)
-        torch.testing.assert_close(found, module(*args, **kwargs))
+        output = runner(*args, **kwargs)
+        torch.testing.assert_close(output, module(*args, **kwargs))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
-    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, (
+    assert [entry.buffer.data_ptr() for entry in runner.static.all] == addresses, (
         "graphs know addresses"
     )
 
@@ -109,7 +110,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
         return capture(function, args, kwargs)
 
     mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
-    monkeypatch.setattr(mode.compiled, "compile", lambda module: (compiled, None))
+    monkeypatch.setattr(mode.compiled, "compile", lambda module: Forward(compiled, compiled))
     facts = prepared(mode, module, SPECS, [1, 4], noted).facts
     assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
@@ -117,20 +118,20 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
 
 
 def test_copying_inputs_is_all_of_a_call_but_its_replay():
-    found = prepared(
+    output = prepared(
         BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4]
     )
-    found.copy_inputs(torch.full((3, 2), 7.0))
-    assert found.step.static.buffers[0][:3].eq(7.0).all() and not found.step.calls
+    output.copy_inputs(torch.full((3, 2), 7.0))
+    assert output.step.static.args[0].buffer[:3].eq(7.0).all() and not output.step.calls
 
 
-def test_short_lived_outputs_are_overwritten_and_clones_are_not():
-    for outputs, same in (("short-lived", False), ("clone", True)):
-        runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
-        first = call(runner, 3, seed=1)["sum"]
-        kept = first.clone()
-        call(runner, 3, seed=2)
-        assert torch.equal(first, kept) is same
+@pytest.mark.parametrize(("outputs", "is_kept"), [("short-lived", False), ("clone", True)])
+def test_short_lived_outputs_are_overwritten_and_clones_are_not(outputs, is_kept):
+    runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
+    first = call(runner, 3, seed=1)["sum"]
+    before = first.clone()
+    call(runner, 3, seed=2)
+    assert torch.equal(first, before) is is_kept
 
 
 @pytest.mark.parametrize(
@@ -141,18 +142,18 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    rows = runner.static.buffers[0]
+    rows = runner.static.args[0].buffer
     assert rows[0].tolist() == [1, 1]
     torch.testing.assert_close(rows[1:], torch.full((3, 2), expected), equal_nan=True)
 
 
 def test_facts_count_padding_and_fallbacks():
-    found = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
-    assert found.facts["padding_waste"] == pytest.approx(3 / 10)
-    assert (found.facts["fallbacks_per_pass"], found.facts["calls_per_pass"]) == (1, 4)
+    output = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
+    assert output.facts["padding_waste"] == pytest.approx(3 / 10)
+    assert (output.facts["fallbacks_per_pass"], output.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
-        call(found.step, raw)
-    late = found.late_facts()
+        call(output.step, raw)
+    late = output.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
     assert (
@@ -195,15 +196,23 @@ def test_an_output_that_hides_its_tensors():
         prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 
-def test_where_an_output_has_its_batch():
-    for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
-        with pytest.raises(UnsupportedError, match="is proportional to the batch"):
-            batch_dim(one, other, (4, 3))
-    for one, other, found in (
-        ((4, 3), (3, 3), (0, 1)),
-        ((7, 12), (7, 9), (1, 3)),
-        ((4, 4), (4, 3), (1, 1)),
+@pytest.mark.parametrize(
+    ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))]
+)
+def test_outputs_without_a_batch_dimension(large, small):
+    with pytest.raises(UnsupportedError, match="is proportional to the batch"):
+        batch_dim(large, small, (4, 3))
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "expected"),
+    [
+        ((4, 3), (3, 3), OutputBatch(0, 1)),
+        ((7, 12), (7, 9), OutputBatch(1, 3)),
+        ((4, 4), (4, 3), OutputBatch(1, 1)),
         ((5,), (5,), None),
         (None, None, None),
-    ):
-        assert batch_dim(one, other, (4, 3)) == found
+    ],
+)
+def test_where_an_output_has_its_batch(large, small, expected):
+    assert batch_dim(large, small, (4, 3)) == expected

@@ -46,7 +46,7 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
             x = torch.randn(1, 2, 5, 5)
             torch.testing.assert_close(prepared.step(x), module(x), rtol=1e-4, atol=1e-5)
     assert prepared.compile_cache == "cold"
-    assert any("deprecated" in said for said in prepared.facts["deprecations"])
+    assert any("deprecated" in words for words in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
 
 
@@ -147,9 +147,9 @@ def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):
     read = counters.read()
     assert (read.graphs, read.cudagraph_skips, read.cache_state) == (1, 1, "cold")
     assert prepared.compile_cache == "cold"
-    said = observer.degraded_reason(read, CUDA)
-    assert said.startswith("1 graph(s) ran without a CUDA graph: skipping cudagraphs due to")
-    assert "cpu" in said
+    words = observer.degraded_reason(read, CUDA)
+    assert words.startswith("1 graph(s) ran without a CUDA graph: skipping cudagraphs due to")
+    assert "cpu" in words
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_aot_inductor_names_what_is_missing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "words",
     [
         "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
         "C++ compile error\n/usr/bin/ld: cannot find -lcuda: No such file or directory",
@@ -188,9 +188,9 @@ def test_aot_inductor_names_what_is_missing(monkeypatch):
         "host_config.h:1: fatal error: crt/host_defines.h: No such file or directory",
     ],
 )
-def test_a_toolkit_that_is_missing_while_compiling(packaged, tmp_path, said):
+def test_a_toolkit_that_is_missing_while_compiling(packaged, tmp_path, words):
     def compiler(*_: object, **__: object) -> None:
-        raise OSError(said)
+        raise OSError(words)
 
     with pytest.raises(UnsupportedError, match="install the CUDA toolkit or set CUDA_HOME"):
         packaged(compiler)
@@ -206,14 +206,14 @@ def test_a_package_with_other_weights_is_replaced(monkeypatch, tmp_path):
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
     monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded.append)
-    found = []
+    outcomes = []
     for weights in ("a" * 64, "a" * 64, "b" * 64, "b" * 64, None):
         mode = AotInductor()
         mode.cache_dir, mode.weights = str(tmp_path), weights
         prepared = mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
-        found.append((prepared.compile_cache, "weights_differ" in prepared.facts))
+        outcomes.append((prepared.compile_cache, "weights_differ" in prepared.facts))
         assert len(list(tmp_path.iterdir())) == 1, "a package takes as much space as the weights"
-    assert found == [
+    assert outcomes == [
         ("cold", False),
         ("warm", False),
         ("cold", True),

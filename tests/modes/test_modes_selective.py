@@ -58,37 +58,42 @@ def run(selection: Selection, module: nn.Module) -> dict:
     with torch.inference_mode():
         x = torch.randn(3, 8)
         reference = module(x)
-        step, facts = selection.apply(module, backend="eager")
+        forward = selection.apply(module, backend="eager")
         for _ in range(2):
-            torch.testing.assert_close(step(x), reference)
+            torch.testing.assert_close(forward.step(x), reference)
         before = graphs()
         torch.testing.assert_close(module(x), reference)
         assert graphs() == before, "the module itself is not compiled"
     assert not [name for name, part in module.named_modules() if "forward" in vars(part)]
-    return facts
+    return forward.facts
 
 
-def test_a_twin_shares_its_tensors_and_nothing_else():
+def test_a_copy_shares_its_tensors_and_nothing_else():
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    twin = shared_weight_copy(module)
-    pairs = zip(
-        module.state_dict(keep_vars=True).values(),
-        twin.state_dict(keep_vars=True).values(),
-        strict=True,
-    )
-    assert all(a is b for a, b in pairs)
-    assert twin[0] is not module[0] and not twin.training
+    copy = shared_weight_copy(module)
+    ours, theirs = (part.state_dict(keep_vars=True).values() for part in (copy, module))
+    assert [id(tensor) for tensor in ours] == [id(tensor) for tensor in theirs]
+    assert copy[0] is not module[0]
+    assert not copy.training
 
 
-def test_the_outermost_matches():
-    layers = ["layers.0", "layers.1", "layers.2", "layers.3"]
-    for patterns, names in (
-        (["layers.*"], layers),
-        (["layers.*.mlp"], [f"{layer}.mlp" for layer in layers]),
+LAYERS = ["layers.0", "layers.1", "layers.2", "layers.3"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["layers.*"], LAYERS),
+        (["layers.*.mlp"], [f"{layer}.mlp" for layer in LAYERS]),
         (["layers.[01].mlp", "layers.1", "head"], ["layers.0.mlp", "layers.1", "head"]),
-        (["*"], ["embed", *layers, "head"]),
-    ):
-        assert list(matching(Stack(), "only", patterns)) == names
+        (["*"], ["embed", *LAYERS, "head"]),
+    ],
+)
+def test_the_outermost_matches(patterns, names):
+    assert list(matching(Stack(), "only", patterns)) == names
+
+
+def test_a_pattern_without_match():
     with pytest.raises(
         ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"
     ):

@@ -20,7 +20,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (
             lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(4, 4))),
@@ -47,13 +47,13 @@ class Net(nn.Module):
         (lambda n: setattr(n[0], "bias", None), "weight layers.0.bias: removed"),
     ],
 )
-def test_what_a_graph_would_not_see(change, said):
+def test_what_a_graph_would_not_see(change, words):
     net = Net()
     fingerprint = Fingerprint(net)
     net.load_state_dict(Net().state_dict())
     assert fingerprint.changed() is None, "in place"
     change(net.layers)
-    assert fingerprint.changed() == said
+    assert fingerprint.changed() == words
     fingerprint.renew()
     assert fingerprint.changed() is None
 

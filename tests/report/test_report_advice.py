@@ -11,7 +11,8 @@ import synthetic as make
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import label_rows
 from effbench.metrics import INTERVALS
-from effbench.report.advice import Costs, best_list, costs_of, evaluate, rank_modes, value_at
+from effbench.report.advice import Question, recommend
+from effbench.report.capture_lists import Costs, best_list, costs_of, evaluate, value_at
 
 MIB = 2**20
 COSTS = Costs({1: 1.0, 8: 1.7, 64: 7.3}, {1: 4.0, 64: 9.0}, {1: 2.0 * MIB, 64: 64.0 * MIB})
@@ -120,20 +121,19 @@ def test_what_was_not_measured_is_reported_or_unknown():
 def test_calls_pay_back_if_the_time_that_counts_is_shorter(latency, period):
     lows = {"speedup_ci_low": latency, "period_speedup_ci_low": period}
     rows = label_rows([make.row(), make.row(mode="default", **lows)])
-    for column, low in (("latency_ms", latency), ("period_ms", period)):
-        ranked, _, _ = rank_modes(rows, column, None, None, "eager")
-        (default,) = [one for one in ranked if one["mode"] == "default"]
-        assert (default["break_even"] is None) is (low < 1), column
+    for metric, low in (("latency", latency), ("period", period)):
+        ranked = recommend(rows, Question(metric)).ranked
+        (default,) = [candidate for candidate in ranked if candidate.mode == "default"]
+        assert (default.break_even is None) is (low < 1), metric
 
 
-def test_a_preparation_that_alone_costs_more_than_the_best_mode_rules_a_mode_out():
+@pytest.mark.parametrize(("calls", "ties"), [(None, ["default"]), (1, []), (2, ["default"])])
+def test_a_preparation_that_alone_costs_more_than_the_best_mode_rules_a_mode_out(calls, ties):
     """Without intervals, as after one round, all other modes may be as fast."""
     times = {"latency_ms": 1.0, **dict.fromkeys(INTERVALS["latency_ms"]), "first_call_s": 0.0}
-    rows = label_rows(
-        [make.row(**times), make.row(mode="default", **times | {"compile_cold_s": 0.002})]
-    )
-    for calls, close in ((None, ["default"]), (1, []), (2, ["default"])):
-        assert rank_modes(rows, "latency_ms", calls, None, "eager")[1] == close, calls
+    compiled = make.row(mode="default", **times | {"compile_cold_s": 0.002})
+    advice = recommend(label_rows([make.row(**times), compiled]), Question(calls=calls))
+    assert [tie.mode for tie in advice.ties] == ties
 
 
 def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
@@ -156,16 +156,15 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
     rows += [make.failed("mlp", 64, "cuda-graph", "oom", "full"), make.row("mlp", 16, "default")]
     found = costs_of(rows, "mlp", "cuda-graph", "latency", "eager")
     pool = {1: MIB, 8: 8 * MIB, 16: rows[-4]["graph_pool_bytes"]}
-    costs = (
-        {1: 1.0, 8: 8.0},
-        {1: 4.0, 8: 4.0},
-        pool,
-        frozenset({32, 64}),
-        "mlp",
-        "cuda-graph",
-        frozenset({16}),
+    assert found == Costs(
+        graph_ms={1: 1.0, 8: 8.0},
+        eager_ms={1: 4.0, 8: 4.0},
+        pool_bytes=pool,
+        failed=frozenset({32, 64}),
+        case="mlp",
+        mode="cuda-graph",
+        marked=frozenset({16}),
     )
-    assert found == Costs(*costs)
     assert costs_of(rows, "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx(
         {1: 0.8, 8: 6.4}
     )

@@ -7,31 +7,32 @@ import math
 import pytest
 
 from effbench.experiments import Claim, Pivot
-from effbench.experiments.figures import UNKNOWN, ClaimError, Figure, Missing, Truth
+from effbench.experiments.figures import ClaimError, Figure, as_figure, missing
 from effbench.experiments.frames import frame_of
 from effbench.report.claims import claims_table, entries, pivot_table, value_text
 
 AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)
 
 
-def test_values_for_a_person():
-    for value, unit, text in [
-        (Figure(3.0), "calls", "3 calls"),
-        (Figure(1.0), "warm-ups", "1 warm-up"),
-        (Figure(1.0), "s", "1 s"),
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (as_figure(3), "calls", "3 calls"),
+        (as_figure(1), "warm-ups", "1 warm-up"),
+        (as_figure(1), "s", "1 s"),
         (Figure(1.4321, 1.4, 1.47), "×", "1.43× [1.40, 1.47]"),
         (Figure(0.4567, 0.4, 0.5), "%", "45.7% [40, 50]"),
         (Figure(2.5, 0.0, math.inf), "ms", "2.50 ms"),
-        (Figure(math.inf), "", "inf"),
-        (UNKNOWN, "×", "not defined"),
+        (as_figure(math.inf), "", "inf"),
         (0.00001234, "ms", "1.23e-05 ms"),
         (math.nan, "ms", "—"),
-        (Missing("no CUDA"), "ms", "—"),
+        (missing("no CUDA"), "ms", "—"),
         (True, "", "true"),
-        (Truth(None), "", "null"),
-        ([Figure(5.0), None], "", "5, —"),
-    ]:
-        assert value_text(value, unit) == text
+        ([as_figure(5), None], "", "5, —"),
+    ],
+)
+def test_values_for_a_person(value, unit, text):
+    assert value_text(value, unit) == text
 
 
 CLAIMS = [
@@ -84,47 +85,46 @@ def row(mode, bs, kernels, status="ok", width=16):
         "cell_key": f"{mode}{bs}{width}",
         "model": "mlp",
         "status": status,
+        "reason": None,
         "params": params,
     }
     return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
 
 
+def drawn(pivot, rows):
+    frames = (frame_of(rows, {}, with_marks) for with_marks in (False, True))
+    return pivot_table(pivot, *frames).render("csv").splitlines()
+
+
 def test_tables_of_an_experiment():
-    rows = frame_of(
-        [row("eager", 1, 12), row("graph", 1, 3), row("eager", 8, 14), row("graph", 8, None, "oom")]
-    )
+    rows = [row("eager", 1, 12), row("graph", 1, 3), row("eager", 8, 14)]
+    rows.append(row("graph", 8, None, "oom"))
+    expected = ["model,bs,eager ,graph ", "mlp,1,12,3", "mlp,8,14,oom"]
+    assert drawn(Pivot("x", "kernels"), rows) == expected
+    pivot = Pivot("x", lambda rows: rows.kernels / 2, rows=["mode"], columns="bs", unit="calls")
+    assert drawn(pivot, rows) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
+    gaps = [row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)]
+    expected = ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
+    assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == expected
 
-    def drawn(pivot, rows=rows):
-        return pivot_table(pivot, rows).render("csv").splitlines()
 
-    assert drawn(Pivot("x", "kernels")) == ["model,bs,eager ,graph ", "mlp,1,12,3", "mlp,8,14,oom"]
-    made = Pivot("x", lambda rows: rows.kernels / 2, rows=["mode"], columns="bs", unit="calls")
-    assert drawn(made) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
-    gaps = frame_of([row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)])
-    for wrong in (
+@pytest.mark.parametrize(
+    "pivot",
+    [
         Pivot("x", "kernles"),
         Pivot("x", "kernels", rows=["kernles"]),
         Pivot("x", "bs", columns="kernles"),
-    ):
-        with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
-            drawn(wrong)
-    assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == [
-        "bs,eager ,graph ",
-        '1,"12, 13",—',
-        "8,—,2",
-    ]
+    ],
+)
+def test_tables_of_unknown_columns(pivot):
+    with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
+        drawn(pivot, [row("eager", 1, 12)])
 
 
 def test_tables_of_an_experiment_show_marked_figures():
     marked = row("graph", 1, 3) | {"marked": True, "disturbance": "host busy"}
-    rows = frame_of(
-        [row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")]
-    )
-    made = pivot_table(Pivot("x", "kernels"), rows).render("csv").splitlines()
-    assert made == ["model,bs,eager ,graph ", "mlp,1,12,~3", "mlp,8,14,oom"]
-    halved = (
-        pivot_table(Pivot("x", lambda rows: rows.kernels / 2, unit="calls"), rows)
-        .render("csv")
-        .splitlines()
-    )
-    assert halved[1] == "mlp,1,6 calls,~1.50 calls"
+    rows = [row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")]
+    expected = ["model,bs,eager ,graph ", "mlp,1,12,~3", "mlp,8,14,oom"]
+    assert drawn(Pivot("x", "kernels"), rows) == expected
+    pivot = Pivot("x", lambda rows: rows.kernels / 2, unit="calls")
+    assert drawn(pivot, rows)[1] == "mlp,1,6 calls,~1.50 calls"

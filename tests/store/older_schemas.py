@@ -37,6 +37,7 @@ ADDED = {
             " separate_period_speedup_ci_high busy_speedup busy_period_speedup"
         ),
     },
+    "0013": {"trial": "host", "result": "hosts"},
 }
 
 
@@ -57,6 +58,6 @@ def lower_to_0010(path: Any) -> None:
         "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",
         "UPDATE result SET status = 'noisy', reason = disturbance WHERE marked",
     )
-    for revision in ("0011", "0012"):
+    for revision in ("0011", "0012", "0013"):
         without_later_columns(path, ADDED[revision])
     sql(path, "UPDATE alembic_version SET version_num = '0010'")

@@ -314,6 +314,7 @@ DTYPES = {
         "peak_reserved_bytes",
         "peak_reserved_cold_bytes",
         "compilations",
+        "hosts",
         "graph_pool_bytes",
         "process_gpu_bytes",
         "graph_breaks",

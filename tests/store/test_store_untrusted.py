@@ -66,7 +66,7 @@ def test_a_sweep_id_is_no_path(sweep_id, hostile, effbench):
     ):
         hostile.sql(f"UPDATE {table} SET {column} = '{sweep_id}'")
     for words in (
-        ["-m", "resume=last", f"db={hostile.path}", "--trust-imported"],
+        ["-m", "resume=last", f"db={hostile.path}"],
         ["show", "--db", str(hostile.path)],
     ):
         done = effbench(*words)

@@ -19,7 +19,7 @@ def make(tmp_path, monkeypatch):
     """A schedule, and what it records. It has run the trials that are `planned`."""
     for module in (client, devices, schedule):
         monkeypatch.setattr(module, "POLL_S", 0.01)
-    monkeypatch.setattr(schedule, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(client, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
     def build(
         planned=(), answer=None, *, server=None, slots=None, pools=None, record=None, **given
@@ -28,7 +28,7 @@ def make(tmp_path, monkeypatch):
         pools = pools or {HERE: pool_of(server, tmp_path / "cache")}
         more = {
             name: given.pop(name)
-            for name in ("stop", "history", "duet_rule", "progress")
+            for name in ("stop", "history", "duet_rule", "progress", "host_speeds")
             if name in given
         }
         executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}

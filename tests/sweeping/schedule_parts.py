@@ -7,7 +7,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.sweeping.client import ForkServer, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial, trials_left
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, trials_left
 from effbench.sweeping.pool import ServerPool
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
@@ -41,9 +41,8 @@ def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
 
 def trials(runs, rounds=1, seed=0, history=None):
     """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
-    return trials_left(
-        cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, history or {}
-    )
+    settings = Settings.with_defaults(protocol={"rounds": rounds}, sweep={"seed": seed})
+    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, settings, history or {})
 
 
 def gpus(count):

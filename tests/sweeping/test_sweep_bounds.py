@@ -1,11 +1,14 @@
 """How long trials take at least and at most, from the protocol alone."""
 
+from collections import defaultdict
+from dataclasses import replace
+
 import pytest
 from schedule_parts import trials
 
 from effbench.cell import Cell
 from effbench.printable import about, between, duration
-from effbench.sweeping.bounds import Bounds, compilation, total_bounds, trial_bounds
+from effbench.sweeping.bounds import Bounds, compilation, planned_bounds, trial_bounds
 from effbench.sweeping.plan import CellRun, Settings
 
 TARGETS = {
@@ -23,8 +26,11 @@ def cell(name="eager", device="cpu", **settings):
 
 def bounds_of(*cells, timeout_s=900.0, **protocol):
     settings = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
-    planned = trials([CellRun(one) for one in cells], settings.protocol["rounds"])
-    return total_bounds(planned, settings)
+    planned = trials([CellRun(one) for one in cells], settings.protocol.rounds)
+    by_device = defaultdict(Bounds)
+    for trial in planned:
+        by_device[trial.run.cell.device] += planned_bounds(trial, settings)
+    return by_device
 
 
 def test_a_trial_on_the_cpu_has_one_timer_and_one_on_a_gpu_two():
@@ -37,7 +43,7 @@ def test_a_trial_on_the_cpu_has_one_timer_and_one_on_a_gpu_two():
     assert on_gpu.low_s == pytest.approx(0.3 + 0.2 + 2 * 0.5 + 0.3 + 0.2)
     assert on_gpu.high_s == pytest.approx(3 + 2 + 5 + 0.3 + 2)
     short = trial_bounds(
-        cell(device="cuda"), {**protocol, "budget_s": 0.2, "profile": False}, is_cold=False
+        cell(device="cuda"), replace(protocol, budget_s=0.2, profile=False), is_cold=False
     )
     assert short.low_s == pytest.approx(0.3 + 0.2 + 0.2 + 0.3), (
         "the budget limits the least time of each timer"

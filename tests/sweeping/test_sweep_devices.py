@@ -15,6 +15,7 @@ import pytest
 
 from effbench import processes
 from effbench.cell import Cell
+from effbench.config import Executor
 from effbench.cores import parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
@@ -264,7 +265,7 @@ def test_a_gpu_that_is_named_twice_is_one_slot():
     """Two slots would wait for each other's lock."""
     gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
     cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
-    slots = devices.slots_of(gpus, cells, {"gpus": [1, 1, 0], "cores": None})
+    slots = devices.slots_of(gpus, cells, Executor(gpus=[1, 1, 0], cores=None))
     assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
 
 

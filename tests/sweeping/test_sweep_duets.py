@@ -1,6 +1,9 @@
 """Duets in a schedule: who starts when, what becomes of one whose partner does not come, and when
 there are enough."""
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from schedule_parts import (
     without_result,
 )
 
+from effbench import processes
 from effbench.cell import Cell, Status, Trial
 from effbench.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
 from effbench.message import DUET_PHASE
@@ -196,6 +200,31 @@ def test_a_stopped_duet_records_nothing(duets):
 def test_switched_off_they_run_one_after_the_other(duets):
     made = duets(2, protocol={**IN_TURN, "duet": False})
     assert {kind for kind, _ in made.log} == {"alone"}
+
+
+#: A process in a session of its own with a child; prints the child's pid.
+FAMILY = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes():
+    ask = (
+        "import sys; from effbench import processes; print(processes.siblings({*map(int,"
+        " sys.argv[1:])}))"
+    )
+    other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    command = [sys.executable, "-c", FAMILY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
+        trial = int(server.stdout.readline())
+        pids = map(str, (trial, server.pid, os.getpid(), 1))
+        done = subprocess.run(
+            [sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True
+        )
+        processes.kill_tree(server.pid)
+    assert done.stdout == f"{{{trial}}}\n"
 
 
 @pytest.mark.parametrize(

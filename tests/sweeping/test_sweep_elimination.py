@@ -9,7 +9,7 @@ from schedule_parts import PROTOCOL, marked, ok, trials
 from effbench.cell import Cell, Status, Trial
 from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD
 from effbench.sweeping.plan import CellRun
-from effbench.sweeping.schedule import race_of
+from effbench.sweeping.rounds import race_of
 
 
 class TestElimination:

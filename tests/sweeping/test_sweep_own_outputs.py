@@ -6,13 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_sweeps import EAGER, Made, sql
+from made_sweeps import EAGER, Made
 
 from effbench.comparison.origin import current
 from effbench.errors import UsageError
 from effbench.outputs import create_folder
 from effbench.sweeping.interpreters import HERE, changed_files, git_changes, git_description
-from effbench.sweeping.own_outputs import is_database
 
 
 def git(*args):
@@ -33,7 +32,6 @@ def repository(made, tmp_path, monkeypatch):
     (site / "README.md").write_text("mine")
     (tmp_path / "net.py").write_text("WIDTH = 1\n")
     (tmp_path / "data.bin").write_bytes(bytes(1024))
-    sql(tmp_path / "other.db", "CREATE TABLE mine (x)", "INSERT INTO mine VALUES (1)")
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "one")
@@ -52,31 +50,28 @@ def test_a_tracked_database_and_site_do_not_make_the_tree_dirty(repository, tmp_
 
 
 def test_a_database_in_any_place_counts_as_one(repository, tmp_path):
-    moved = tmp_path / "history.sqlite"
+    moved = tmp_path / "history.db"
     (tmp_path / "results" / "effbench.db").rename(moved)
     git("add", "-A")
     git("commit", "-qm", "moved")
     Made(moved).sweep([EAGER])
-    (tmp_path / "history.sqlite-wal").write_bytes(b"")
-    git("add", "-f", "history.sqlite-wal")
+    (tmp_path / "history.db-wal").write_bytes(b"")
+    git("add", "-f", "history.db-wal")
     assert changed_files(tmp_path) == []
-    moved.unlink()
-    assert "history.sqlite" in changed_files(tmp_path), "nothing tells what it was"
 
 
 def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
     repository.sweep([EAGER])
     for name in ("data.bin", "net.py", "pages/README.md"):
         (tmp_path / name).write_bytes(bytes(2048))
-    sql(tmp_path / "other.db", "INSERT INTO mine VALUES (2)")
-    assert changed_files(tmp_path) == ["data.bin", "net.py", "other.db", "pages/README.md"]
+    assert changed_files(tmp_path) == ["data.bin", "net.py", "pages/README.md"]
     assert git_description(tmp_path).endswith("-dirty")
     before = git_changes(tmp_path)
     repository.sweep([EAGER])
     assert git_changes(tmp_path) == before is not None, "the database does not change the hash"
     (tmp_path / "net.py").write_text("WIDTH = 3\n")
     assert git_changes(tmp_path) != before
-    assert HERE.facts()["git_changed_files"] == "data.bin, net.py, other.db, pages/README.md"
+    assert HERE.facts()["git_changed_files"] == "data.bin, net.py, pages/README.md"
 
 
 def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypatch):
@@ -101,13 +96,6 @@ def test_no_repository(tmp_path):
         None,
         None,
     )
-
-
-def test_what_is_a_database(empty_db, tmp_path):
-    (tmp_path / "text.db").write_bytes(b"x" * 4096)
-    assert is_database(empty_db) and not is_database(tmp_path / "text.db")
-    assert is_database(tmp_path / "results" / "effbench.db"), "deleted"
-    assert not is_database(tmp_path / "gone.py")
 
 
 def test_new_default_folders_are_ignored_by_git(tmp_path, monkeypatch, effbench):

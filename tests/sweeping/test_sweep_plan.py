@@ -1,6 +1,5 @@
 """Which trials are left, in which order slots take them, and how long they take."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,9 @@ from effbench.cell import Cell, Status, Trial
 from effbench.printable import between
 from effbench.sweeping.bounds import trial_bounds
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.forecast import by_kind, estimate, plan_table
-from effbench.sweeping.plan import CellRun, Group, Queue, Settings
+from effbench.sweeping.forecast import estimate, known_durations, plan_table
+from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.trial_queue import TrialQueue, groups_of
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -36,36 +36,22 @@ def test_what_is_recorded_or_has_failed_is_not_run():
     assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
 
 
-def test_the_last_groups_of_several_gpus_start_longest_first():
-    runs = cell_runs(8)
-    history = {run: [Trial(run.cell.key, 0, Status.OK, wall_s=float(run.cell.bs))] for run in runs}
-    left = trials(runs, 2, history=history)
-    planned = [trial.run.cell.bs for trial in left]
-
-    def order(count):
-        queue, taken = Queue(left, history, {f"GPU-{i}": f"GPU {i}" for i in range(count)}), []
-        while group := queue.take("GPU 0", "cuda", {"cuda"}):
-            taken.append(group.cell.bs)
-            queue.finished(group)
-        return taken
-
-    assert order(1) == planned
-    assert order(2) == [*planned[:4], *sorted(planned[4:], reverse=True)]
-
-
 def test_a_cell_on_the_cpu_never_runs_next_to_one_on_a_gpu():
     (on_gpu,), (on_cpu,) = cell_runs(1), cell_runs(1, device="cpu")
     for first, second in ((("GPU 0", "cuda"), ("CPU", "cpu")), (("CPU", "cpu"), ("GPU 0", "cuda"))):
-        queue = Queue(trials([on_gpu, on_cpu]), {}, {})
+        queue = queue_of(trials([on_gpu, on_cpu]), {}, {})
         group = queue.take(*first, {"cuda", "cpu"})
         assert queue.take(*second, {"cuda", "cpu"}) is None
         queue.finished(group)
         assert queue.take(*second, {"cuda", "cpu"}).cell.device == second[1]
 
 
+def queue_of(trials, history, slots):
+    return TrialQueue(groups_of(trials, history, slots))
+
+
 DEVICES = {"cuda", "cpu"}
 SLOT_OF = {"cuda": "GPU 0", "cpu": "CPU"}
-TWO_GPUS = {"GPU-0": "GPU 0", "GPU-1": "GPU 1"}
 
 
 def taken_by_turns(queue, first):
@@ -87,13 +73,13 @@ def taken_by_turns(queue, first):
 
 @pytest.mark.parametrize("first", ["cuda", "cpu"])
 def test_devices_take_turns_by_rounds(first):
-    queue = Queue(trials([*cell_runs(2), *cell_runs(3, device="cpu")], 3), {}, {})
+    queue = queue_of(trials([*cell_runs(2), *cell_runs(3, device="cpu")], 3), {}, {})
     order = taken_by_turns(queue, first)
     assert [round for _, round in order] == [0] * 5 + [1] * 5 + [2] * 5
 
 
 def test_a_device_waits_for_the_round_of_the_other_and_not_for_the_next_one():
-    queue = Queue(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
+    queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
     queue.finished(queue.take("GPU 0", "cuda", DEVICES))
     assert queue.take("GPU 0", "cuda", DEVICES) is None, "round 0 of the CPU is left"
     queue.finished(queue.take("CPU", "cpu", DEVICES))
@@ -102,7 +88,7 @@ def test_a_device_waits_for_the_round_of_the_other_and_not_for_the_next_one():
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_device_alone_waits_for_none(device):
-    queue = Queue(trials(cell_runs(1, device=device), 3), {}, {})
+    queue = queue_of(trials(cell_runs(1, device=device), 3), {}, {})
     rounds = []
     while group := queue.take(SLOT_OF[device], device, {device}):
         rounds.append(group.round)
@@ -112,14 +98,14 @@ def test_a_device_alone_waits_for_none(device):
 
 def test_no_device_waits_for_cells_of_a_device_that_the_machine_lacks():
     """Such cells run on any slot, and report that it is missing."""
-    queue = Queue(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
+    queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
     devices = [queue.take("CPU", "cpu", {"cpu"}).cell.device for _ in range(2)]
     assert sorted(devices) == ["cpu", "cuda"]
 
 
 def test_rounds_of_one_device_that_are_over_hold_up_no_other():
     recorded, left = cell_runs(1), cell_runs(1, device="cpu")
-    queue = Queue(
+    queue = queue_of(
         trials([*recorded, *left], 3, history={recorded[0]: done(recorded[0], 3)}), {}, {}
     )
     assert [round for _, round in taken_by_turns(queue, "cuda")] == [0, 1, 2]
@@ -129,31 +115,8 @@ def done(run, rounds, wall_s=1.0):
     return [Trial(run.cell.key, round, Status.OK, wall_s=wall_s) for round in range(rounds)]
 
 
-def test_the_longest_group_of_a_late_round_does_not_block_both_devices():
-    """Of a resumed sweep on two GPUs: round 0 of a short cell, round 2 of a long one, and round 1
-    of one on the CPU."""
-    (short, long), (on_cpu,) = cell_runs(2), cell_runs(1, device="cpu")
-    history = {long: done(long, 2, wall_s=90.0), on_cpu: done(on_cpu, 1), short: done(short, 3)[1:]}
-    left = trials([short, long, on_cpu], 3, history=history)
-    queue = Queue(
-        [trial for trial in left if (trial.run, trial.round) != (on_cpu, 2)], history, TWO_GPUS
-    )
-    assert taken_by_turns(queue, "cuda") == [("cuda", 0), ("cpu", 1), ("cuda", 2)]
-
-
 def cell_of(model, mode, bs=1, device="cuda", dtype="float32"):
     return Cell({"name": model}, bs, {"name": mode}, dtype, "inference", device)
-
-
-def test_the_expected_duration_is_the_cells_own_or_else_its_modes():
-    walls = {cell_of("m", "eager"): 2.0, cell_of("k", "eager"): 5.0}
-    history = {
-        CellRun(cell): [Trial(cell.key, 0, Status.OK, wall_s=wall_s)]
-        for cell, wall_s in walls.items()
-    }
-    cells = (*walls, cell_of("n", "eager"), cell_of("m", "default"))
-    expected = [Queue([], history, {}).expected_s(Group(cell, 0, [], None)) for cell in cells]
-    assert expected == [2.0, 5.0, 5.0, math.inf]
 
 
 def test_an_estimate_uses_the_closest_history():
@@ -169,11 +132,11 @@ def test_an_estimate_uses_the_closest_history():
     recorded += [(cell_of("k", "default"), "cold", 10.0), (cell_of("k", "default"), "warm", 100.0)]
     eager, on_cpu = cell_of("m", "eager"), cell_of("m", "default", device="cpu")
     recorded += [(eager, None, 3.0), (on_cpu, "cold", 3.0)]
-    durations = by_kind(
+    durations = known_durations(
         (c.key, c.phase, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded
     )
     settings = Settings.with_defaults(protocol={**PROTOCOL, "rounds": 3, "compilations": 2})
-    assert settings.protocol["budget_s"] == 5
+    assert settings.protocol.budget_s == 5
 
     def text(*cells):
         planned = trials([CellRun(cell) for cell in cells], 3)

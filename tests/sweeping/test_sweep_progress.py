@@ -244,7 +244,7 @@ def test_many_cells_are_not_counted_again_for_every_line():
 
     left.clock = Slow()
     run(left, clock, planned[0])
-    left.estimate = lambda now: calls.append(now) or 1000.0
+    left.estimate = lambda now, elapsed_s: calls.append(now) or 1000.0
     calls = []
     seen = [left.seconds() for _ in range(50)]
     assert len(calls) == 1 and seen == sorted(seen, reverse=True)

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,8 @@ from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
 from effbench.sweeping import pool, resume, run
+from effbench.sweeping.compile_caches import make_cache_folders
+from effbench.sweeping.executors import local
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.matrix import shards
 from effbench.sweeping.plan import Settings
@@ -182,7 +185,6 @@ def test_a_finished_sweep_gets_more_rounds(db):
     assert info.overrides == ["bs=1", "mode=eager", "protocol.rounds=3"]
     assert info.protocol["budget_s"] == 5.0
     with Store.open(db) as store:
-        assert store.is_own(info.id), "it is signed again"
         assert {row["trials"] for row in store.results(info.id)} == {3}, (
             "figures are over all rounds"
         )
@@ -235,24 +237,13 @@ def test_numbers_of_compilations():
 
 
 def test_a_shard_gets_no_more_rounds(db):
-    info = recorded()
+    info = recorded_info()
     info.host = {"shards": {"1/2": "completed"}}
     with pytest.raises(
         ResumeError, match=r"has shards, so it cannot get more rounds: all shards of a sweep have"
     ):
         resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
     resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
-
-
-def test_the_command_that_adds_rounds():
-    assert (
-        resume.more_rounds_command("s", 15, "a.db", "a.db")
-        == "effbench -m resume=s protocol.rounds=15 db=a.db"
-    )
-    other = resume.more_rounds_command(
-        "s", 15, "results/effbench.db", "results/effbench.db", is_own=False
-    )
-    assert other == "effbench -m resume=s protocol.rounds=15 --trust-imported"
 
 
 def test_a_sweep_that_runs_is_not_resumed(db):
@@ -286,8 +277,8 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
             store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=rates)
         return why
 
-    monkeypatch.setattr(run, "measure_ceilings", measure)
-    monkeypatch.setattr(run, "slots_of", lambda *_: gpus(1))
+    monkeypatch.setattr(local, "measure_ceilings", measure)
+    monkeypatch.setattr(local, "slots_of", lambda *_: gpus(1))
     settings, floors = Settings.with_defaults(db=str(db), protocol={"rounds": 1}), []
     for _ in range(3):
         server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
@@ -319,7 +310,7 @@ def test_resuming_takes_the_same_interpreters():
         resume.check_same_interpreters(info(HERE), {A})
 
 
-def recorded():
+def recorded_info():
     facts = {
         "protocol": {},
         "host": {},
@@ -333,17 +324,15 @@ def recorded():
 
 def test_resuming_takes_the_same_settings():
     settings = Settings.with_defaults(protocol={"host_tolerance": None})
-    sweep = recorded()
+    sweep = recorded_info()
     for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
-        sweep.protocol["host_tolerance"], settings.protocol["host_tolerance"] = old, new
+        sweep.protocol["host_tolerance"], settings.protocol.host_tolerance = old, new
         with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text}: trials"):
             resume.check_same_plan(sweep, [], [], [], settings)
-    sweep.protocol, sweep.name, sweep.label = settings.protocol, "nightly", "v1"
+    sweep.protocol, sweep.name, sweep.label = vars(settings.protocol), "nightly", "v1"
     resume.check_same_plan(sweep, [], [], [], settings)
     for key in ("name", "label"):
-        other = Settings.with_defaults(
-            protocol=settings.protocol, sweep={**settings.sweep, key: "x"}
-        )
+        other = replace(settings, sweep=replace(settings.sweep, **{key: "x"}))
         with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(sweep, key)}, not x;"):
             resume.check_same_plan(sweep, [], [], [], other)
 
@@ -351,7 +340,7 @@ def test_resuming_takes_the_same_settings():
 def test_resuming_takes_the_same_cells():
     matrix = [a_cell(bs=bs) for bs in (1, 2, 4)]
     first, second = shards(matrix, 2)
-    settings, info = Settings.with_defaults(), recorded()
+    settings, info = Settings.with_defaults(), recorded_info()
     one, both = (
         {"shards": {"1/2": "interrupted"}},
         {"shards": {"1/2": "interrupted", "2/2": "completed"}},
@@ -392,7 +381,7 @@ def test_resuming_notes_which_interpreter_has_changed():
 def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/x; name another folder with executor"):
-        run.make_cache_folders(Settings.with_defaults(executor={"cache_dir": f"{tmp_path}/file/x"}))
+        make_cache_folders(Settings.with_defaults(executor={"cache_dir": f"{tmp_path}/file/x"}))
     monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/file")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     with pytest.raises(

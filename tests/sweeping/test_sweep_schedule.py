@@ -171,9 +171,8 @@ class TestKnownSpeeds:
     def asked(self, make, answer, device="cuda", before=None, count=3):
         slot = CPU if device == "cpu" else gpus(1)[0]
         host_speeds = {} if before is None else {HERE: before}
-        made = make(slots=[slot], answer=answer)
-        made.host_speeds = host_speeds
-        made.run(trials(cell_runs(count, device=device)))
+        planned = trials(cell_runs(count, device=device))
+        made = make(planned, answer, slots=[slot], host_speeds=host_speeds)
         return [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
 
     def test_the_first_trial_of_all_knows_nothing(self, make):
@@ -434,6 +433,19 @@ def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
     stop = threading.Event()
     with pytest.raises(OSError, match="full"):
         make(trials(1), record=Mock(side_effect=OSError("full")), stop=stop)
+    assert stop.is_set()
+
+
+def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
+    def start(thread):
+        if thread.name == "effbench-GPU 1":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    plain, stop = threading.Thread.start, threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        make(trials(3), slots=gpus(2), stop=stop)
     assert stop.is_set()
 
 

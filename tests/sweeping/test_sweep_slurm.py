@@ -1,6 +1,7 @@
 """What the queue of a cluster says about a job; without a cluster."""
 
 import dataclasses
+import threading
 from unittest.mock import MagicMock
 
 import pytest
@@ -12,32 +13,30 @@ from effbench.message import decode, encode
 from effbench.store import Store
 from effbench.sweeping import pool
 from effbench.sweeping.executors import queue, slurm
-from effbench.sweeping.executors.job import EVENTS, REQUEST
-from effbench.sweeping.executors.slurm import Cluster, Job
+from effbench.sweeping.executors.job_events import Job
+from effbench.sweeping.executors.job_files import EVENTS, REQUEST
+from effbench.sweeping.executors.queue import JobState
+from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import LOST, CellRun, Settings
-from effbench.sweeping.run import Command
+from effbench.sweeping.record import SweepRecord
+from effbench.sweeping.run import Command, run_cells
+
+RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
 
 
-def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(tmp_path):
-    job = Job("7", tmp_path, [], tries=0, left=1)
-    answers = ({}, {"7": ("RUNNING", "None")}, None, {"7": ("FAILED", "NonZeroExitCode")}, None, {})
-    assert [Cluster.watch(MagicMock(), job, states) and "lost" for states in answers] == [
-        *[None] * 5,
-        "lost",
-    ]
+def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(cluster, tmp_path):
+    made, job = cluster(a_cell()), Job("7", tmp_path, [])
+    answers = ({}, {"7": RUNNING}, None, {"7": FAILED}, None, {})
+    assert [made.watch(job, states) and "lost" for states in answers] == [*[None] * 5, "lost"]
 
 
-def test_why_a_job_waits_is_told_once(tmp_path):
-    cluster = MagicMock(told=set())
+def test_why_a_job_waits_is_told_once(cluster, tmp_path):
+    made = cluster(a_cell())
     for reason in ("Priority", "PartitionTimeLimit", "PartitionTimeLimit"):
-        assert (
-            Cluster.watch(
-                cluster, Job("7", tmp_path, [], tries=0, left=1), {"7": ("PENDING", reason)}
-            )
-            is None
-        )
-    cluster.progress.note.assert_called_once_with("job 7 waits: PartitionTimeLimit")
+        states = {"7": JobState("PENDING", reason)}
+        assert made.watch(Job("7", tmp_path, []), states) is None
+    made.progress.note.assert_called_once_with("job 7 waits: PartitionTimeLimit")
 
 
 class Queue:
@@ -48,9 +47,7 @@ class Queue:
         monkeypatch.setattr(slurm, "QUEUE_S", 0.0)
         monkeypatch.setattr(slurm, "READ_S", 0.001)
         monkeypatch.setattr(queue, "submit", self.submit)
-        monkeypatch.setattr(
-            queue, "states", lambda name: dict.fromkeys(self.submitted, ("FAILED", ""))
-        )
+        monkeypatch.setattr(queue, "states", lambda name: dict.fromkeys(self.submitted, FAILED))
 
     def submit(self, name, folder, executor):
         request = decode((folder / REQUEST).read_bytes())
@@ -116,14 +113,10 @@ def cluster(tmp_path):
                 db=str(store.name), executor=executor, protocol={"rounds": rounds}
             )
             runs = [CellRun(cell) for cell in cells]
-            made = Cluster(
-                store,
-                begun(store, list(cells)),
-                settings,
-                runs,
-                Command([], [], progress=MagicMock()),
-            )
+            made = SlurmExecutor(settings, {}, MagicMock(), threading.Event(), store)
             made.cancel = lambda: None
+            made.prepare(runs)
+            made.left = made.open(SweepRecord(store, begun(store, list(cells)), settings))
             return made
 
         yield make
@@ -137,14 +130,14 @@ def test_if_no_job_begins_the_sweep_fails(cluster, monkeypatch):
         WorkerError,
         match=r"job 2 failed \(FAILED\) before its first trial: ImportError: no torch; logs: ",
     ):
-        made.run(made.trials_left(made.runs))
+        made.run(made.left)
     assert made.store.trials(made.sweep_id) == made.store.environments() == []
 
 
 def test_a_cell_whose_jobs_never_begin_gets_the_environment_of_others(cluster, monkeypatch):
     made = cluster(a_cell(), a_cell("default"), rounds=1)
     Queue(monkeypatch, None, None, None, is_lost_in(1))
-    made.run(made.trials_left(made.runs))
+    made.run(made.left)
     assert {row["environment_id"] for row in made.store.trials(made.sweep_id)} == {
         environment(gpu_name=None).id
     }
@@ -154,7 +147,7 @@ def test_a_cell_whose_jobs_never_begin_gets_the_environment_of_others(cluster, m
 def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     made = cluster(a_cell())
     Queue(monkeypatch, is_lost_in(0), is_lost_in(1), is_lost_in(2), is_lost_in(3))
-    made.run(made.trials_left(made.runs))
+    made.run(made.left)
     tried = [
         (row["round"], row["attempt"], row["status"]) for row in made.store.trials(made.sweep_id)
     ]
@@ -172,9 +165,7 @@ def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
     )
     run, command = CellRun(a_cell()), Command([], [], MagicMock(), matrix=[a_cell()])
     command.stop.set()
-    outcome = slurm.run_on_cluster(
-        settings, [(HERE, run.cell.params())], lambda pools: [run], command
-    )
+    outcome = run_cells(settings, [run], command)
     assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
 
 
@@ -182,10 +173,10 @@ def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(queue, "check", lambda executor: None)
     settings = Settings.with_defaults(executor={"name": "slurm", "job_folder": "/shared/100%u"})
     with pytest.raises(ConfigError, match=r"executor\.job_folder must be a path without %"):
-        slurm.run_on_cluster(settings, [], None, None)
+        SlurmExecutor.check(settings)
     (tmp_path / "jobs").touch()
     made = cluster(a_cell())
     with pytest.raises(
         WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"
     ):
-        made.run(made.trials_left(made.runs))
+        made.run(made.left)

@@ -74,30 +74,30 @@ def test_status_and_reason(error, status, reason):
     assert "\n" not in said and "more" not in said and "File" not in said
 
 
-def test_the_first_error_of_a_compiler_is_in_the_reason():
-    from torch._inductor.exc import CppCompileError
-
-    for line in (
+@pytest.mark.parametrize(
+    "line",
+    [
         "g++: fatal error: no input files",
         "x.cpp:3:1: error: expected ';'",
         "ld: cannot find -lgomp",
-    ):
-        output = (
-            f"x.cpp: In function 'kernel':\nx.cpp:1: warning: unused\n{line}\nx.cpp:9:1: error:"
-            " another\n"
-        )
-        wrapped = raised(
-            RuntimeError(f"CppCompileError: {CppCompileError(['g++', 'x.cpp'], output)}")
-        )
-        _, reason = failures.classify(wrapped, "prepare")
-        assert (
-            f"C++ compile error: {line}" in reason
-            and "another" not in reason
-            and "unused" not in reason
-        )
-    for text in ("C++ compile error\n\nOutput:\nsilence", "wrong\n\nOutput:\nx: error: mine"):
-        _, reason = failures.classify(raised(RuntimeError(text)), "prepare")
-        assert "silence" not in reason and "mine" not in reason
+    ],
+)
+def test_the_first_error_of_a_compiler_is_in_the_reason(line):
+    from torch._inductor.exc import CppCompileError
+
+    output = f"x.cpp: In function 'kernel':\nx:1: warning: unused\n{line}\nx:9: error: another\n"
+    error = CppCompileError(["g++", "x.cpp"], output)
+    _, reason = failures.classify(raised(RuntimeError(f"CppCompileError: {error}")), "prepare")
+    assert f"C++ compile error: {line}" in reason
+    assert "another" not in reason and "unused" not in reason
+
+
+@pytest.mark.parametrize(
+    "text", ["C++ compile error\n\nOutput:\nsilence", "wrong\n\nOutput:\nx: error: silence"]
+)
+def test_other_output_is_not_in_the_reason(text):
+    _, reason = failures.classify(raised(RuntimeError(text)), "prepare")
+    assert "silence" not in reason
 
 
 def test_the_cause_of_an_error_counts():
@@ -138,35 +138,37 @@ def users_module(tmp_path, monkeypatch):
     return call
 
 
-def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, monkeypatch):
-    error = users_module("import torch\n\ndef forward():\n    torch.zeros(2) @ torch.zeros(3)\n")
-    assert failures.classify(error, "check")[1].endswith(" (nets/mine.py:4 in forward)")
-    error = users_module("import json\n\ndef forward():\n    json.loads('x')\n")
-    assert failures.classify(error, None)[1].endswith(" (nets/mine.py:4 in forward)"), (
-        "not the line of json"
-    )
+@pytest.mark.parametrize("line", ["torch.zeros(2) @ torch.zeros(3)", "json.loads('x')"])
+def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, line):
+    error = users_module(f"import json, torch\n\ndef forward():\n    {line}\n")
+    _, reason = failures.classify(error, "check")
+    assert reason.endswith(" (nets/mine.py:4 in forward)")
     wrapped = RuntimeError("backend failed")
     wrapped.__cause__ = error
     assert failures.location(wrapped) == "nets/mine.py:4 in forward"
+
+
+def test_an_error_without_a_frame_has_no_location(users_module):
     assert failures.location(ValueError("never raised")) == ""
-    assert failures.location(users_module("def forward(:\n")) == "", (
-        "the text of a SyntaxError names the file"
+    error = users_module("def forward(:\n")
+    assert failures.location(error) == "", "the text of a SyntaxError names the file"
+
+
+# Inductor's lists end lines with a comma
+@pytest.mark.parametrize("after", ["", ", in forward", ", in forward,"])
+def test_code_that_is_named_but_not_run_is_the_location(users_module, after):
+    library = failures.LIBRARIES[1].parent
+    error = RuntimeError(
+        f'a branch\nfrom user code:\n  File "{library}/torch/x.py", line 3, in g\n'
+        f'  File "nets/mine.py", line 7{after}\n'
     )
-    compilers = (
-        'a branch\nfrom user code:\n  File "{}/torch/x.py", line 3, in g\n  File "nets/mine.py",'
-        " line 7{}\n"
-    )
-    # Inductor's lists end lines with a comma
-    for name, end in (("", ""), (" in forward", ""), (" in forward", ",")):
-        text = compilers.format(failures.LIBRARIES[1].parent, name and f",{name}{end}")
-        assert failures.location(RuntimeError(text)) == f"nets/mine.py:7{name}", (
-            "not run, but named"
-        )
+    assert failures.location(error) == f"nets/mine.py:7{after.strip(',')}"
+
+
+def test_without_user_code_the_innermost_frame_outside_effbench_counts(users_module, monkeypatch):
     error = users_module("def forward():\n    raise ValueError('x')\n")
-    monkeypatch.setattr(failures, "is_users", lambda path: False)
-    assert failures.location(error) == "nets/mine.py:2 in forward", (
-        "the innermost frame outside effbench"
-    )
+    monkeypatch.setattr(failures.Frame, "is_users", False)
+    assert failures.location(error) == "nets/mine.py:2 in forward"
 
 
 def test_long_texts_are_cut():

@@ -2,7 +2,6 @@
 
 import statistics
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -13,7 +12,8 @@ from effbench.cell import Cell, Status, Trial
 from effbench.config import Protocol
 from effbench.message import TrialRequest
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import trial
+from effbench.worker import context, pairing, trial
+from effbench.workloads.select import workload_of
 
 PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
 COLUMNS = (
@@ -139,16 +139,16 @@ def test_no_pairs_where_calls_change_a_plain_attribute():
 
 def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
     """For example because its memory and the mode's do not fit on a GPU together."""
-    before = trial.RunningTrial.take_pairs
+    before = pairing.Pairing.run
 
-    def take_pairs(self, timer):
+    def run_pairs(self, baseline):
         monkeypatch.setattr(Refusing, "refuses", True)
         try:
-            before(self, timer)
+            before(self, baseline)
         finally:
             monkeypatch.setattr(Refusing, "refuses", False)
 
-    monkeypatch.setattr(trial.RunningTrial, "take_pairs", take_pairs)
+    monkeypatch.setattr(pairing.Pairing, "run", run_pairs)
     found, _ = run("Refusing", "Twice")
     assert "no more memory for this" in without_pairs(found)
 
@@ -159,7 +159,8 @@ def test_no_pairs_where_the_mode_compiles_again(monkeypatch):
     def compiled(before, after):
         return "a graph was compiled while it was timed" if next(readings) else None
 
-    monkeypatch.setattr(trial, "compiled_between", compiled)  # first of timing, then of the pairs
+    # first of timing, then of the pairs
+    monkeypatch.setattr(context, "compiled_between", compiled)
     found, _ = run("Layers", "Twice")
     assert without_pairs(found) == "a graph was compiled while it was timed"
 
@@ -223,6 +224,9 @@ def test_what_cannot_alternate(facts, words):
     phase = facts.pop("phase")
     cell = Cell({"name": "m"}, 1, {"name": "default"}, "float32", phase, "cpu", **facts)
 
-    reason = trial.unpaired(cell, SimpleNamespace(initial={"buffer cache": None}))
+    workload = workload_of(cell)
+    made = workload.__new__(workload)
+    made.initial = {"buffer cache": None}
+    reason = made.unpaired()
     assert (reason is None) == (words is None)
     assert words is None or words in reason

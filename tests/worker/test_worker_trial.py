@@ -14,14 +14,14 @@ from effbench.errors import ConfigError
 from effbench.measure import host
 from effbench.measure.counters import Counters
 from effbench.measure.host import CoreTimes, HostWatch
-from effbench.measure.telemetry import Gpu
 from effbench.measure.timing import Rules, Timing
-from effbench.measure.watch import GpuWatch
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
 from effbench.sweeping import pool
-from effbench.worker import probe, trial
-from effbench.worker.failures import Ended
+from effbench.worker import context, probe, trial
+from effbench.worker.context import TrialProtocol
+from effbench.worker.timings import Timings
+from effbench.workloads.select import workload_of
 
 RULES = Rules(
     budget_s=1.0,
@@ -52,7 +52,7 @@ def trial_of(
     cell = Cell(model, 1, EAGER, "float32", phase, device, numerics or {}, **more)
     request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": host_tolerance})
     made = trial.RunningTrial(request, lambda phase: None)
-    made.gpu, made.watcher, made.mode = Gpu(), GpuWatch(Gpu(), CPU), Eager()
+    made.mode = Eager()
     return made
 
 
@@ -64,7 +64,7 @@ class MadeUpTimer:
         self.timings = {"latency": latency, "period": period}
         self.busy_fraction = busy_fraction
         self.discarded = discarded
-        self.host = self.running = None
+        self.host = self.watcher = None
 
     def waits_for_host(self, latency_ms):
         return self.busy_fraction is not None
@@ -72,19 +72,25 @@ class MadeUpTimer:
     def latency(self, budget_s):
         if self.host:
             self.host.seconds = {True: 1.0 - self.busy_fraction, False: self.busy_fraction}
-        self.running.watcher.discarded += self.discarded
+        self.watcher.discarded += self.discarded
         return self.timings["latency"]
 
     def period(self, budget_s):
         return self.timings["period"]
 
 
+def timings_of(running, timer):
+    cell, trial = running.cell, running.trial
+    workload = workload_of(cell)(cell, Eager(), nn.Identity(), trial, {})
+    return Timings(running.context, workload, timer)
+
+
 def timed(running, *args, **options):
     """Take timings as a made-up timer does, and return the trial."""
     timer = MadeUpTimer(*args, **options)
-    timer.running = running
+    timer.watcher = running.context.watcher
     running.trial.samples.setdefault("warmup_ms", [5.2])
-    running.take_timings(timer)
+    timings_of(running, timer).take()
     return running.trial
 
 
@@ -117,41 +123,6 @@ def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, wor
     assert (found.latency_ms, found.period_ms) == (5.2, period_ms)
     assert (found.disturbance is not None) == bool(words)
     assert all(word in found.disturbance for word in words)
-
-
-class Tuned(Eager):
-    autotunes = compiles = True
-
-
-@pytest.mark.parametrize(
-    ("is_cold", "order"),
-    [
-        (True, ["setup", "turn", "build", "check", "prepare"]),
-        (False, ["setup", "build", "check", "prepare"]),
-    ],
-)
-def test_autotuning_has_the_device_for_itself_and_its_compile_time_counts(tmp_path, is_cold, order):
-    seen, mode = [], {"name": "tuned", "_target_": f"{__name__}.Tuned"}
-    inputs = [{"name": "x", "shape": [4]}]
-    cell = Cell(
-        {"name": "m", "module": LINEAR | {"in_features": 4, "out_features": 4}, "inputs": inputs},
-        1,
-        mode,
-        "float32",
-        "inference",
-        "cpu",
-    )
-    rules = {**vars(RULES), "budget_s": 0.01, "min_time_s": 0.0}
-    request = TrialRequest(
-        cell.params(), rules, turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold
-    )
-    ended = SimpleNamespace(**trial.run(request.to_json(), seen.append))
-    assert seen[: len(order) + 1] == [DEVICE_PHASE, *order], ended.reason
-    assert "turn" in seen[len(order) :] or is_cold
-    assert (ended.build_s, ended.check_s) == (None, None)  # on one thread, beside other trials
-    assert [
-        value is not None for value in (ended.prepare_s, ended.first_call_s, ended.compile_s)
-    ] == [is_cold] * 3
 
 
 SLOWED = ["clocks reduced (hw_slowdown)"]
@@ -271,7 +242,7 @@ class TestMarks:
 
     def test_what_disturbed_the_gpu_before_the_trial_is_named_first(self):
         running = trial_of("cuda", host_tolerance=0.1)
-        running.watcher.before_timing = "another process keeps this GPU busy"
+        running.context.watcher.before_timing = "another process keeps this GPU busy"
         found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9))
         assert found.disturbance == "another process keeps this GPU busy"
 
@@ -297,14 +268,11 @@ class TestWatched:
             made.update(options, quiet_ms=quiet_ms, tolerance=tolerance)
             return HostWatch(quiet_ms, tolerance, **options)
 
-        monkeypatch.setattr(trial, "HostWatch", watch)
+        monkeypatch.setattr(context, "HostWatch", watch)
         running = trial_of(device)
-        running.rules = Rules.of({**vars(RULES), **protocol})
-        running.request = replace(running.request, protocol=protocol, **request)
-        running.trial.samples["warmup_ms"] = [1.0]
-        timer = MadeUpTimer(None, busy_fraction=0.0)
-        with running.host_watched(timer):
-            assert timer.host is not None
+        running.context.protocol = TrialProtocol.of({**vars(RULES), **protocol})
+        running.context.request = replace(running.request, **request)
+        timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9), busy_fraction=0.0)
         return SimpleNamespace(**made)
 
     @pytest.mark.parametrize(
@@ -347,16 +315,6 @@ class TestWatched:
         running = trial_of("cuda", host_tolerance=0.1)
         found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9), busy_fraction=None)
         assert (found.host_ms, found.host_high_ms, found.disturbed_fraction) == (None, None, None)
-
-
-def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
-    """A record of millions would be too long for a message."""
-    stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
-    running, given = trial_of(stream=stream), []
-    monkeypatch.setattr(trial, "serve", lambda *args: given.append(args) or Timing([1.0] * 9))
-    timed(running, None)
-    ((_, arrivals_s, seconds),) = given
-    assert seconds == 0.1 and len(arrivals_s) == pytest.approx(1000, rel=0.1)
 
 
 def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
@@ -435,7 +393,7 @@ def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
         ValueError,
         match=r"^the buffer blocks\.0\..* keeps values of the step before with their graph",
     ):
-        running.workload.reference(running.checked)
+        running.workload.take_reference()
 
 
 @pytest.fixture
@@ -490,14 +448,6 @@ def test_the_physical_cores_are_those_that_the_trial_may_use(monkeypatch, torch_
     assert (pinned, torch_threads()) == ([7, 9], 2)
 
 
-def test_a_trial_that_prepares_ahead_has_one_thread_until_its_turn(monkeypatch, torch_threads):
-    running = trial_of("cuda", threads=3)
-    running.request = replace(running.request, is_ahead=True)
-    with pytest.raises(Ended):  # there is no GPU
-        running.take_device()
-    assert (torch_threads(), running.trial.threads, running.threads) == (1, 3, 3)
-
-
 QUIET = Counters(
     graphs=1, graph_breaks=0, recompiles=0, cudagraph_skips=0, cache_hits=0, cache_misses=0
 )
@@ -516,7 +466,7 @@ QUIET = Counters(
     ],
 )
 def test_what_was_compiled_meanwhile_is_named_with_its_guard(after, expected):
-    assert trial.compiled_between(QUIET, after) == expected
+    assert context.compiled_between(QUIET, after) == expected
 
 
 class Counts(nn.Module):

@@ -18,16 +18,14 @@ from typing import Any
 
 from effbench.cell import Cell, Environment, Trial
 from effbench.errors import EffbenchError, StoreError
-from effbench.message import decode
 from effbench.store.trials import HostSpeeds
+from effbench.sweeping.executors.job_files import EVENTS, JobRequest
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, run_cells
 from effbench.warning_filters import print_instead_of_raising
 from effbench.worker.server import write_message
-
-REQUEST, EVENTS = "job.json", "events.jsonl"
 
 
 class JobStore:
@@ -36,7 +34,7 @@ class JobStore:
 
     name = "the folder of the job"
 
-    def __init__(self, folder: Path, request: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, request: JobRequest) -> None:
         self.events = folder / EVENTS
         self.request = request
         self.lock = threading.Lock()
@@ -56,19 +54,20 @@ class JobStore:
         except OSError as error:
             raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
 
-    def add_environment(self, environment: Environment, details: dict[str, Any]) -> str:
-        self.send("environment", environment=asdict(environment), details=details)
-        return environment.id
+    def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
+        self.send("environment", environment=asdict(env), details=details)
+        return env.id
 
-    def begin_sweep(self, *, host: dict[str, Any], **_: Any) -> str:
+    def begin_sweep(self, *_: Any, **facts: Any) -> str:
+        host = facts["host"]
         self.send("began", node=host["hostname"], environments=host["environments"])
-        return self.request["sweep_id"]
+        return self.request.sweep_id
 
     def first_rounds(self, sweep_id: str) -> list[int]:
-        return self.request["first_rounds"]
+        return self.request.first_rounds
 
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
-        recorded = self.request["history"].get(environment_id, {})
+        recorded = self.request.history.get(environment_id, {})
         return {
             key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()
         }
@@ -80,18 +79,23 @@ class JobStore:
         return HostSpeeds()  # those of other nodes say nothing about this one
 
     def calibration(self, environment_id: str) -> dict[str, Any] | None:
-        ceilings = self.request["ceilings"].get(environment_id)
-        return ceilings and {"ceilings": ceilings}
+        ceilings = self.request.ceilings.get(environment_id)
+        return {"ceilings": ceilings} if ceilings else None
 
-    def add_calibration(self, environment_id: str, gpu_uuid: str, ceilings: dict[str, Any]) -> None:
-        self.request["ceilings"][environment_id] = ceilings
-        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, ceilings=ceilings)
+    def add_calibration(
+        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+    ) -> None:
+        self.request.ceilings[environment_id] = measured["ceilings"]
+        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, **measured)
 
     def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None:
         pass
 
     def is_moved(self) -> bool:
         return False
+
+    def rescue(self, suffix: str) -> Path:
+        raise StoreError(f"{self.name} holds no database")
 
     def results(self, sweep_id: str) -> list[dict[str, Any]]:
         return []
@@ -108,12 +112,11 @@ class JobProgress(Progress):
     def showing(
         self,
         sweep_id: str,
-        settings: Any,
+        settings: Settings,
         runs: Sequence[CellRun],
         trials: Sequence[PlannedTrial],
         slots: Sequence[str],
     ) -> Iterator[None]:
-        self.send("planned", trials=len(trials))
         yield
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
@@ -130,8 +133,7 @@ class JobProgress(Progress):
         self.note(f"{slot}: retrying {trial.run.cell}: {reason}")
 
     def resized(self, change: int) -> None:
-        if change:
-            self.send("resized", change=change)
+        pass  # effbench knows once the job is done
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         pass  # the record was sent
@@ -147,11 +149,11 @@ def facts_of(trial: PlannedTrial) -> dict[str, Any]:
 def main() -> None:
     print_instead_of_raising()
     folder = Path(sys.argv[1])
-    request = decode((folder / REQUEST).read_bytes())
+    request = JobRequest.read(folder)
     store = JobStore(folder, request)
-    settings = Settings(**request["settings"])
+    settings = Settings.with_defaults(**request.settings)
     runs = [
-        CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]
+        CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request.runs
     ]
     command = Command([], [], progress=JobProgress(store))
     try:
@@ -166,7 +168,7 @@ def main() -> None:
     finally:
         with suppress(OSError):
             # of this job alone, and empty unless it failed
-            Path(settings.executor["cache_dir"]).rmdir()
+            Path(settings.executor.cache_dir or "").rmdir()
 
 
 if __name__ == "__main__":

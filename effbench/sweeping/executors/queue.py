@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from effbench.config import Executor
 from effbench.errors import ConfigError, WorkerError
 from effbench.printable import one_line
 from effbench.sweeping.client import POLL_S
@@ -50,9 +51,9 @@ RESERVED = {
 }
 
 
-def check(executor: Mapping[str, Any]) -> None:
+def check(executor: Executor) -> None:
     """Raise ConfigError if jobs cannot be submitted from this machine, or with these settings."""
-    options = executor["sbatch"]
+    options = executor.sbatch
     if not isinstance(options, dict) or not all(
         isinstance(value, str | int | float) for value in options.values()
     ):
@@ -78,26 +79,38 @@ def check(executor: Mapping[str, Any]) -> None:
             )
 
 
-def states(name: str) -> dict[str, tuple[str, str]] | None:
-    """Return state and reason (why it waits) of each job with this name by id, also of jobs that
-    ended a short time ago (`MinJobAge` in slurm.conf), without an accounting database; None if
-    SLURM does not answer."""
+@dataclass(frozen=True)
+class JobState:
+    """What the queue says about a job. `reason`: why it waits."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+
+def states(name: str) -> dict[str, JobState] | None:
+    """Return the state of each job with this name by id, also of jobs that ended a short time ago
+    (`MinJobAge` in slurm.conf), without an accounting database; None if SLURM does not answer."""
     answer = run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r")
-    lines = (
-        [] if answer is None else [[*line.split(maxsplit=2), ""] for line in answer.splitlines()]
-    )
-    return (
-        None if answer is None else {job_id: (state, reason) for job_id, state, reason, *_ in lines}
-    )
+    if answer is None:
+        return None
+    known = {}
+    for line in answer.splitlines():
+        job_id, *words = line.split(maxsplit=2)
+        known[job_id] = JobState(*words)
+    return known
 
 
 def cancel(name: str) -> None:
     """Cancel all jobs with this name, and wait until they have ended."""
     run("scancel", f"--name={name}")
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
-    while time.monotonic() < deadline and any(
-        state not in ENDED for state, _ in (states(name) or {}).values()
-    ):
+    while time.monotonic() < deadline:
+        if all(job.has_ended for job in (states(name) or {}).values()):
+            return
         time.sleep(POLL_S)
 
 
@@ -112,7 +125,7 @@ def run(*command: str) -> str | None:
     return None
 
 
-def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
+def submit(name: str, folder: Path, executor: Executor) -> str:
     """Submit a job with submitit and return its id. Raises WorkerError with SLURM's message if it
     is refused.
 
@@ -122,22 +135,23 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    given = {
-        key: executor[key] for key in ("partition", "account", "gres") if executor[key] is not None
-    }
-    given["srun_args"] = ["--ntasks=1"]  # also with sbatch's nodes or ntasks
-    if cores := executor["cpus"]:  # srun no longer takes it from sbatch
-        given["cpus_per_task"] = cores
-        given["srun_args"].append(f"--cpus-per-task={cores}")
+    given: dict[str, Any] = {"srun_args": ["--ntasks=1"]}  # also with sbatch's nodes or ntasks
+    for option in ("partition", "account", "gres"):
+        value = getattr(executor, option)
+        if value is not None:
+            given[option] = value
+    if executor.cpus:  # srun no longer takes it from sbatch
+        given["cpus_per_task"] = executor.cpus
+        given["srun_args"].append(f"--cpus-per-task={executor.cpus}")
     options = {
-        key.replace("_", "-"): value
-        for key, value in executor["sbatch"].items()
+        name.replace("_", "-"): value
+        for name, value in executor.sbatch.items()
         if value is not False
     }
     submitter = submitit.SlurmExecutor(folder)
     submitter.update_parameters(
         job_name=name,
-        time=executor["time_limit_min"],
+        time=executor.time_limit_min,
         signal_delay_s=0,
         additional_parameters={**options, "no-requeue": True},
         **given,
@@ -147,8 +161,8 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
         with redirect_stderr(io.StringIO()):  # submitit prints the message that the error has
             return submitter._submit_command(command).job_id
     except (FailedJobError, FailedSubmissionError, OSError) as error:
-        lines = re.findall(r"sbatch: (fatal|error): (.*)", str(error))
-        why = next(
-            (text for kind, text in lines if kind == "fatal"), lines[0][1] if lines else str(error)
-        )
-        raise WorkerError(f"SLURM refused a job: {one_line(why, 500)}") from error
+        text = str(error)
+        why = re.search(r"sbatch: fatal: (.*)", text) or re.search(r"sbatch: error: (.*)", text)
+        raise WorkerError(
+            f"SLURM refused a job: {one_line(why[1] if why else text, 500)}"
+        ) from error

@@ -8,50 +8,29 @@ its running trials are recorded as crashed, and another job repeats them as anot
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, WorkerError
 from effbench.folders import cache_home, expand_user
-from effbench.message import MOST_BYTES, MessageError, decode, encode
+from effbench.message import MessageError
 from effbench.printable import count, one_line
 from effbench.store import connect
 from effbench.store.store import Store
-from effbench.store.summary import last_attempts
+from effbench.sweeping.compile_caches import part_name, sweep_cache
 from effbench.sweeping.executors import queue
-from effbench.sweeping.executors.job import EVENTS, REQUEST
-from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.interrupts import stop_on_ctrl_c
-from effbench.sweeping.plan import (
-    LOST,
-    CellRun,
-    PlannedTrial,
-    Settings,
-    cells_of,
-    interpreters_of,
-    trials_left,
-)
-from effbench.sweeping.run import (
-    Asked,
-    Command,
-    Outcome,
-    Plan,
-    begin,
-    ending,
-    open_pools,
-    part_of,
-    sweep_cache,
-)
+from effbench.sweeping.executors.base import Executor
+from effbench.sweeping.executors.job_events import ClusterRecord, Job
+from effbench.sweeping.executors.job_files import EVENTS, JobRequest
+from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
+from effbench.sweeping.record import SweepRecord
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
@@ -61,210 +40,138 @@ READ_S = 0.5
 REFUSED_PAUSE_S = 30.0
 
 
+@dataclass(frozen=True)
+class Loss:
+    """How a job was lost, as a status of its trials and in words."""
+
+    status: Status
+    how: str
+
+
+@dataclass(frozen=True)
+class LostTrial:
+    """A trial of a lost job, in place of which no other will be run."""
+
+    job: Job
+    trial: PlannedTrial
+    record: Trial
+
+
 @dataclass
-class Job:
-    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of
-    jobs with these runs that ended before their first trial. `left`: number of its remaining
-    trials. `running`: trial in flight -> its phase. `has_ended`: whether the queue lists it as
-    ended."""
+class SlurmExecutor(Executor):
+    """Runs trials in jobs. `losses`: how often each round of a run was lost; `given_up`: trials of
+    jobs that never began, which get the environment of others at the end: this machine's is another
+    one. `noted`: why jobs wait."""
 
-    id: str
-    folder: Path
-    runs: Sequence[CellRun]
-    tries: int
-    left: int
-    node: str = "?"
-    environments: dict[str, Interpreter] = field(default_factory=dict)
-    running: dict[PlannedTrial, str | None] = field(default_factory=dict)
-    has_begun: bool = False
-    is_done: bool = False
-    failed: str | None = None
-    has_ended: bool = False
-    offset: int = 0
+    store: Store
+    jobs: list[Job] = field(default_factory=list)
+    losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
+    given_up: list[LostTrial] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
+    next_submission_s: float = 0.0
+    next_look_s: float = 0.0
 
+    @staticmethod
+    def check(settings: Settings) -> None:
+        queue.check(settings.executor)
+        folder = jobs_folder(settings)
+        # sbatch replaces them in the path of the output
+        if {"%", "\\"} & {*str(folder)}:
+            raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
 
-def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Command) -> Outcome:
-    """Run or resume a sweep as jobs of the cluster; see `run_sweep`."""
-    queue.check(settings.executor)
-    # sbatch replaces them in the path of the output
-    if {"%", "\\"} & {*str(folder := job_folder(settings.executor))}:
-        raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
-    with Store.open(settings.db, mode="write") as store:
-        with open_pools(asked, settings, command) as pools:
-            planned = plan(pools)
-        runs = list(dict.fromkeys(filter(None, planned)))
-        # jobs report the environments of their nodes
-        sweep_id = begin(store, settings, command, cells_of(runs), {})
-        with ending(store, sweep_id, settings, command.stop):
-            cluster = Cluster(store, sweep_id, settings, runs, command)
-            cluster.collect()
-            trials = cluster.trials_left(runs)
-            showing = command.progress.showing(sweep_id, settings, runs, trials, ["SLURM"])
-            with showing, stop_on_ctrl_c(command.stop):
-                cluster.run(trials)
-        return Outcome.of(store, sweep_id, settings, planned, cluster.interpreters, command.stop)
+    def prepare(self, runs: Sequence[CellRun]) -> None:
+        self.runs = runs
+        self.slot_names = ["SLURM"]
+        for pool in self.pools.values():  # nothing else runs on this machine
+            pool.close()
 
-
-def job_folder(executor: Mapping[str, Any]) -> Path:
-    folder = executor["job_folder"]
-    if not folder:
-        return cache_home() / "jobs"
-    return Path(expand_user(folder, "executor.job_folder")).absolute()
-
-
-class Cluster:
-    """The jobs of a sweep. `history`: environment -> cell key -> its recorded trials (last
-    attempts). `interpreters`: environment -> interpreter; `unplaced`: given up before any job told
-    its environment."""
-
-    def __init__(
-        self,
-        store: Store,
-        sweep_id: str,
-        settings: Settings,
-        runs: Sequence[CellRun],
-        command: Command,
-    ) -> None:
-        self.store, self.sweep_id, self.settings = store, sweep_id, settings
-        self.runs, self.progress, self.stop = runs, command.progress, command.stop
-        recorded = store.find_sweep(sweep_id).host.get("environments") or {}
-        self.interpreters = {
-            environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()
-        }
-        self.history = {
-            environment: store.history(sweep_id, environment) for environment in self.interpreters
-        }
-        part = part_of(sweep_id, settings.shard)
-        self.folder = job_folder(settings.executor) / part
+    def open(self, record: SweepRecord) -> list[PlannedTrial]:
+        self.sweep_id = record.sweep_id
+        self.record = ClusterRecord(self.store, record.sweep_id, self.progress)
+        self.environments = self.record.environments  # jobs add those of their nodes
+        part = part_name(record.sweep_id, self.settings.shard)
+        self.folder = jobs_folder(self.settings) / part
         self.name = f"effbench-{part}"
-        self.jobs: list[Job] = []
-        self.losses: Counter[tuple[CellRun, int]] = Counter()  # by round
-        self.unplaced: list[tuple[Job, PlannedTrial, Trial]] = []
-        self.next_submission_s = 0.0
-        self.told: set[str] = set()  # why jobs wait
-
-    def collect(self) -> None:
-        """Cancel the jobs of an effbench that was killed, and commit what they recorded."""
-        if not self.folder.exists():
-            return
-        queue.cancel(self.name)
-        for events in sorted(self.folder.glob(f"*/{EVENTS}")):
-            self.close(Job("", events.parent, self.runs, tries=0, left=0))
+        if self.folder.exists():  # of an effbench that was killed
+            queue.cancel(self.name)
+            for events in sorted(self.folder.glob(f"*/{EVENTS}")):
+                self.record.close(Job("", events.parent, self.runs))
+        return self.trials_left(self.runs)
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs
-        that still run. Raises WorkerError if no job began."""
-        waiting = deque(
-            (runs, 0) for runs in self.grouped(dict.fromkeys(trial.run for trial in trials))
-        )
-        look_s, most = time.monotonic() + QUEUE_S, self.settings.executor["max_jobs"]
+        """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError if
+        no job began."""
+        waiting = deque(self.batches(trial.run for trial in trials))
+        self.next_look_s = time.monotonic() + QUEUE_S
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
-                while (
-                    waiting and len(self.jobs) < most and time.monotonic() > self.next_submission_s
-                ):
-                    if self.stop.is_set() or not self.submit(*waiting[0]):
-                        break
-                    waiting.popleft()
-                is_due = time.monotonic() > look_s
-                states = queue.states(self.name) if is_due else None
-                look_s = time.monotonic() + QUEUE_S if is_due else look_s
+                self.submit_next(waiting)
+                states = self.look()
                 for job in [*self.jobs]:
-                    if reason := self.watch(job, states):
-                        waiting.extend(self.lost(job, *reason))
+                    loss = self.watch(job, states)
+                    if loss is not None:
+                        waiting.extend(self.batches(self.lost(job, loss)))
                 self.stop.wait(READ_S)
         finally:
             self.cancel()
-        if self.unplaced and not self.stop.is_set():
-            raise WorkerError(f"{self.unplaced[0][2].reason}; logs: {self.folder}")
+        for lost in self.given_up:
+            environment_id = self.record.environment_of(lost.trial.run)
+            if environment_id is not None:
+                self.progress.resized(1)
+                self.record.add(lost.job, lost.trial, environment_id, lost.record)
+            elif not self.stop.is_set():
+                raise WorkerError(f"{lost.record.reason}; logs: {self.folder}")
         if not self.stop.is_set():
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def grouped(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
-        """Return the runs of each job, in random order. All interpreters of a cell belong to one
-        job."""
+    def batches(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
+        """Return the distinct runs of each job, in random order. All interpreters of a cell belong
+        to one job."""
         of_cell: dict[Cell, list[CellRun]] = {}
-        for run in runs:
+        for run in dict.fromkeys(runs):
             of_cell.setdefault(run.cell, []).append(run)
-        size = self.settings.executor["cells_per_job"]
-        jobs: dict[Any, list[CellRun]] = {}
-        for index, (cell, some) in enumerate(of_cell.items()):
-            jobs.setdefault(index // size if size else cell.comparison_key, []).extend(some)
-        groups = [*jobs.values()]
-        random.Random(self.settings.sweep["seed"]).shuffle(groups)
-        return groups
+        size = self.settings.executor.cells_per_job
+        jobs: dict[Hashable, list[CellRun]] = {}
+        for index, (cell, members) in enumerate(of_cell.items()):
+            key = index // size if size else cell.comparison_key
+            jobs.setdefault(key, []).extend(members)
+        batches = list(jobs.values())
+        random.Random(self.settings.sweep.seed).shuffle(batches)
+        return batches
 
-    def best(self, run: CellRun) -> str | None:
-        """Return the environment with most trials of the run; without any, the one seen last; None
-        if none is known."""
-        some = [
-            environment for environment, at in self.interpreters.items() if at == run.interpreter
-        ]
-        return max(
-            reversed(some),
-            key=lambda one: len(self.history[one].get(run.cell.key, ())),
-            default=None,
-        )
-
-    def trials_left(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
+    def trials_left(self, runs: Iterable[CellRun]) -> list[PlannedTrial]:
         """Return the remaining trials of these runs, as far as one environment has recorded
         them."""
-        protocol, seed = self.settings.protocol, self.settings.sweep["seed"]
-        lost = {
-            run
-            for (run, _), times in self.losses.items()
-            if times > self.settings.executor["job_retries"]
-        }
-        some = [run for run in runs if run not in lost]
-        history = {run: self.history.get(self.best(run), {}).get(run.cell.key, []) for run in some}
-        return trials_left(some, protocol["rounds"], seed, history)
+        most = self.settings.executor.job_retries
+        given_up = {run for (run, _), times in self.losses.items() if times > most}
+        history = {run: self.record.trials_of(run) for run in runs if run not in given_up}
+        return trials_left([*history], self.settings, history)
 
-    # --- one job ---
+    # --- submitting ---
 
-    def submit(self, runs: Sequence[CellRun], tries: int) -> bool:
+    def submit_next(self, waiting: deque[list[CellRun]]) -> None:
+        """Submit jobs until the queue is full or SLURM refuses one."""
+        while waiting and len(self.jobs) < self.settings.executor.max_jobs:
+            is_early = time.monotonic() <= self.next_submission_s
+            if is_early or self.stop.is_set() or not self.submit(waiting[0]):
+                return
+            waiting.popleft()
+
+    def submit(self, runs: Sequence[CellRun]) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
         raise WorkerError."""
-        folder = next(
-            path for n in itertools.count(1) if not (path := self.folder / f"{n:05}").exists()
-        )
-        executor = self.settings.executor
-        keys = {run.cell.key for run in runs}
-        settings = dataclasses.asdict(self.settings) | {
-            "db": str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
-            "executor": {
-                **executor,
-                "name": "local",
-                # a lost job may still write to its own
-                "cache_dir": str(sweep_cache(self.settings, self.sweep_id) / folder.name),
-            },
-            "resume": None,
-        }
-        known = {
-            environment: self.store.calibration(environment) for environment in self.interpreters
-        }
-        request = {
-            "sweep_id": self.sweep_id,
-            "first_rounds": self.store.first_rounds(self.sweep_id),
-            "settings": settings,
-            "runs": [(run.interpreter.given, run.cell.params()) for run in runs],
-            "history": {
-                environment: {
-                    key: [trial.to_json() for trial in cells[key]] for key in keys & cells.keys()
-                }
-                for environment, cells in self.history.items()
-            },
-            "ceilings": {environment: row["ceilings"] for environment, row in known.items() if row},
-        }
+        paths = (self.folder / f"{number:05}" for number in itertools.count(1))
+        folder = next(path for path in paths if not path.exists())
         try:
             folder.mkdir(parents=True, mode=0o700)
-            (folder / REQUEST).write_bytes(encode(request))
+            self.request_of(runs, folder.name).write(folder)
             (folder / EVENTS).touch(mode=0o600)
         except OSError as error:
             raise WorkerError(
                 f"cannot write {folder} (executor.job_folder): {error.strerror}"
             ) from error
         try:
-            job_id = queue.submit(self.name, folder, executor)
+            job_id = queue.submit(self.name, folder, self.settings.executor)
         except WorkerError as error:
             shutil.rmtree(folder)
             if not self.jobs:
@@ -272,214 +179,129 @@ class Cluster:
             self.progress.note(f"{error}; trying again in {REFUSED_PAUSE_S:.0f} s")
             self.next_submission_s = time.monotonic() + REFUSED_PAUSE_S
             return False
-        self.jobs.append(Job(job_id, folder, runs, tries, len(self.trials_left(runs))))
+        self.jobs.append(Job(job_id, folder, runs, len(self.trials_left(runs))))
         return True
 
-    def watch(
-        self, job: Job, states: Mapping[str, tuple[str, str]] | None
-    ) -> tuple[Status, str] | None:
+    def request_of(self, runs: Sequence[CellRun], job_name: str) -> JobRequest:
+        """Return what a job is asked to run."""
+        # a lost job may still write to its own
+        caches = sweep_cache(self.settings, self.sweep_id) / job_name
+        settings = replace(
+            self.settings,
+            db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
+            executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
+            resume=None,
+        )
+        keys = {run.cell.key for run in runs}
+        history, ceilings = {}, {}
+        for environment_id, recorded in self.record.trials.items():
+            history[environment_id] = {
+                key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
+            }
+            known = self.store.calibration(environment_id)
+            if known:
+                ceilings[environment_id] = known["ceilings"]
+        return JobRequest(
+            self.sweep_id,
+            self.store.first_rounds(self.sweep_id),
+            settings.to_json(),
+            [(run.interpreter.given, run.cell.params()) for run in runs],
+            history,
+            ceilings,
+        )
+
+    # --- watching ---
+
+    def look(self) -> dict[str, queue.JobState] | None:
+        """Return what the queue says about the jobs; None if it is not time to ask, or if SLURM
+        does not answer."""
+        if time.monotonic() <= self.next_look_s:
+            return None
+        states = queue.states(self.name)
+        self.next_look_s = time.monotonic() + QUEUE_S
+        return states
+
+    def watch(self, job: Job, states: Mapping[str, queue.JobState] | None) -> Loss | None:
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
         work. `states`: what the queue says, None: not asked."""
         try:
-            self.read(job)
+            self.record.read(job)
         except MessageError as error:
             queue.run("scancel", job.id)
-            return Status.CRASHED, f"sent an invalid message: {error}"
+            return Loss(Status.CRASHED, f"sent an invalid message: {error}")
         if job.is_done:
             self.jobs.remove(job)
             shutil.rmtree(job.folder, ignore_errors=True)
             self.progress.resized(-job.left)
-        elif job.failed:
-            return Status.CRASHED, f"could not run trials: {job.failed}"
-        elif states is not None:
-            state, why = states.get(job.id, ("UNKNOWN", ""))
-            # a network file system may have shown the last events late
-            if job.has_ended and state in queue.ENDED:
-                status = Status.TIMEOUT if state in ("TIMEOUT", "DEADLINE") else Status.CRASHED
-                limit = (
-                    f" after {self.settings.executor['time_limit_min']} min"
-                    " (executor.time_limit_min)"
-                )
-                return (
-                    status,
-                    f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})",
-                )
-            job.has_ended = state in queue.ENDED
-            # for example for ever: PartitionTimeLimit
-            if state == "PENDING" and why not in (*queue.USUAL, *self.told):
-                self.told.add(why)
-                self.progress.note(f"job {job.id} waits: {one_line(why)}")
+            return None
+        if job.failed:
+            return Loss(Status.CRASHED, f"could not run trials: {job.failed}")
+        if states is None:
+            return None
+        state = states.get(job.id, queue.JobState("UNKNOWN"))
+        # a network file system may have shown the last events late
+        if job.has_ended and state.has_ended:
+            return self.loss_of(state)
+        job.has_ended = state.has_ended
+        # for example for ever: PartitionTimeLimit
+        if state.state == "PENDING" and state.reason not in (*queue.USUAL, *self.noted):
+            self.noted.add(state.reason)
+            self.progress.note(f"job {job.id} waits: {one_line(state.reason)}")
         return None
 
-    def read(self, job: Job) -> None:
-        """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
-        cannot be stored."""
-        with suppress(FileNotFoundError), (job.folder / EVENTS).open("rb") as file:
-            file.seek(job.offset)
-            while (line := file.readline(4 * MOST_BYTES)).endswith(b"\n"):
-                job.offset = file.tell()
-                message = decode(line)
-                try:
-                    self.handle(job, message)
-                except (AttributeError, KeyError, TypeError, ValueError) as error:
-                    raise MessageError(f"{type(error).__name__}: {error}") from error
-            if len(line) == 4 * MOST_BYTES:
-                raise MessageError(f"a line of more than {len(line)} bytes")
+    def loss_of(self, state: queue.JobState) -> Loss:
+        """Return how a job was lost that the queue lists with this state."""
+        how = queue.ENDED[state.state]
+        if state.state not in ("TIMEOUT", "DEADLINE"):
+            return Loss(Status.CRASHED, f"{how} ({state.state})")
+        limit_min = self.settings.executor.time_limit_min
+        limit = f"after {limit_min} min (executor.time_limit_min)"
+        return Loss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
 
-    def handle(self, job: Job, message: dict[str, Any]) -> None:
-        known = {(run.cell.key, run.interpreter): run for run in job.runs}
-        match message:
-            case {"event": "environment", "environment": dict(facts), "details": dict(details)}:
-                self.store.add_environment(Environment(**facts), details)
-            case {"event": "began", "node": str(node), "environments": dict(environments)}:
-                job.node = node
-                job.environments = {
-                    key: Interpreter.from_facts(facts) for key, facts in environments.items()
-                }
-                if not {*job.environments.values()} <= {*interpreters_of(job.runs)}:
-                    raise ValueError("it ran under another interpreter")
-                self.know(environments)
-            case {"event": kind} if not job.id and kind != "record":
-                pass  # progress of a job that a killed effbench submitted
-            case {"event": "planned", "trials": int(number)}:
-                self.resize(job, number - job.left)
-            case {"event": "resized", "change": int(change)}:
-                self.resize(job, change)
-            case {
-                "event": "started" | "phase" as kind,
-                "cell_key": key,
-                "interpreter": dict(given),
-            }:
-                trial = PlannedTrial(
-                    known[key, Interpreter(**given)], int(message["round"]), int(message["attempt"])
-                )
-                if kind == "started":
-                    slot = f"job {job.id} ({job.node} {message['slot']})"
-                    job.has_begun, job.running[trial] = True, None
-                    self.progress.started(slot, trial)
-                elif trial in job.running:
-                    job.running[trial] = str(message["phase"])
-                    self.progress.phase(trial, job.running[trial])
-            case {"event": "record", "environment_id": str(environment_id), "trial": dict(data)}:
-                record = Trial.from_json(data)
-                run = known[record.cell_key, job.environments[environment_id]]
-                self.record(
-                    job, PlannedTrial(run, record.round, record.attempt), environment_id, record
-                )
-            case {
-                "event": "ceilings",
-                "environment_id": str(key),
-                "gpu_uuid": gpu_uuid,
-                "ceilings": dict(ceilings),
-            }:
-                self.store.add_calibration(
-                    job.environments[key] and key, gpu_uuid, ceilings=ceilings
-                )
-            case {"event": "note", "text": str(text)}:
-                self.progress.note(f"job {job.id} on {job.node}: {one_line(text)}")
-            case {"event": "failed", "reason": str(reason)}:
-                job.failed = one_line(reason)
-            case {"event": "done"}:
-                job.is_done = True
-            case _:
-                raise MessageError(f"unknown event: {str(message)[:200]}")
+    def lost(self, job: Job, loss: Loss) -> list[CellRun]:
+        """Record the trials in flight of a lost job, and return the runs that other jobs are to
+        continue.
 
-    def know(self, environments: Mapping[str, Any]) -> None:
-        """Record the environments of a job: id -> facts of its interpreter."""
-        self.store.note_environments(self.sweep_id, dict(environments))
-        for environment_id, facts in environments.items():
-            self.interpreters[environment_id] = Interpreter.from_facts(facts)
-            self.history.setdefault(environment_id, {})
-        unplaced, self.unplaced = self.unplaced, []
-        for job, trial, record in unplaced:
-            self.progress.resized(1)
-            self.place(job, trial, self.best(trial.run), record)
-
-    def resize(self, job: Job, change: int) -> None:
-        job.left += change
-        self.progress.resized(change)
-
-    def place(
-        self, job: Job, trial: PlannedTrial, environment_id: str | None, record: Trial
-    ) -> None:
-        """Commit a lost trial, or keep it until its interpreter has an environment: this machine's
-        is another one."""
-        if environment_id is None:
-            self.unplaced.append((job, trial, record))
-        else:
-            self.record(job, trial, environment_id, record)
-
-    def record(self, job: Job, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
-        """Commit a trial, unless a killed effbench did so."""
-        known = self.history[environment_id].get(trial.run.cell.key, [])
-        if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
-            return
-        self.store.record(self.sweep_id, environment_id, record)
-        recent = dataclasses.replace(record, samples={})  # which take megabytes
-        self.history[environment_id][trial.run.cell.key] = last_attempts([*known, recent])
-        if not job.id:
-            return
-        job.running.pop(trial, None)
-        job.left -= 1
-        self.progress.ended(trial, record)
-
-    def lost(self, job: Job, status: Status, how: str) -> list[tuple[Sequence[CellRun], int]]:
-        """Record the trials in flight of a lost job as `status`, and return what other jobs are to
-        run.
-
-        A run is given up if one of its trials was in flight in too many lost jobs. So are all runs
-        of a job that ended before its first trial, if this happened too often.
+        A run is given up if one of its trials was in flight in too many lost jobs, or if it was the
+        next one of too many jobs that ended before their first trial.
         """
         self.jobs.remove(job)
         # stops a job that still runs on a node that lost contact
         (job.folder / EVENTS).unlink(missing_ok=True)
-        logs = sorted(job.folder.glob("*.err"))
-        log = logs[-1].read_text(errors="replace")[-100_000:] if logs else ""
-        where = f"job {job.id} on {job.node}" if job.has_begun else f"job {job.id}"
-        reason = one_line(f"{where} {how}")
+        left, log = job.left, job.log()
+        reason = one_line(f"{job} {loss.how}")
         ended = dict(job.running)
-        tries = 0 if job.has_begun else job.tries + 1
-        if tries > self.settings.executor["job_retries"]:
-            # the first one of each run
-            left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}
-            ended = dict.fromkeys(left.values())
-            retries = self.settings.executor["job_retries"]
-            self.losses.update(
-                dict.fromkeys(((trial.run, trial.round) for trial in ended), retries)
-            )
-            lines = [
-                line
-                for line in log.splitlines()
-                if line.strip() and not line.startswith("srun: error: ")
-            ]
-            last = "" if job.failed or not lines else lines[-1]  # srun only tells the exit code
-            reason = one_line(f"{reason} before its first trial{last and f': {last}'}", 1000)
-        left = job.left
+        if not job.has_begun:
+            words = "" if job.failed else last_words(log)
+            reason = one_line(f"{reason} before its first trial{words}", 1000)
+            ended = dict.fromkeys(self.first_trials_left(job))
         for trial, phase in ended.items():
             self.losses[trial.run, trial.round] += 1
-            at = (
-                key
-                for key, interpreter in job.environments.items()
-                if interpreter == trial.run.interpreter
-            )
-            environment_id = next(at, None) or self.best(trial.run)
-            why, extra = f"{reason}{f' (in {phase})' if phase else ''}", {LOST: job.id, "log": log}
             record = Trial(
                 trial.run.cell.key,
                 trial.round,
-                status,
-                why,
+                loss.status,
+                f"{reason} (in {phase})" if phase else reason,
                 trial.attempt,
                 phase=phase,
-                extra=extra,
+                extra={LOST: job.id, "log": log},
             )
-            self.place(job, trial, environment_id, record)
+            if job.has_begun:
+                self.record.add(job, trial, job.environment_of(trial.run), record)
+            elif self.losses[trial.run, trial.round] > self.settings.executor.job_retries:
+                self.given_up.append(LostTrial(job, trial, record))
         repeated = self.trials_left(job.runs)
         self.progress.resized(len(repeated) - job.left)
         if repeated:
             self.progress.note(f"{reason}; another job runs {len(repeated)} of its {left} trials")
-        runs = [*dict.fromkeys(trial.run for trial in repeated)]
-        return [(some, tries) for some in self.grouped(runs)]
+        return [trial.run for trial in repeated]
+
+    def first_trials_left(self, job: Job) -> list[PlannedTrial]:
+        """Return the first remaining trial of each run of the job."""
+        first: dict[CellRun, PlannedTrial] = {}
+        for trial in self.trials_left(job.runs):
+            first.setdefault(trial.run, trial)
+        return list(first.values())
 
     def cancel(self) -> None:
         """Cancel all jobs, wait until they have left the queue, and commit what they recorded
@@ -487,11 +309,21 @@ class Cluster:
         if self.jobs:
             self.progress.note(f"cancelling {count(len(self.jobs), 'job')}")
             queue.cancel(self.name)
-        for job in [*self.jobs]:
-            self.close(job)
+        for job in self.jobs:
+            self.record.close(job)
 
-    def close(self, job: Job) -> None:
-        """Commit what an ended job recorded, and remove its folder."""
-        with suppress(MessageError):
-            self.read(job)
-        shutil.rmtree(job.folder, ignore_errors=True)
+
+def last_words(log: str) -> str:
+    """Return the last line of a job's error output with a colon; srun only tells the exit code."""
+    for line in reversed(log.splitlines()):
+        if line.strip() and not line.startswith("srun: error: "):
+            return f": {line}"
+    return ""
+
+
+def jobs_folder(settings: Settings) -> Path:
+    """Return the folder of all jobs, which all nodes share."""
+    folder = settings.executor.job_folder
+    if not folder:
+        return cache_home() / "jobs"
+    return Path(expand_user(folder, "executor.job_folder")).absolute()

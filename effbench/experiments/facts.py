@@ -1,0 +1,51 @@
+"""The facts that a check returned, as a claim reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effbench.experiments.figures import ClaimError, Figure, missing
+
+
+class Facts(dict[str, Any]):
+    """The facts of a check or of a part of it, read as attributes or by key.
+
+    `absence`: why it has no further facts, if it was unsupported or failed; they are missing
+    figures.
+    """
+
+    absence = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __missing__(self, name: str) -> Any:
+        if self.absence:
+            return missing(self.absence)
+        known = ", ".join(self) or "nothing"
+        raise ClaimError(f"the check returned no {name!r}; it has {known}")
+
+
+def no_facts(reason: str) -> Facts:
+    facts = Facts()
+    facts.absence = reason
+    return facts
+
+
+def facts_of(value: Any) -> Any:
+    """Return JSON as facts: mappings of value, low and high are figures, other mappings Facts."""
+    if isinstance(value, list):
+        return [facts_of(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"value", "low", "high"}:
+        return Figure(**value)
+    facts = Facts({name: facts_of(item) for name, item in value.items()})
+    if value.get("unsupported"):
+        facts.absence = f"unsupported: {value['unsupported']}"
+    elif value.get("succeeded") is False:
+        error, reason = value.get("error_type"), value.get("error")
+        facts.absence = f"{error or 'error'}: {reason or 'no reason recorded'}"
+    return facts

@@ -1,0 +1,507 @@
+"""Networks of transformers by name, for a task: whole sequences, or new tokens with a static
+key-value cache.
+
+B batch, T tokens, S slots of the cache, G key-value heads, K width of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.errors import ConfigError, UnsupportedError
+from effbench.models import build, libraries
+from effbench.models.gpt2 import filled_cache
+from effbench.models.presets import PRESETS, Preset
+from effbench.models.weights import wake
+
+transformers = libraries.load("transformers")
+from safetensors import SafetensorError  # noqa: E402
+from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer  # noqa: E402
+from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
+from transformers.models.auto import modeling_auto as auto  # noqa: E402
+
+#: Part of the name of a weight inside a layer.
+LAYER = re.compile(r"\.\d+\.")
+TASKS = ("encode", "logits", "prefill", "decode")
+#: Classes with a head, by the first mapping of transformers that has one for a configuration.
+HEADS = (
+    auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    auto.MODEL_FOR_MASKED_LM_MAPPING,
+    auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    auto.MODEL_FOR_CTC_MAPPING,
+    auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
+)
+#: Networks whose positions begin after that of the padding.
+PADDED_POSITIONS = ("roberta", "camembert", "xlm-roberta")
+#: A configuration of transformers, whose classes have nothing in common that we could name.
+Config = Any
+#: Descriptions of inputs, as in `model.inputs`.
+Described = dict[str, dict[str, Any]]
+
+
+def check(
+    arch: str,
+    task: str | None,
+    config: Mapping[str, Any],
+    pretrained: bool | str = False,
+    seq: int = 1,
+    **_: Any,
+) -> None:
+    """Raise ConfigError for an unknown name, task or value of the configuration, without a source
+    of weights, and for a cache of more slots than the network has positions."""
+    known = [*PRESETS, *transformers.CONFIG_MAPPING]
+    if arch not in known:
+        raise libraries.unknown("architecture of transformers", arch, known)
+    if task is not None and task not in TASKS:
+        raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
+    preset = preset_of(arch)
+    source_of(preset, pretrained)
+    settings = configure(preset, config, None)
+    # else it has no tokens to decode
+    if task == "decode" and hasattr(settings.get_text_config(), "vocab_size"):
+        describe_tokens(settings, seq)
+
+
+def network(
+    arch: str,
+    task: str | None = None,
+    seq: int = 128,
+    pretrained: bool | str = False,
+    config: Mapping[str, Any] | None = None,
+    max_batch: int = 1,
+) -> nn.Module:
+    """Return a preset, or a model type of transformers with its default configuration.
+
+    `task`: one of TASKS; None: `logits` for an encoder-decoder and for images, `prefill` for a
+    decoder, else `encode`. `seq`: tokens of a sequence, or slots of the cache. `config` replaces
+    values of the configuration. Raises ConfigError for settings that the network does not have,
+    UnsupportedError for a task that does not suit it.
+    """
+    changes = config or {}
+    check(arch, task, changes, pretrained)
+    preset = preset_of(arch)
+    source = source_of(preset, pretrained)
+    settings = configure(preset, changes, source)
+    architecture = Architecture.of(settings)
+    task = task or architecture.default_task
+    model = build_model(architecture.class_for(arch, task), settings, source)
+    # or it looks for padding in the inputs, which waits for the device
+    model.config.pad_token_id = None
+    if task == "decode":
+        return make_decoder(model, settings, seq, max_batch)
+    if task == "encode":
+        if architecture.is_encoder_decoder:
+            model = model.get_encoder()
+        return Network(model, describe_inputs(model, settings, seq), "last_hidden_state")
+    inputs = describe_inputs(model, settings, seq)
+    if architecture.is_encoder_decoder:
+        inputs["decoder_input_ids"] = describe_tokens(settings, seq)
+    options: dict[str, Any] = {}
+    if architecture.generates:
+        options["use_cache"] = False
+    if task == "prefill":
+        options["logits_to_keep"] = 1
+    return Network(model, inputs, "logits", **options)
+
+
+class Network(nn.Module):
+    """A network of transformers that returns a tensor. `inputs`: descriptions of its inputs, as in
+    `model.inputs`."""
+
+    def __init__(self, model: nn.Module, inputs: Described, output: str, **options: Any):
+        super().__init__()
+        self.model, self.inputs, self.output, self.options = model, inputs, output, options
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        output: Tensor = getattr(self.model(**inputs, **self.options), self.output)
+        return output
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The classes of transformers for a configuration. `base`: without a head; `head`: with the
+    first one of HEADS; None if there is none."""
+
+    base: type[nn.Module] | None
+    head: type[nn.Module] | None
+    is_encoder_decoder: bool
+    is_decoder: bool
+
+    @classmethod
+    def of(cls, config: Config) -> Architecture:
+        kind = type(config)
+        head = next((mapping[kind] for mapping in HEADS if kind in mapping), None)
+        is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
+        # not `in mapping.values()`, which would import every architecture
+        causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
+        is_decoder = not is_encoder_decoder and head is not None and head is causal
+        return cls(auto.MODEL_MAPPING.get(kind, None), head, is_encoder_decoder, is_decoder)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates tokens, given its head."""
+        return self.is_decoder or self.is_encoder_decoder
+
+    @property
+    def default_task(self) -> str:
+        if self.is_decoder:
+            return "prefill"
+        takes_images = self.base is not None and self.base.main_input_name == "pixel_values"
+        return "logits" if self.is_encoder_decoder or takes_images else "encode"
+
+    @property
+    def class_by_task(self) -> dict[str, type[nn.Module]]:
+        """The class for each task that suits the network."""
+        classes = {}
+        if self.base is not None:
+            classes["encode"] = self.base
+        if self.head is not None:
+            classes["logits"] = self.head
+            if self.is_decoder:
+                classes["prefill"] = self.head
+            if self.generates:
+                classes["decode"] = self.head
+        return classes
+
+    def class_for(self, arch: str, task: str) -> type[nn.Module]:
+        """Return the class for a task. Raises UnsupportedError, which names the network."""
+        classes = self.class_by_task
+        if task in classes:
+            return classes[task]
+        cannot = f"does not support model.task={task}"
+        if task == "decode":  # phase=generate sets the task, too
+            cannot = "cannot generate tokens"
+        raise UnsupportedError(
+            f"{arch} {cannot}; it supports {', '.join(classes) or 'none of them'}"
+        )
+
+
+def preset_of(arch: str) -> Preset:
+    return PRESETS.get(arch) or Preset(arch, "")
+
+
+def source_of(preset: Preset, pretrained: bool | str) -> str | None:
+    """Return the repository or folder to load weights from; None: random weights. Raises
+    ConfigError."""
+    if not pretrained:
+        return None
+    problem = ""
+    if pretrained is True:
+        if preset.repository:
+            return preset.repository
+    elif Path(pretrained).is_dir():
+        return pretrained
+    elif not Path(pretrained).exists():
+        problem = "no such folder; "
+    raise ConfigError(
+        f"model.pretrained={pretrained}: {problem}give a folder with config.json and"
+        " model.safetensors"
+    )
+
+
+def configure(preset: Preset, changes: Mapping[str, Any], source: str | None) -> Config:
+    """Return the configuration: the source's own, or the preset's dimensions, with the values of
+    `changes`."""
+    kind = transformers.CONFIG_MAPPING[preset.model_type]
+    check_names(kind, changes)
+    if source is None:
+        # hidden_size of GPT-2 is called n_embd, too
+        values: dict[str, Any] = {}
+        for name, value in (preset.dimensions | dict(changes)).items():
+            values[kind.attribute_map.get(name, name)] = value
+        config = kind(**values)
+    else:
+        config = from_source(transformers.AutoConfig, source, **changes)
+        if not isinstance(config, kind):
+            raise ConfigError(
+                f"model.pretrained={source} holds {config.model_type}, but model.arch is of the"
+                f" type {preset.model_type}"
+            )
+    padding = getattr(config, "pad_token_id", None)
+    vocabulary = getattr(config.get_text_config(), "vocab_size", math.inf)
+    if isinstance(padding, int) and padding >= vocabulary:
+        config.pad_token_id = None
+    return config
+
+
+def check_names(kind: type[Config], changes: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a setting that this class of configurations does not have."""
+    default = kind()
+    for name in changes:
+        if not hasattr(default, name) and name != "attn_implementation":
+            advice = f"transformers documents the settings of {kind.__name__}"
+            raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
+
+
+def build_model(kind: type[nn.Module], config: Config, source: str | None) -> nn.Module:
+    if source is not None:
+        return load_model(kind, config, source)
+    # on the CPU, drawing the weights of a billion parameters takes 15 s
+    with torch.device(build.DEVICE.get()):
+        model = kind._from_config(config)
+    wake(model)
+    return model
+
+
+def load_model(kind: type[nn.Module], config: Config, source: str) -> nn.Module:
+    """Return the network with the source's weights. transformers draws those that the source lacks:
+    it may lack a head or a pooler, but no layer. Raises ConfigError."""
+    model, report = from_source(
+        kind,
+        source,
+        config=config,
+        use_safetensors=True,
+        dtype=torch.float32,
+        # its error does not name the weights
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    inner = ""
+    if hasattr(model, model.base_model_prefix):
+        inner = f"{model.base_model_prefix}."
+    missing = [name for name in report["missing_keys"] if name.startswith(inner)]
+    refuse_weights(source, kind, "has no", [name for name in missing if LAYER.search(name)])
+    mismatched = [name for name, *_ in report["mismatched_keys"]]
+    refuse_weights(source, kind, "has another shape of", mismatched)
+    return model
+
+
+def refuse_weights(source: str, kind: type[nn.Module], problem: str, names: Sequence[str]) -> None:
+    """Raise ConfigError that names one of these weights, if there are any."""
+    if names:
+        raise ConfigError(
+            f"model.pretrained={source} does not fit {kind.__name__}: it {problem} {min(names)}"
+        )
+
+
+def from_source(kind: Any, source: str, **settings: Any) -> Any:
+    """Call `from_pretrained` without running code or unpickling files of the source."""
+    try:
+        return kind.from_pretrained(source, trust_remote_code=False, **settings)
+    except (OSError, SafetensorError) as error:
+        raise libraries.not_loaded(source, error) from error
+
+
+# --- inputs ---
+
+
+def describe_tokens(config: Config, length: int) -> dict[str, Any]:
+    """Describe the input of token ids. Raises ConfigError if the network has fewer positions."""
+    text = config.get_text_config()
+    limits = [
+        getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions")
+    ]
+    most = min((limit for limit in limits if isinstance(limit, int)), default=length)
+    if getattr(text, "model_type", "") in PADDED_POSITIONS:
+        most -= 2
+    if length > most:
+        raise ConfigError(
+            f"model.seq={length} exceeds the {most} positions of {config.model_type};"
+            " phase=generate sets model.seq to generate.prompt + generate.new_tokens"
+        )
+    return {"shape": [length], "dtype": "int64", "low": 0, "high": text.vocab_size, "keyword": True}
+
+
+def describe_inputs(model: nn.Module, config: Config, seq: int) -> Described:
+    """Return the description of the network's main input. Raises UnsupportedError for an unknown
+    kind of input."""
+    name = getattr(model, "main_input_name", "input_ids")
+    if name == "input_ids" and hasattr(config.get_text_config(), "vocab_size"):
+        return {name: describe_tokens(config, seq)}
+    return {name: {"shape": shape_of_input(name, config), "keyword": True}}
+
+
+def shape_of_input(name: str, config: Config) -> list[int]:
+    """Return the shape of images, speech or its spectrum. Raises UnsupportedError."""
+    if name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        sides = list(size) if isinstance(size, list | tuple) else [size, size]
+        return [getattr(config, "num_channels", 3), *sides]
+    has_frames = hasattr(config, "max_source_positions") and hasattr(config, "num_mel_bins")
+    if name == "input_features" and has_frames:
+        return [config.num_mel_bins, 2 * config.max_source_positions]  # 30 s of speech
+    if name == "input_values":
+        return [16_000]  # one second of speech
+    raise UnsupportedError(
+        f"effbench cannot make the input {name} of {config.model_type}; use model=custom"
+    )
+
+
+# --- decoding with a static cache ---
+
+
+class Slots(StaticLayer):
+    """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `position`: the slots
+    [T] of the new tokens; None if all slots are filled."""
+
+    def __init__(self, keys: Tensor, values: Tensor, position: Tensor | None):
+        # without StaticLayer's own, which makes tensors
+        self.keys, self.values, self.position = keys, values, position
+        self.max_cache_len, self.is_initialized = keys.shape[2], True
+        self.dtype, self.device = keys.dtype, keys.device
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        keys = self.keys.index_copy_(2, self.position, key_states)
+        values = self.values.index_copy_(2, self.position, value_states)
+        return keys, values
+
+    def get_seq_length(self) -> Tensor | int:
+        return self.max_cache_len if self.position is None else self.position[0]
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """The shape [G, T, K] of the keys, or of the values, of a layer."""
+
+    heads: int
+    tokens: int
+    width: int
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    keys: CacheShape
+    values: CacheShape
+
+
+class Decoder(nn.Module):
+    """A decode step: the new tokens, one or a whole prompt, take the slots at `position` of
+    `slots`, and attend to the slots up to theirs.
+
+    The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with
+    the same token and position gives the same output however often it runs. `cross`: the cache of
+    an encoder's output, for the decoder of an encoder-decoder network; otherwise None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Described,
+        batch: int,
+        layers: Sequence[LayerShape],
+        slots: int,
+        cross: Sequence[LayerShape] | None,
+    ):
+        super().__init__()
+        self.model, self.inputs, self.layers = model, inputs, len(layers)
+        self.has_cross = cross is not None
+        self.add_layers("own", layers, batch, slots)
+        if cross is not None:
+            self.add_layers("cross", cross, batch, None)
+            # the decoder only looks whether there is an encoder's output: its keys and values are
+            # in the cache
+            encoded = torch.zeros(batch, cross[0].keys.tokens, model.config.hidden_size)
+            self.register_buffer("encoded", encoded, persistent=False)
+
+    def add_layers(
+        self, name: str, layers: Sequence[LayerShape], batch: int, slots: int | None
+    ) -> None:
+        """Add the caches of layers, with `slots` slots of which the last one is empty; None: as
+        many as they have tokens, all filled."""
+        for number, layer in enumerate(layers):
+            for part, shape in (("keys", layer.keys), ("values", layer.values)):
+                size, filled = shape.tokens, shape.tokens
+                if slots is not None:
+                    size, filled = slots, slots - 1
+                cache = filled_cache(batch, shape.heads, size, shape.width, filled)
+                self.register_buffer(f"{name}_{part}_{number}", cache, persistent=False)
+
+    def fill_cross(self, cache: Any) -> None:
+        """Fill the cache of the encoder's output with that of a call."""
+        for number, layer in enumerate(cache.layers):
+            self.get_buffer(f"cross_keys_{number}").copy_(layer.keys)
+            self.get_buffer(f"cross_values_{number}").copy_(layer.values)
+
+    def cache(self, name: str, batch: int, position: Tensor | None) -> Cache:
+        layers = []
+        for number in range(self.layers):
+            keys = getattr(self, f"{name}_keys_{number}")[:batch]
+            values = getattr(self, f"{name}_values_{number}")[:batch]
+            layers.append(Slots(keys, values, position))
+        return Cache(layers=layers)
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        # token [B, T], position [T] -> logits of the last token [B, 1, V]
+        batch = token.shape[0]
+        cache = self.cache("own", batch, position)
+        if self.has_cross:
+            output = self.model(
+                decoder_input_ids=token,
+                encoder_outputs=BaseModelOutput(last_hidden_state=self.encoded[:batch]),
+                past_key_values=EncoderDecoderCache(cache, self.cache("cross", batch, None)),
+                use_cache=True,
+            )
+        else:
+            output = self.model(
+                input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
+        logits: Tensor = output.logits
+        return logits
+
+
+def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> Decoder:
+    """Return the decode step of a network. A run of two tokens shows the shapes of its cache.
+    Raises UnsupportedError if the network has no such cache, or other logits with a static one, for
+    example because it attends to empty slots.
+    """
+    token = describe_tokens(config, slots) | {"shape": [1], "keyword": False}
+    position = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
+    inputs = {"token": token, "position": position}
+    ids = torch.tensor([[0, 1]], device=model.device)
+    with torch.no_grad():
+        output = model.eval()(**example_inputs(model, config, slots, ids), use_cache=True)
+    cache: Any = getattr(output, "past_key_values", None)
+    layers = layer_shapes(getattr(cache, "self_attention_cache", cache), config)
+    cross = None
+    if config.is_encoder_decoder:
+        cross = layer_shapes(cache.cross_attention_cache, config)
+    few_slots = min(max(slots, 3), 1024)
+    alone = Decoder(model, inputs, 1, layers, few_slots, cross).to(model.device)
+    first_slots = torch.tensor([0, 1], device=model.device)
+    with torch.no_grad():
+        if cross:
+            alone.fill_cross(cache.cross_attention_cache)
+        logits = alone(ids, first_slots)[:, -1:]
+    wanted = output.logits[:, -1:]
+    difference = (logits - wanted).norm()
+    if not difference < 0.01 * wanted.norm():
+        raise UnsupportedError(
+            f"{config.model_type} has other logits with a static key-value cache than without"
+        )
+    return Decoder(model, inputs, batch, layers, slots, cross)
+
+
+def example_inputs(model: nn.Module, config: Config, seq: int, ids: Tensor) -> dict[str, Tensor]:
+    """Return inputs for the token ids [1, T], in a decoder after an encoder's input of zeros."""
+    if not config.is_encoder_decoder:
+        return {"input_ids": ids}
+    ((name, description),) = describe_inputs(model, config, seq).items()
+    dtype = torch.int64 if name == "input_ids" else torch.float32
+    encoded = torch.zeros(1, *description["shape"], dtype=dtype, device=model.device)
+    return {name: encoded, "decoder_input_ids": ids}
+
+
+def layer_shapes(cache: Any, config: Config) -> list[LayerShape]:
+    """Return the shapes of keys and values of each layer. Raises UnsupportedError for any other
+    cache."""
+    layers = getattr(cache, "layers", [None])
+    if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers):
+        raise UnsupportedError(
+            f"{config.model_type} has no key-value cache that effbench can make static"
+        )
+    return [
+        LayerShape(CacheShape(*layer.keys.shape[1:]), CacheShape(*layer.values.shape[1:]))
+        for layer in layers
+    ]

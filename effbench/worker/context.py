@@ -1,0 +1,106 @@
+"""What the parts of a trial share: what is asked for, what is recorded, and what watches it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from effbench.cell import Cell, Status, Trial
+from effbench.measure import counters, timing
+from effbench.measure.gpu import Gpu
+from effbench.measure.host import HostWatch
+from effbench.measure.timing import Rules
+from effbench.measure.watch import GpuWatch
+from effbench.message import TrialRequest
+
+# where the protocol has none: then disturbed samples count, but they are still told apart
+HOST_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class TrialProtocol:
+    """The settings of the protocol that a trial uses; `config.Protocol` documents them."""
+
+    rules: Rules
+    host_tolerance: float
+    input_sets: int
+    check_steps: int
+    profile: bool
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TrialProtocol:
+        return cls(
+            rules=Rules.of(dict(settings)),
+            host_tolerance=settings.get("host_tolerance") or HOST_TOLERANCE,
+            input_sets=settings.get("input_sets", 3),
+            check_steps=settings.get("check_steps", 5),
+            profile=settings.get("profile", False),
+        )
+
+    @property
+    def spread(self) -> float:
+        """Ratio of the bounds of a median from which its calls have several speeds."""
+        return max(timing.SPREAD, 1 + self.host_tolerance)
+
+
+class TrialContext:
+    """A trial, and what it is made of. `gpu` and `watcher` know no GPU until it is opened."""
+
+    def __init__(self, request: TrialRequest) -> None:
+        self.request = request
+        self.cell = Cell.from_params(request.cell)
+        self.protocol = TrialProtocol.of(request.protocol)
+        self.device = torch.device(self.cell.device)
+        self.on_cuda = self.device.type == "cuda"
+        self.trial = Trial(
+            self.cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid()
+        )
+        self.gpu = Gpu()
+        self.watcher = GpuWatch(self.gpu, self.device)
+
+    def open_gpu(self) -> None:
+        self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
+        self.watcher = GpuWatch(self.gpu, self.device)
+
+    @contextmanager
+    def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:
+        """Watch the host in this context; yield None if its speed does not matter. `moves`: whether
+        the calling thread may choose its core."""
+        if not matters:
+            yield None
+            return
+        host = HostWatch(
+            self.request.host_ms,
+            1 + self.protocol.host_tolerance,
+            moves=moves,
+            all_threads=not self.on_cuda,
+            usual_high_ms=self.request.host_high_ms,
+            waits=self.protocol.rules.patience > 1.0,
+        )
+        with host.watching():
+            yield host
+
+
+class CompilationWatch:
+    """Tells whether a graph is compiled from now on."""
+
+    def __init__(self) -> None:
+        self.before = counters.read()
+
+    def compiled(self) -> str | None:
+        """Return that a graph was compiled, with the guard that failed if one did, or None."""
+        return compiled_between(self.before, counters.read())
+
+
+def compiled_between(before: counters.Counters, after: counters.Counters) -> str | None:
+    """Return that a graph was compiled between these readings, or None."""
+    if after.recompiles > before.recompiles:
+        return f"a graph was compiled again while it was timed ({after.recompile_reason})"
+    if after.graphs > before.graphs:
+        return "a graph was compiled while it was timed"
+    return None

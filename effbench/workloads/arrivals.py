@@ -1,0 +1,214 @@
+"""The workload of an open-loop server: requests arrive at times drawn beforehand, whether or not
+the server is busy.
+
+An idle server takes all waiting requests, up to a largest batch, as one call. A request's latency
+is the time from its arrival to the end of its call. Therefore a slow call also delays the requests
+that arrive during it.
+
+The host's speed is read while the server is idle. No sample is discarded, because a disturbance
+also delays later requests, and long queues would be discarded most often.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from effbench import streams
+from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Timer, Timing, synchronizer
+from effbench.metrics import significant
+from effbench.stats.intervals import Interval, median_interval
+from effbench.workloads.stream import Stream
+
+SPARE_S = 0.0005  # idle time that a reading of the host's speed requires
+LONGEST_S = 0.05  # a busy server reads the host's speed this often; it takes some 0.1 ms
+KEPT_UP = 0.95  # fraction of the offered rate that a server must complete
+
+
+class Arrivals(Stream):
+    """Requests that arrive at random times, served in batches of many sizes."""
+
+    # the host waits for requests to arrive
+    has_period = False
+    # the profiled batch sizes are not those that are served
+    has_profile = False
+
+    served: Served
+
+    def time_latency(self, timer: Timer, budget_s: float) -> Timing:
+        """Serve requests for `budget_s` seconds, or as many as a record may have samples."""
+        stream = self.cell.stream or {}
+        seconds = min(budget_s, timer.rules.max_samples / stream["rate"])
+        arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], seconds)
+        self.served = serve(timer, arrivals_s, seconds)
+        return self.served
+
+    def figures(self, latency_ms: float) -> dict[str, Any]:
+        mean_ms = statistics.fmean(self.trial.samples["latency_ms"])
+        return {"stream": {"latency_mean_ms": mean_ms, **self.served.facts()}}
+
+    def shortfall(self) -> str | None:
+        return self.served.saturated()
+
+
+@dataclass
+class Served(Timing):
+    """What a server did with `requests` that arrived in `seconds`. `samples_ms`: their latency in
+    the order of their arrival; for the last `waiting` requests, which were not served, the time
+    until the end. `calls`: batch size -> calls. `quiet_ms`, `loud_ms`: samples of undisturbed and
+    disturbed moments of the host. `took_s`: until the last request was served."""
+
+    requests: int = 0
+    seconds: float = 0.0
+    took_s: float = 0.0
+    waiting: int = 0
+    largest_queue: int = 0
+    calls: Counter[int] = field(default_factory=Counter)
+    quiet_ms: list[float] = field(default_factory=list)
+    loud_ms: list[float] = field(default_factory=list)
+
+    def is_disturbed(self, least: int) -> bool:
+        """Return whether the host was disturbed for most requests, unless this does not change
+        their median."""
+        return bool(self.loud_ms) and self.apart().is_disturbed(len(self.samples_ms))
+
+    def apart(self) -> Timing:
+        """Return the latencies of undisturbed and disturbed moments as samples that count and that
+        do not."""
+        return Timing(self.quiet_ms, disturbed_ms=self.loud_ms)
+
+    def figure(
+        self,
+        least: int,
+        discards: bool,
+        slowdown: float,
+        spread: float = SPREAD,
+    ) -> Figure:
+        """Return the median of all requests, because a disturbance also delays later ones. See
+        `Timing.figure`."""
+        median = median_interval(self.samples_ms)
+        if not self.is_disturbed(least):
+            return Figure(median, self, is_marked=False)
+        apart = self.apart().figure(len(self.samples_ms), discards, slowdown).median
+        bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
+        interval = Interval(median.value, min(bounds), max(bounds))
+        return Figure(interval, self, is_marked=True)
+
+    @property
+    def offered_per_s(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def achieved_per_s(self) -> float:
+        return (self.requests - self.waiting) / self.took_s
+
+    def saturated(self) -> str | None:
+        """Return that the server did not keep up with the requests, or None."""
+        if not self.waiting:
+            return None
+        achieved = significant(self.achieved_per_s, 3)
+        offered = significant(self.offered_per_s, 3)
+        return (
+            f"saturated: the server completed {achieved} of {offered} requests per second, so the"
+            " latency is a lower bound"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "offered_per_s": self.offered_per_s,
+            "achieved_per_s": self.achieved_per_s,
+            "saturated": self.waiting > 0,
+            "mean_batch": (self.requests - self.waiting) / max(1, self.calls.total()),
+            "largest_queue": self.largest_queue,
+            "calls_by_size": {str(size): self.calls[size] for size in sorted(self.calls)},
+        }
+
+
+def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
+    """Serve requests that arrive at these times, ascending and below `seconds`. The timer has the
+    inputs of each batch size, from 1 to the largest. The server stops soon after `seconds` if more
+    than a batch of requests waits. If the GPU was disturbed, all is repeated."""
+    while True:
+        result = serve_once(timer, arrivals_s, seconds)
+        if timer.watch is None or not timer.watch.disturbed():
+            return result
+
+
+def serve_once(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
+    inputs = timer.inputs
+    renew = timer.renew
+    synchronize = synchronizer(timer.device)
+    clock = time.perf_counter
+    result = Served(requests=len(arrivals_s), seconds=seconds)
+    samples = result.samples_ms
+    arrived = 0
+    readings = Readings(timer, result)
+    began = clock()
+    while True:
+        now, taken = clock() - began, len(samples)
+        arrived = bisect_right(arrivals_s, now, arrived)
+        queue = arrived - taken
+        result.largest_queue = max(result.largest_queue, queue)
+        if taken == len(arrivals_s) or (now >= seconds / KEPT_UP and queue > len(inputs)):
+            break
+        if not queue:
+            readings.read_if_due(arrivals_s[taken] - now)
+            wait_until(began + arrivals_s[taken])
+            continue
+        size = min(queue, len(inputs))
+        args, kwargs = given = inputs[size - 1]
+        if renew:
+            renew(given)
+        timer.step(*args, **kwargs)
+        synchronize()
+        now = clock() - began
+        samples += [1000 * (now - at) for at in arrivals_s[taken : taken + size]]
+        result.calls[size] += 1
+        readings.read_if_due(0.0)
+    result.took_s = max(seconds, now)
+    result.waiting = queue
+    samples += [1000 * (now - at) for at in arrivals_s[taken:]]
+    readings.read()
+    return result
+
+
+class Readings:
+    """Reads the host's speed, and sorts the samples between two readings by whether it was
+    undisturbed."""
+
+    def __init__(self, timer: Timer, result: Served) -> None:
+        self.host = timer.host
+        self.result = result
+        self.counted = 0
+        self.at = time.perf_counter()
+        self.last = self.host.read() if self.host else None
+
+    def read_if_due(self, idle_s: float) -> None:
+        elapsed_s = time.perf_counter() - self.at
+        if elapsed_s >= LONGEST_S or (idle_s >= SPARE_S and 1000 * elapsed_s >= BATCH_MS):
+            self.read()
+
+    def read(self) -> None:
+        if self.host is None or self.last is None:
+            return
+        before = self.last
+        self.last = self.host.read()
+        now = time.perf_counter()
+        undisturbed = self.host.is_undisturbed(before, self.last, now - self.at)
+        kept = self.result.quiet_ms if undisturbed else self.result.loud_ms
+        kept += self.result.samples_ms[self.counted :]
+        self.at = now
+        self.counted = len(self.result.samples_ms)
+
+
+def wait_until(moment: float) -> None:
+    """Return at this time of the clock, without sleep: a thread wakes up late, on a core that has
+    slowed down."""
+    while time.perf_counter() < moment:
+        pass

@@ -1,0 +1,226 @@
+"""The protocol of workloads: what is done with the module of a cell.
+
+A workload makes the inputs, says what one call is, compares the mode's calls with eager's, and adds
+figures of its own. A trial treats all workloads alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from effbench.cell import Cell, Trial
+from effbench.measure import accuracy, gradients, work
+from effbench.measure.timing import Inputs, Timer, Timing
+from effbench.models.inputs import Batch, make_inputs
+from effbench.models.spec import InputSpec
+from effbench.modes.base import Mode, Prepared, required
+from effbench.workloads import state
+
+Specs = Mapping[str, InputSpec]
+Step = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def copies(inputs: Inputs) -> Inputs:
+    """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference
+    tensors, for which Dynamo would compile a second graph."""
+    with torch.inference_mode(False):
+        copied: Inputs = accuracy.clone(inputs)
+        return copied
+
+
+def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
+    """Return `sets` inputs of the cell's batch size, each with other values."""
+    dtype = getattr(torch, cell.dtype)
+    seed = cell.numerics.get("seed", 0)
+    made: list[Inputs] = [
+        make_inputs(specs, cell.bs, dtype, torch.device(cell.device), seed + 7919 * number)
+        for number in range(1, sets + 1)
+    ]
+    if cell.numerics.get("channels_last"):
+        made = tree_map_only(Tensor, to_channels_last, made)
+    return made
+
+
+def to_channels_last(tensor: Tensor) -> Tensor:
+    """Return the tensor in the format channels_last, which only tensors of four dimensions have."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+@dataclass(frozen=True)
+class InputSets:
+    """Inputs on the device. `timed`: those of the calls of a pass, in order; `checked`: those whose
+    results are compared with eager's."""
+
+    timed: list[Inputs]
+    checked: list[Inputs]
+
+
+@dataclass(eq=False)
+class Workload(ABC):
+    """What is done with a module in a trial, which it records in `trial`.
+
+    `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `initial`:
+    the module's initial state, as far as eager changes it. `written`: inputs that the step writes
+    to; `values_before`: their values by id. `degraded`: which effect of eager's calls the mode
+    lacks. `step`: what is timed, once it is prepared. `ran`: the module that the step runs, which
+    may be a copy. `grad_mode`: how all calls record gradients.
+    """
+
+    cell: Cell
+    mode: Mode
+    module: nn.Module
+    trial: Trial
+    specs: Specs
+    check_steps: int = 5
+    inputs: InputSets = field(init=False, default=InputSets([], []))
+    initial: dict[str, Any] = field(init=False, default_factory=dict)
+    written: set[str] = field(init=False, default_factory=set)
+    values_before: dict[int, Tensor] = field(init=False, default_factory=dict)
+    degraded: str | None = field(init=False, default=None)
+    grad_mode: str = field(init=False, default=gradients.GRAD)
+
+    #: Whether back-to-back calls are timed on a GPU.
+    has_period = True
+    #: Whether calls differ by themselves: then their times vary without a disturbance.
+    has_varied_calls = False
+    #: Whether a profile of its inputs shows the calls that are timed.
+    has_profile = True
+
+    def __post_init__(self) -> None:
+        self.device = torch.device(self.cell.device)
+        self.on_cuda: bool = self.device.type == "cuda"
+        self.dtype: torch.dtype = getattr(torch, self.cell.dtype)
+        self.seed: int = self.cell.numerics.get("seed", 0)
+        self.tolerance: float | None = self.cell.model.get("tolerance")
+        self.step: Step = self.module
+        self.ran = self.module
+        self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
+
+    # --- what a cell needs
+
+    @classmethod
+    def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
+        """Return why the mode cannot run this workload, or None."""
+        return None
+
+    @classmethod
+    def example(cls, cell: Cell, specs: Specs) -> Inputs:
+        """Return inputs of one call of the module."""
+        return make_sets(cell, specs, 1)[0]
+
+    @classmethod
+    def batch(cls, cell: Cell, specs: Specs) -> Batch:
+        """Return the batch sizes of the calls, and the dimension of each input that they vary."""
+        return Batch.of(specs, [cell.bs], {name: spec.batch_dim for name, spec in specs.items()})
+
+    def make_inputs(self, sets: int) -> None:
+        """Set the inputs. `sets`: how many with other values there are."""
+        made = make_sets(self.cell, self.specs, sets)
+        self.inputs = InputSets(made, made)
+
+    # --- calls
+
+    def context(self) -> AbstractContextManager[None]:
+        """Return the context in which all calls are made."""
+        return gradients.recording(self.grad_mode)
+
+    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
+        """Return the step that the mode makes of the module."""
+        return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
+
+    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
+        """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call."""
+        prepared = self.make_step(args, kwargs)
+        self.step = prepared.step
+        self.ran = self.module if prepared.module is None else prepared.module
+        return prepared
+
+    def calling(self, step: Step) -> Step:
+        """Return what one call is, for a step in place of the module."""
+        return step
+
+    def settling_calls(self) -> int:
+        """Return how many first calls still prepare."""
+        return self.mode.settling_calls
+
+    def by_name(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        """Return the inputs of a call by name."""
+        return {**dict(zip(self.positional, args, strict=False)), **kwargs}
+
+    def input_tensors(self, given: Inputs) -> dict[str, Tensor]:
+        """Return the input tensors by names like `input x`."""
+        named = self.by_name(*given).items()
+        return {f"input {name}": value for name, value in named if isinstance(value, Tensor)}
+
+    def renew(self, given: Inputs) -> None:
+        """Restore the inputs that the step writes to. The first call keeps their values, outside
+        device memory."""
+        with torch.no_grad():  # the module may have made an input require gradients
+            for name, value in self.input_tensors(given).items():
+                if name not in self.written:
+                    continue
+                if id(value) not in self.values_before:
+                    before = value.cpu().pin_memory() if value.is_cuda else value.clone()
+                    self.values_before[id(value)] = before
+                value.copy_(self.values_before[id(value)], non_blocking=True)
+
+    def restore_state(self, modules: Iterable[nn.Module]) -> None:
+        """Restore the initial state of eager in these modules."""
+        for module in modules:
+            state.restore(module, self.initial, self.device)
+
+    # --- comparison with eager
+
+    @abstractmethod
+    def take_reference(self) -> None:
+        """Keep eager's results. Raises Ended if nothing can be compared with them."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Compare the step's results with eager's, then restore the initial state. Raises Ended if
+        they differ."""
+
+    @abstractmethod
+    def wrong_after_timing(self) -> str | None:
+        """Return a reason if the results became wrong during timing, else None."""
+
+    # --- figures
+
+    def calls_per_pass(self) -> int:
+        """Return after how many calls the inputs repeat, as far as their sizes matter."""
+        return 1
+
+    def sample(self, ms: float) -> float:
+        """Return the last call's time as a sample, which may hold more facts about the call."""
+        return ms
+
+    def time_latency(self, timer: Timer, budget_s: float) -> Timing:
+        """Time calls, one at a time."""
+        return timer.latency(budget_s)
+
+    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
+        """Count the work of one call."""
+        return work.count(self.module, args, kwargs)
+
+    def figures(self, latency_ms: float) -> dict[str, Any]:
+        """Set further figures of the timed trial, and return further facts."""
+        return {}
+
+    def shortfall(self) -> str | None:
+        """Return why the figures are not those that the cell asks for, or None."""
+        return None
+
+    def unpaired(self) -> str | None:
+        """Return why the baseline's and the mode's calls cannot alternate in one process, or
+        None."""
+        return None

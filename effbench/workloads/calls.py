@@ -1,0 +1,152 @@
+"""Calls that train nothing: how they record gradients, and whether their outputs are eager's."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from effbench.cell import Status
+from effbench.measure import accuracy, gradients
+from effbench.measure.timing import Inputs
+from effbench.models.build import set_seed
+from effbench.printable import describe
+from effbench.workloads import quantization, state
+from effbench.workloads.base import Workload, copies
+from effbench.workloads.endings import Ended, chain, is_out_of_memory, without_float64
+from effbench.workloads.first_call import Success, first_success
+
+#: Wanted way to record gradients -> ways to try in the first call, which is outside inference mode,
+#: because a module may create its state.
+FIRST_MODES = {
+    gradients.AUTO: (gradients.NO_GRAD, gradients.GRAD),
+    gradients.INFERENCE: (gradients.NO_GRAD,),
+    gradients.NO_GRAD: (gradients.NO_GRAD,),
+    gradients.GRAD: (gradients.GRAD,),
+}
+
+
+class Calls(Workload):
+    """A workload of calls whose outputs are compared with eager's. `intact`: marks of the state
+    that eager's calls do not change."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.intact: dict[str, Any] = {}
+        self.wanted_grad_mode: str = self.cell.numerics.get("grad_mode", gradients.AUTO)
+        self.grad_mode = self.wanted_grad_mode
+        if self.wanted_grad_mode == gradients.AUTO:  # until eager's calls show it
+            self.grad_mode = gradients.INFERENCE
+
+    # --- how calls record gradients
+
+    def example_outputs(self, given: Inputs) -> accuracy.Parts:
+        """Call the module with a copy of these inputs, and return its outputs in host memory."""
+        set_seed(self.seed)
+        args, kwargs = copies(given)
+        return state.on_host(accuracy.parts(self.module(*args, **kwargs)))
+
+    def first_call(self, given: Inputs) -> Success[accuracy.Parts]:
+        """Make the first call, which shows whether the module needs gradients."""
+        return first_success(
+            partial(self.example_outputs, given), FIRST_MODES[self.wanted_grad_mode]
+        )
+
+    def choose_grad_mode(
+        self, given: Inputs, first: Success[accuracy.Parts], start: Callable[[], None]
+    ) -> None:
+        """Choose inference mode if the module allows it, else the mode of the `first` call, and
+        record the choice.
+
+        It depends on the module and its inputs only, so that all modes have the same. `start`:
+        restores the state.
+        """
+        if self.wanted_grad_mode == gradients.AUTO:
+            reason = first.reason
+            if first.mode == gradients.NO_GRAD:
+                reason = self.unfit_for_inference_mode(given, first.result, start)
+                start()
+            if reason:
+                self.grad_mode = first.mode
+                self.trial.extra["grad_mode_reason"] = reason
+        self.trial.extra["grad_mode"] = self.grad_mode
+
+    def unfit_for_inference_mode(
+        self, given: Inputs, outputs: accuracy.Parts, start: Callable[[], None]
+    ) -> str | None:
+        """Return why the module's calls differ in inference mode, or None. `outputs`: of a call
+        without gradients."""
+
+        def outputs_in(mode: str) -> accuracy.Parts:
+            start()
+            with gradients.recording(mode):
+                return self.example_outputs(given)
+
+        def compare(wanted: accuracy.Parts) -> str | None:
+            result = outputs_in(gradients.INFERENCE)
+            return accuracy.compare(result, wanted, self.tolerance, self.device, self.dtype).reason
+
+        try:
+            reason = compare(outputs)
+            if reason is not None:  # perhaps only because the first call has created the state
+                reason = compare(outputs_in(gradients.NO_GRAD))
+        except Exception as error:  # a module may raise anything without autograd
+            if any(map(is_out_of_memory, chain(error))):
+                raise
+            return f"inference mode: {describe(error)}"
+        if reason is None:
+            return None
+        return f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
+
+    # --- comparison with eager
+
+    @abstractmethod
+    def wrong(self) -> str | None:
+        """Return how the step's results differ from eager's, or None."""
+
+    def check(self) -> None:
+        reason = self.wrong()
+        if reason is not None:
+            raise Ended(Status.INCORRECT, reason)
+        self.restore_state([self.ran])
+
+    def wrong_after_timing(self) -> str | None:
+        for given in self.inputs.checked:
+            self.renew(given)
+        reason = self.wrong()
+        if reason is None:
+            return None
+        return f"outputs differ after timing: {reason}"
+
+    def differs(
+        self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]
+    ) -> str | None:
+        """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
+        verdict = accuracy.compare(result, eager, self.tolerance, self.device, self.dtype)
+        if verdict.error is not None:
+            self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
+        if verdict.reason is None or not verdict.only_values:
+            return verdict.reason
+        # the tolerance may be too strict for this dtype: float64 decides
+        self.trial.extra["judged_by_float64"] = True
+        try:
+            reason = accuracy.compare_with_float64(
+                result, eager, exact(), self.tolerance, self.device, self.dtype
+            )
+        except Exception as error:  # a module may raise anything in an unexpected dtype
+            return without_float64(verdict.reason, error)
+        return f"{verdict.reason}; {reason}" if reason else None
+
+    def in_float64(self) -> nn.Module:
+        """Return a copy of the module in float64. Raises ValueError if its state is not that of
+        eager's calls: a mode that changes weights, or trains batch norms, would be right by its
+        own."""
+        now = state.marks(self.module, self.intact)
+        for name, mark in self.intact.items():
+            if now.get(name) != mark:
+                raise ValueError(f"{name} has changed since eager's calls")
+        with gradients.outside_inference_mode():
+            return quantization.double(self.module)

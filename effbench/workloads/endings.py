@@ -1,0 +1,57 @@
+"""How a trial ends early, and what exceptions mean for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from effbench.cell import Status
+from effbench.printable import describe, text_of
+
+OOM_TEXTS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "alloc_failed",
+)
+
+
+class Ended(Exception):
+    """End a trial early with this status and reason."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception and its causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the exception itself, regardless of its causes, says that memory ran out."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = text_of(error).lower()
+    return isinstance(error, RuntimeError) and any(known in text for known in OOM_TEXTS)
+
+
+def without_float64(doubt: str, error: Exception) -> str:
+    """Return the reason of a result that only float64 could have cleared of a `doubt`, but its
+    computation failed.
+
+    Raises Ended if memory ran out: other trials may have used it, so this says nothing about the
+    result.
+    """
+    reason = f"{doubt}; no float64 reference ({describe(error)})"
+    if any(map(is_out_of_memory, chain(error))):
+        raise Ended(Status.OOM, reason) from error
+    return reason

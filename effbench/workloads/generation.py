@@ -1,0 +1,343 @@
+"""The workload of phase=generate: requests that generate tokens greedily, with a static key-value
+cache.
+
+The module is a decode step: token [B, T], position [T] -> logits of the last token [B, 1, V]. It
+writes the keys and values of the tokens to buffers, at their positions. The mode makes the step for
+one token, which has one static shape. The prompt is one eager call in every mode: its shape is
+another one, and model.task=prefill measures it in any mode.
+
+B requests of a batch, P tokens of the prompt, T tokens of a call, N generated tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from effbench.cell import Cell, Status
+from effbench.errors import UnsupportedError
+from effbench.measure import accuracy, timing
+from effbench.measure.timing import Inputs
+from effbench.modes.base import Mode, Prepared
+from effbench.workloads import state
+from effbench.workloads.base import Args, InputSets, Kwargs, Step, copies, make_sets
+from effbench.workloads.calls import Calls
+from effbench.workloads.endings import Ended
+
+INPUTS = ["token", "position"]
+#: Called with the number of each token, from 0, and the logits [B, 1, V] that decided it.
+See = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many tokens a request has: `prompt` and `new` ones."""
+
+    prompt: int
+    new: int
+
+    @classmethod
+    def of(cls, cell: Cell) -> Self:
+        settings = cell.generate or {}
+        return cls(settings["prompt"], settings["new_tokens"])
+
+
+def unsuitable(cell: Cell, names: Iterable[str]) -> str | None:
+    """Return why a module with inputs of these names cannot generate the cell's tokens, or None."""
+    names = list(names)
+    if names != INPUTS:
+        needs = "a decode step with the inputs token and position, in this order"
+        return f"phase=generate needs {needs}; {cell.model_name} has {', '.join(names)}"
+    length = Length.of(cell)
+    slots = cell.model["module"].get("max_seq")
+    wanted = length.prompt + length.new
+    if slots is None or wanted <= slots:
+        return None
+    return (
+        f"prompt and new tokens take {wanted} slots, but the cache of {cell.model_name} has"
+        f" {slots}; set model.module.max_seq={wanted}"
+    )
+
+
+class Request(float):
+    """The latency of a request in ms. `first_ms`: time to its first token; `between_ms`: times
+    between its tokens."""
+
+    first_ms: float
+    between_ms: list[float]
+
+
+class Generator:
+    """Generates N tokens per call: `module` processes the prompt, and `step` the tokens after it,
+    each on its own.
+
+    The host waits once, for the first token. Times of tokens are CUDA events on a GPU, else
+    readings of the host's clock. `logits`: those of the last token.
+    """
+
+    logits: Tensor
+
+    def __init__(self, module: Step, step: Step, cell: Cell) -> None:
+        self.module = module
+        self.step = step
+        length = Length.of(cell)
+        device = torch.device(cell.device)
+        self.synchronize = timing.synchronizer(device)
+        # no inference tensors, for which Dynamo would compile a second graph, nor views of one
+        # tensor, whose alignment differs, so that Inductor would copy them
+        with torch.inference_mode(False):
+            self.prompt = torch.arange(length.prompt, device=device)
+            self.positions = [
+                torch.tensor([length.prompt + number], device=device)
+                for number in range(length.new - 1)
+            ]
+            self.tokens = [
+                torch.zeros(cell.bs, 1, dtype=torch.int64, device=device) for _ in range(length.new)
+            ]
+        self.events: list[torch.cuda.Event] = []
+        if device.type == "cuda":
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in self.tokens]
+        self.began_ns = 0
+        self.read_ns = [0] * length.new
+
+    def __call__(
+        self, prompt: Tensor, fed: Sequence[Tensor] | None = None, see: See | None = None
+    ) -> list[Tensor]:
+        """Return the tokens, [B, 1] each, which the next call overwrites. `fed`: the tokens to go
+        on with, instead of the generated ones."""
+        fed = fed or self.tokens
+        events = self.events
+        read_ns = self.read_ns
+        clock = time.perf_counter_ns
+        self.began_ns = clock()
+        logits = self.module(prompt, self.prompt)
+        for number, token in enumerate(self.tokens):
+            if number:
+                logits = self.step(fed[number - 1], self.positions[number - 1])
+            torch.argmax(logits, -1, out=token)
+            if events:
+                events[number].record()
+            if not number:
+                self.synchronize()
+            read_ns[number] = clock()
+            if see:
+                see(number, logits)
+        self.logits = logits
+        return self.tokens
+
+    def sample(self, ms: float) -> Request:
+        """Return the last call as a sample, after synchronising. `ms`: its whole time."""
+        request = Request(ms)
+        request.first_ms = (self.read_ns[0] - self.began_ns) / 1e6
+        if self.events:
+            pairs = pairwise(self.events)
+            request.between_ms = [before.elapsed_time(after) for before, after in pairs]
+        else:
+            readings = pairwise(self.read_ns)
+            request.between_ms = [(after - before) / 1e6 for before, after in readings]
+        return request
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request generates, in host memory: the tokens [B, N], and the last token's logits."""
+
+    tokens: Tensor
+    logits: accuracy.Parts
+
+
+class Generation(Calls):
+    """Requests. Its step takes a prompt [B, P] and returns N tokens. `references`: eager's answers
+    to the checked prompts."""
+
+    # the host waits for the first token
+    has_period = False
+    has_varied_calls = True
+    references: Sequence[Answer] = ()
+    step: Generator
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.length = Length.of(self.cell)
+        reason = unsuitable(self.cell, self.specs)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        if getattr(self.module, "has_cross", False):
+            raise UnsupportedError(
+                "phase=generate does not run encoders, so the time to the first token would be"
+                " wrong"
+            )
+
+    @classmethod
+    def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
+        names = [spec["name"] for spec in cell.model.get("inputs", ())]
+        return unsuitable(cell, names) if names else None
+
+    def make_inputs(self, sets: int) -> None:
+        """Make prompts [B, P]: two at least, because only others show a stale cache."""
+        prompt = dataclasses.replace(self.specs["token"], shape=(self.length.prompt,))
+        made = make_sets(self.cell, {"token": prompt}, max(2, sets))
+        self.inputs = InputSets(made, made)
+
+    def calling(self, step: Step) -> Generator:
+        return Generator(self.module, step, self.cell)
+
+    def settling_calls(self) -> int:
+        # a request makes several calls of the mode's step
+        return math.ceil(self.mode.settling_calls / (self.length.new - 1))
+
+    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
+        generator = self.calling(self.module)
+        prepared = self.make_step((generator.tokens[0], generator.positions[0]), {})
+        generator.step = prepared.step
+        self.step = generator
+        return dataclasses.replace(prepared, step=generator, copy_inputs=None)
+
+    def sample(self, ms: float) -> Request:
+        return self.step.sample(ms)
+
+    # --- comparison with eager
+
+    def answer(
+        self,
+        generator: Generator,
+        given: Inputs,
+        fed: Sequence[Tensor] | None = None,
+        see: See | None = None,
+    ) -> Answer:
+        (prompt,), _ = copies(given)
+        tokens = generator(prompt, fed, see)
+        logits = {"logits": generator.logits.detach().to("cpu", copy=True)}
+        return Answer(torch.cat(tokens, 1).cpu(), logits)
+
+    def example_outputs(self, given: Inputs) -> accuracy.Parts:
+        (prompt,), _ = copies(given)
+        logits = self.module(prompt, self.calling(self.module).prompt)
+        if not isinstance(logits, Tensor) or logits.shape[:-1] != (self.cell.bs, 1):
+            shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
+            raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {shape}")
+        return state.on_host(accuracy.parts(logits))
+
+    def take_reference(self) -> None:
+        """Keep eager's answers to all prompts. Raises Ended for logits of another shape, or that
+        are not finite."""
+        inputs = self.inputs.checked
+        # a call writes all slots that it reads, so that there is no state to restore
+        self.choose_grad_mode(inputs[0], self.first_call(inputs[0]), start=lambda: None)
+        eager = self.calling(self.module)
+        with self.context():
+            self.references = [self.answer(eager, given) for given in inputs]
+        is_finite = not any(accuracy.not_finite(answer.logits) for answer in self.references)
+        if not is_finite and not self.cell.model.get("allow_nonfinite"):
+            raise Ended(Status.INCORRECT, "eager logits not finite")
+        parameters = {f"parameter {name}" for name, _ in self.module.named_parameters()}
+        self.intact = state.marks(self.module, parameters)
+
+    def wrong(self) -> str | None:
+        """Return which token differs from eager's, or how the last logits do. A token may differ if
+        it is a tie in eager; then the mode continues with eager's tokens, so that all others are
+        compared too."""
+        for given, eager in zip(self.inputs.checked, self.references, strict=True):
+            reason = self.wrong_answer(given, eager)
+            if reason is not None:
+                return reason
+        return None
+
+    def wrong_answer(self, given: Inputs, eager: Answer) -> str | None:
+        answer = self.answer(self.step, given)
+        with torch.inference_mode(False):  # tensors like those that the generator makes
+            fed = [
+                token.to(self.device, copy=True).contiguous() for token in eager.tokens.split(1, 1)
+            ]
+        logits = answer.logits
+        if not torch.equal(answer.tokens, eager.tokens):
+            forced = self.answer(self.step, given, fed)
+            logits = forced.logits
+            # up to its first difference, a request continues with the same tokens as eager's
+            differs = answer.tokens != eager.tokens
+            is_first = differs & (differs.cumsum(1) == 1)
+            chosen = torch.where(is_first, answer.tokens, forced.tokens)
+            reason = self.untied_token(given, fed, eager.tokens, chosen)
+            if reason is not None:
+                return reason
+            tied = self.trial.extra.get("tied_tokens", 0)
+            self.trial.extra["tied_tokens"] = max(tied, int((chosen != eager.tokens).sum()))
+
+        def exact() -> accuracy.Parts:
+            module = self.in_float64()
+            return self.answer(Generator(module, module, self.cell), given, fed).logits
+
+        return self.differs(logits, eager.logits, exact)
+
+    def untied_token(
+        self, given: Inputs, fed: Sequence[Tensor], eager: Tensor, chosen: Tensor
+    ) -> str | None:
+        """Return a text about the first of the `chosen` tokens [B, N] that is no tie with eager's,
+        or None.
+
+        A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root
+        mean square of all logits (without masks), because either may be off by the tolerance.
+        """
+        found: list[str] = []
+        tolerance = accuracy.limit_of(self.dtype, self.tolerance)
+
+        def see(number: int, logits: Tensor) -> None:
+            for row in (chosen[:, number] != eager[:, number]).nonzero().flatten().tolist():
+                values = logits[row, 0].double()
+                token = int(chosen[row, number])
+                right = int(eager[row, number])
+                gap = float(values[right] - values[token])
+                limit = 2 * tolerance * accuracy.rms(values, values)
+                if not gap <= limit:
+                    found.append(
+                        f"token {number + 1} of request {row + 1} is {token}, but eager's is"
+                        f" {right}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})"
+                    )
+
+        self.answer(self.calling(self.module), given, fed, see)
+        if not found:
+            return None
+        again = self.answer(self.calling(self.module), given)
+        if torch.equal(again.tokens, eager):
+            return found[0]
+        return (
+            f"{found[0]}; called again, eager generates other tokens, too: the module is random, or"
+            " its state changed"
+        )
+
+    # --- figures
+
+    def figures(self, latency_ms: float) -> dict[str, Any]:
+        trial = self.trial
+        requests = [ms for ms in trial.samples["latency_ms"] if isinstance(ms, Request)]
+        first = [request.first_ms for request in requests]
+        between = [ms for request in requests for ms in request.between_ms]
+        trial.samples["ttft_ms"] = first
+        trial.samples["tpot_ms"] = between
+        trial.ttft_ms = statistics.median(first)
+        trial.tpot_ms = statistics.median(between)
+        trial.tpot_p99_ms = float(np.quantile(between, 0.99))
+        per_request = 1000 * self.length.new / latency_ms
+        trial.tokens_per_s = self.cell.bs * per_request
+        facts: dict[str, Any] = {
+            "requests": len(requests) * self.cell.bs,
+            "tokens_per_s_per_request": per_request,
+        }
+        for name, values in (("latency", requests), ("ttft", first), ("tpot", between)):
+            facts[f"{name}_p50_ms"] = float(np.quantile(values, 0.5))
+            facts[f"{name}_p99_ms"] = float(np.quantile(values, 0.99))
+        return {"generation": facts}
+
+    def unpaired(self) -> str | None:
+        return "requests and streams are timed as a whole"

@@ -1,0 +1,190 @@
+"""The workload of phase=inference: calls of the module.
+
+Outputs, the inputs that a call writes to, and the state that it changes are compared with eager's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import nn
+
+from effbench.cell import Status
+from effbench.measure import accuracy, timing
+from effbench.measure.timing import Inputs
+from effbench.workloads import state
+from effbench.workloads.base import Step, copies
+from effbench.workloads.calls import Calls
+from effbench.workloads.endings import Ended
+
+
+def wide_copies(inputs: Inputs) -> Inputs:
+    """Return copies of the inputs with floats in float64."""
+    widened: Inputs = accuracy.wide(copies(inputs))
+    return widened
+
+
+class Inference(Calls):
+    """Calls of the module. `references`: eager's results by checked input, in host memory."""
+
+    references: Sequence[accuracy.Parts] = ()
+
+    def follow(
+        self,
+        step: Step,
+        module: nn.Module,
+        inputs: Sequence[Inputs],
+        copy: Callable[[Inputs], Inputs] = copies,
+    ) -> Iterator[accuracy.Parts]:
+        """Call `step` with copies of all inputs, in order, from the initial state of `module`.
+        Yield the outputs and changed inputs of each call, with the changed state after the last
+        one."""
+        state.restore(module, self.initial, self.device)
+        for number, given in enumerate(inputs, 1):
+            args, kwargs = copy(given)
+            result = accuracy.parts(step(*args, **kwargs))
+            before = self.input_tensors(given)
+            timing.synchronizer(self.device)()
+            for name, value in self.input_tensors((args, kwargs)).items():
+                if not torch.equal(value, before[name].to(value)):
+                    result[name] = value
+            if number == len(inputs):
+                result |= accuracy.tensors(state.save(module, self.compared_state()))
+            yield result
+
+    def compared_state(self) -> list[str]:
+        """Return the names of the state that the mode must change as eager does."""
+        return [name for name in self.initial if name.split(" ")[0] in self.mode.writes_state]
+
+    def take_reference(self) -> None:
+        """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
+        inputs = self.inputs.checked
+        marks = state.marks(self.module, state.places(self.module))
+        first = self.first_call(inputs[0])
+        watch = state.Watch(self.module)
+        names = {
+            name
+            for name in watch.names
+            if not name.startswith("parameter ") or marks.get(name) != watch.marks.get(name)
+        }
+        initial = state.save(self.module, names)
+
+        def start() -> None:
+            changed = watch.changed(names)
+            saved = {name: value for name, value in initial.items() if name in changed}
+            state.restore(self.module, saved, self.device)
+
+        self.choose_grad_mode(inputs[0], first, start)
+        references, written = self.follow_eager(names)
+        final = state.save(self.module, names)
+        # inductor cannot write to inference tensors, which calls may have left in the state
+        state.make_ordinary(self.module)
+        self.initial = {
+            name: value
+            for name, value in initial.items()
+            if name in written or not state.same(value, final.get(name))
+        }
+        for reference in references:
+            self.refuse_unusable(reference)
+        compared = {name: final[name] for name in self.compared_state() if name in final}
+        references[-1] |= accuracy.tensors(compared)
+        self.references = references
+        self.intact = state.marks(self.module, self.unchanged_state(watch.names))
+
+    def follow_eager(self, names: set[str]) -> tuple[list[accuracy.Parts], set[str]]:
+        """Return eager's results in host memory, and which of the named state its calls write
+        to."""
+        watch = state.Watch(self.module)
+        references = []
+        written: set[str] = set()
+        with self.context():
+            for result in self.follow(self.module, self.module, self.inputs.checked):
+                references.append(state.on_host(result))
+                # after each call, because a position may return to where it began
+                written |= watch.changed(names)
+        return references, written
+
+    def refuse_unusable(self, reference: accuracy.Parts) -> None:
+        """Raise Ended for outputs of eager with which nothing can be compared."""
+        if not accuracy.tensors(reference):
+            advice = "return tensors, or a tuple, list or dict of them"
+            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
+        name = accuracy.not_finite(reference, self.device)
+        if name and not self.cell.model.get("allow_nonfinite"):
+            how = "choose another dtype, or allow it with model.allow_nonfinite=true"
+            raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
+
+    def unchanged_state(self, names: set[str]) -> set[str]:
+        """Return which of these names stand for state that a mode must not change either."""
+        unchanged = names - self.initial.keys()
+        return {
+            name
+            for name in unchanged
+            if not name.startswith("attribute ") or name.endswith("training")
+        }
+
+    def wrong(self) -> str | None:
+        """Return how the step's outputs, the inputs that it writes to or the module's state differ
+        from eager's."""
+        inputs = self.inputs.checked
+
+        @functools.cache
+        def exact_results() -> Iterator[tuple[int, accuracy.Parts]]:
+            module = self.in_float64()
+            return enumerate(self.follow(module, module, inputs, wide_copies))
+
+        def exact(number: int, given: accuracy.Parts) -> accuracy.Parts:
+            result = next(result for index, result in exact_results() if index == number)
+            return given | result
+
+        # one result at a time, on the device: those of a large vocabulary take gigabytes
+        results = zip(self.follow(self.step, self.ran, inputs), self.references, strict=True)
+        for number, (result, eager) in enumerate(results):
+            given = self.input_tensors(inputs[number])
+            self.note_written_inputs(given, result, eager)
+            wanted = {**given, **eager}
+            for name in given.keys() - result.keys():
+                del wanted[name]
+            reason = self.differs(result, wanted, partial(exact, number, given))
+            if reason is not None:
+                self.refuse_own_state()
+                return reason
+        return None
+
+    def note_written_inputs(
+        self, given: accuracy.Parts, result: accuracy.Parts, eager: accuracy.Parts
+    ) -> None:
+        """Note which inputs the step writes to, and which ones only eager does."""
+        for name in eager.keys() & given.keys() - result.keys():
+            self.degraded = (
+                f"the module writes to its {name}, but this mode leaves the caller's tensor"
+                " unchanged"
+            )
+        self.written |= result.keys() & given.keys()
+
+    def refuse_own_state(self) -> None:
+        """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
+        Earlier calls have changed the copy, which cannot be restored."""
+        compared = self.compared_state()
+        others = [name for name in self.initial if name not in compared]
+        copied = [name for name in others if not name.startswith("attribute ")]
+        if not copied:
+            return
+        given = self.inputs.checked[0]
+        first, second = self.follow(self.module, self.module, [given, given])
+        if accuracy.compare(second, first, self.tolerance, self.device).reason:
+            what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
+            raise Ended(
+                Status.UNSUPPORTED,
+                f"this mode has a copy of {what}: outputs cannot be compared with eager's",
+            )
+
+    def unpaired(self) -> str | None:
+        for name in self.initial:
+            # compiled code may depend on a plain value: a change by the other side recompiles it
+            if name.startswith("attribute "):
+                return f"each call changes the module's {name}"
+        return None

@@ -1,0 +1,113 @@
+"""Losses of training steps: `training.loss`."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from effbench.measure import accuracy
+from effbench.models.build import resolve_target
+from effbench.models.inputs import HOST_ELEMENTS
+
+
+class Loss(ABC):
+    """Maps a module's output, and its inputs by name, to a scalar. `scale`: magnitude of a loss
+    whose terms may cancel; None: the loss itself."""
+
+    scale: float | None = None
+
+    @abstractmethod
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor: ...
+
+
+class MeanSquare(Loss):
+    """Sum over the float outputs of the mean square distance from a fixed random target, in
+    float32."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.targets: list[Tensor] = []
+
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
+        outs = float_outputs(output)
+        if not self.targets:
+            self.targets = [make_target(out, self.seed + i) for i, out in enumerate(outs)]
+        pairs = zip(outs, self.targets, strict=True)
+        return functools.reduce(
+            torch.add, [(out - target.to(out.dtype)).square().mean() for out, target in pairs]
+        )
+
+
+class Mean(Loss):
+    """Sum of the means of the float outputs, in float32."""
+
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
+        outs = float_outputs(output)
+        if self.scale is None:
+            # magnitudes cannot cancel
+            self.scale = sum(float(out.detach().abs().mean()) for out in outs)
+        return functools.reduce(torch.add, [out.mean() for out in outs])
+
+
+class UserLoss(Loss):
+    """A user's loss. Raises ValueError if it returns anything but a tensor with one element."""
+
+    def __init__(self, function: Callable[[Any, dict[str, Any]], Any], name: str) -> None:
+        self.function = function
+        self.name = name
+
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
+        value = self.function(output, inputs)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            return value.reshape(())
+        kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"training.loss={self.name} must return a tensor with one element, got {kind}"
+        )
+
+
+def make_loss(name: str, seed: int) -> Loss:
+    """Return the loss that `training.loss` names."""
+    if name == "mean-square":
+        return MeanSquare(seed)
+    if name == "mean":
+        return Mean()
+    return UserLoss(resolve_target(name), name)
+
+
+def float_outputs(output: Any) -> list[Tensor]:
+    """Return the float outputs as real tensors of float32 or a wider dtype, without empty ones,
+    whose mean is NaN."""
+    tensors = [output]
+    if not isinstance(output, Tensor):
+        tensors = list(accuracy.tensors(accuracy.parts(output, copy=False)).values())
+    outs = []
+    for tensor in tensors:
+        if accuracy.is_inexact(tensor) and tensor.numel():
+            real = accuracy.as_real(tensor)
+            outs.append(real.to(torch.promote_types(real.dtype, torch.float32)))
+    if not outs:
+        raise ValueError(
+            "the output has no float tensor to compute a loss from; return one, or use"
+            " phase=inference"
+        )
+    return outs
+
+
+def make_target(out: Tensor, seed: int) -> Tensor:
+    """Return normal values in the shape of `out`. Unless `out` is huge, they are the same on all
+    devices."""
+    where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
+    generator = torch.Generator(where).manual_seed(seed)
+    values = torch.randn(
+        out.shape,
+        generator=generator,
+        device=where,
+        dtype=torch.float32,
+    )
+    return values.to(out.device)

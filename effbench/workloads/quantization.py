@@ -1,0 +1,116 @@
+"""Quantize the linear layers of a module with torchao: `numerics.quantize`."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from effbench.cell import Status
+from effbench.measure import accuracy
+from effbench.measure.timing import Inputs
+from effbench.modes.selective import results_in
+from effbench.workloads.endings import Ended
+from effbench.workloads.first_call import first_success
+from effbench.workloads.state import is_dense
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of quantization: torchao's configuration, its arguments, and the least compute
+    capability of a CUDA device; without one it also runs on the CPU."""
+
+    configuration: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    capability: tuple[int, int] | None = None
+
+
+#: The tiled format of int4 needs no further package.
+TILED = {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"}
+KINDS = {
+    "int8-weight-only": Kind("Int8WeightOnlyConfig"),
+    "int4-weight-only": Kind("Int4WeightOnlyConfig", TILED, capability=(8, 0)),
+    "float8-weight-only": Kind("Float8WeightOnlyConfig"),
+    "float8": Kind("Float8DynamicActivationFloat8WeightConfig", capability=(8, 9)),
+}
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What quantization did. `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call;
+    `layers` and `of`: how many linear layers are quantized, and how many there are."""
+
+    kind: str
+    error: float | None
+    layers: int
+    of: int
+
+
+def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
+    """Quantize the module's linear layers in place. `inputs`: those of the call that shows the
+    error. Raises Ended if the kind or the module is unsupported."""
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    reason = unsupported(kind, linear)
+    if reason is not None:
+        raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind} {reason}")
+    from torchao import quantization
+
+    before = outputs(module, inputs)
+    configuration = getattr(quantization, KINDS[kind].configuration)
+    quantization.quantize_(module, configuration(**KINDS[kind].arguments))
+    layers = sum(is_quantized(part.weight) for part in linear)
+    if not layers:
+        raise Ended(
+            Status.UNSUPPORTED,
+            f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
+        )
+    verdict = accuracy.compare(outputs(module, inputs), before, None, linear[0].weight.device)
+    return Quantized(kind, verdict.error, layers, len(linear))
+
+
+def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
+    """Return why these layers cannot be quantized in this way, or None."""
+    if importlib.util.find_spec("torchao") is None:
+        return "needs torchao: pip install torchao"
+    if not linear:
+        return "needs linear layers, and the model has none"
+    weight = linear[0].weight
+    least = KINDS[kind].capability
+    if least and (not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < least):
+        return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
+    if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:
+        return "needs dtype=bfloat16"
+    if kind == "int8-weight-only" and weight.dtype is torch.float64:
+        return "does not support dtype=float64"
+    return None
+
+
+def is_quantized(weight: torch.Tensor) -> bool:
+    return type(weight.data) is not torch.Tensor
+
+
+def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
+    """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
+
+    def call() -> accuracy.Parts:
+        args, kwargs = accuracy.clone(inputs)
+        return accuracy.parts(copy.deepcopy(module, results_in(module))(*args, **kwargs))
+
+    return first_success(call).result
+
+
+def double(module: nn.Module) -> nn.Module:
+    """Return a copy of the module in float64, with the values of its quantized weights and of
+    tensors in attributes."""
+    wide = copy.deepcopy(module, results_in(module))
+    for part in wide.modules():
+        for name, value in vars(part).items():
+            if is_dense(value) and value.is_floating_point():
+                vars(part)[name] = value.detach().double()
+        if isinstance(part, nn.Linear) and is_quantized(part.weight):
+            part.weight = nn.Parameter(part.weight.dequantize(), requires_grad=False)
+    return wide.double()

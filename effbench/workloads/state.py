@@ -1,0 +1,193 @@
+"""The state of a module that its calls change: save, restore and compare it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.measure import work
+from effbench.measure.accuracy import PLAIN
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a module holds a parameter, buffer or attribute: a dictionary, and the key in it."""
+
+    held: dict[str, Any]
+    key: str
+
+    @property
+    def value(self) -> Any:
+        return self.held[self.key]
+
+
+def places(module: nn.Module) -> dict[str, Place]:
+    """Return where the module holds every parameter, buffer and attribute, by names like `buffer
+    norm.mean`."""
+    found = {}
+    for name, part in module.named_modules():
+        prefix = f"{name}." if name else ""
+        for kind, held in held_by(part).items():
+            for key in held:
+                found[f"{kind} {prefix}{key}"] = Place(held, key)
+    return found
+
+
+def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the parameters, buffers and attributes of a module by name."""
+    if not isinstance(part, torch.jit.RecursiveScriptModule):
+        return {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
+    parameters = dict(part.named_parameters(recurse=False))
+    buffers = dict(part.named_buffers(recurse=False))
+    others = part._concrete_type.get_attributes().keys() - parameters.keys() - buffers.keys()
+    attributes = {name: getattr(part, name) for name in others}
+    held = {"parameter": parameters, "buffer": buffers, "attribute": attributes}
+    return {kind: Scripted(part, values) for kind, values in held.items()}
+
+
+class Scripted(dict[str, Any]):
+    """Values of a scripted module by name, which keeps them itself."""
+
+    def __init__(self, part: nn.Module, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.part = part
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.part, name, value)
+
+
+def values_in(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return the parameters, buffers and attributes with these names."""
+    return {name: place.value for name, place in places(module).items() if name in names}
+
+
+def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return what differs once a value was written or replaced: version and address of a tensor, or
+    a plain value."""
+    found = {}
+    for name, value in values_in(module, names).items():
+        if isinstance(value, PLAIN):
+            found[name] = value
+        elif is_dense(value) and not value.is_inference():
+            found[name] = (value._version, value.data_ptr())
+    return found
+
+
+class Watch:
+    """Tells what changes in the state of a module from now on."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        everything = places(module)
+        self.names = set(everything)
+        # the address of a freed tensor may be that of the next one, which would then pass for
+        # unchanged
+        self.alive = [place.value for place in everything.values()]
+        self.marks = marks(module, everything)
+
+    def changed(self, names: Collection[str]) -> set[str]:
+        """Return which of these have been written, replaced or created."""
+        now = marks(self.module, names)
+        return {name for name in names if now.get(name) != self.marks.get(name)}
+
+
+def is_dense(value: Any) -> bool:
+    """Return whether the value is a tensor that can be copied and compared; not every operator
+    supports others."""
+    is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+    return is_plain and not (value.is_nested or value.is_quantized)
+
+
+def is_expanded(value: Tensor) -> bool:
+    """Return whether elements share memory, so that torch cannot write to the tensor; it can only
+    be replaced."""
+    return any(
+        size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return copies in host memory of the dense tensors and plain values with these names, not of
+    lists or objects."""
+    values = values_in(module, names).items()
+    return on_host(
+        {name: value for name, value in values if isinstance(value, PLAIN) or is_dense(value)}
+    )
+
+
+def make_ordinary(module: nn.Module) -> None:
+    """Replace inference tensors in buffers and attributes by ordinary copies."""
+    with torch.inference_mode(False):
+        for place in places(module).values():
+            value = place.value
+            if is_dense(value) and value.is_inference():
+                place.held[place.key] = value.clone()
+
+
+def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
+    """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
+    now = places(module)
+    with torch.no_grad():
+        for name, value in saved.items():
+            place = now.get(name)
+            if place is not None and not is_restored(place.value, value):
+                # a copy, because the module may write to it
+                is_tensor = isinstance(value, Tensor)
+                place.held[place.key] = value.to(device, copy=True) if is_tensor else value
+
+
+def is_restored(current: Any, value: Any) -> bool:
+    """Restore the saved `value` in the `current` one. Return False if only replacing it does."""
+    if not (isinstance(value, Tensor) and isinstance(current, Tensor)):
+        return False
+    if current.shape != value.shape:
+        return False
+    if current.is_inference() and not torch.is_inference_mode_enabled():
+        return False
+    if is_expanded(current):
+        return bool(torch.equal(current, value.to(current)))
+    current.copy_(value)
+    return True
+
+
+def digest(module: nn.Module) -> str:
+    """Return a hash of the parameters, buffers, and tensors and plain values in attributes.
+
+    Processes with the same hash may share what was compiled for the module."""
+    hashed = hashlib.sha256()
+    for name, place in sorted(places(module).items()):
+        value = place.value
+        if isinstance(value, Tensor):
+            for part in work.parts(value):
+                hashed.update(f"{name} {part.dtype} {tuple(part.shape)} ".encode())
+                if is_dense(part):
+                    hashed.update(bytes_of(part))
+        elif isinstance(value, PLAIN):
+            hashed.update(f"{name} {value!r} ".encode())
+    return hashed.hexdigest()
+
+
+def bytes_of(value: Tensor) -> memoryview:
+    """Return the values of a dense tensor as bytes, in the order of its elements."""
+    flat = value.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    return bool(torch.equal(a, b) if isinstance(a, Tensor) else a == b)
+
+
+def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with tensors copied to host memory."""
+    copied = dict(values)
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            copied[name] = value.detach().to("cpu", copy=True)
+    return copied

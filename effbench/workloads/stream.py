@@ -1,0 +1,129 @@
+"""The workload of a stream: calls of many sizes, one after the other."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from effbench.cell import Cell
+from effbench.measure.timing import Inputs
+from effbench.models.inputs import Batch, cut
+from effbench.models.spec import length_dims
+from effbench.modes.base import Mode
+from effbench.workloads.base import InputSets, Specs, make_sets
+from effbench.workloads.inference import Inference
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a cell's stream varies. `calls`: the size of each call of a pass, in order; `dim`: the
+    dimension that has it, with the batch counted; None: the batch itself."""
+
+    calls: list[int]
+    dim: int | None
+
+    @classmethod
+    def of(cls, cell: Cell) -> Sizes:
+        stream = cell.stream or {"sizes": [cell.bs]}
+        return cls(stream["sizes"], stream.get("dim"))
+
+    def dims(self, specs: Specs) -> dict[str, int | None]:
+        """Return the dimension of each input that calls vary."""
+        if self.dim is None:
+            return {name: spec.batch_dim for name, spec in specs.items()}
+        return length_dims(specs, self.dim, max(self.calls))
+
+
+def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
+    """Return the inputs of a stream.
+
+    They are slices of `sets` sets of the largest size, so that a long stream of batch sizes takes
+    no more memory. All distinct sizes are checked, in descending order and with different values
+    than their neighbours, so that a check reveals stale values of a larger input in buffers.
+    """
+    whole = make_sets(cell, specs, sets)
+    sizes = Sizes.of(cell)
+    dims = sizes.dims(specs)
+    positional = [dim for name, dim in dims.items() if not specs[name].keyword]
+
+    @functools.cache
+    def rows(number: int, size: int) -> Inputs:
+        args, kwargs = whole[number]
+        cut_args = [cut(value, dim, size) for value, dim in zip(args, positional, strict=True)]
+        cut_kwargs = {name: cut(value, dims[name], size) for name, value in kwargs.items()}
+        return tuple(cut_args), cut_kwargs
+
+    descending = sorted(set(sizes.calls), reverse=True)
+    timed = [rows(position % sets, size) for position, size in enumerate(sizes.calls)]
+    checked = [rows(number % sets, size) for number, size in enumerate(descending)]
+    return InputSets(timed, checked)
+
+
+class Stream(Inference):
+    """Calls of the module with inputs of many sizes. A pass is one call of each entry."""
+
+    has_varied_calls = True
+
+    @classmethod
+    def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
+        has_lengths = Sizes.of(cell).dim is not None
+        if has_lengths and (mode.static_shape or mode.static_lengths):
+            return "this mode has one static length, but the stream has many: use stream=none"
+        if mode.static_shape:
+            return (
+                "this mode has one static shape, but a stream has many batch sizes: use"
+                " bucketed-graph, or one bs"
+            )
+        return None
+
+    @classmethod
+    def example(cls, cell: Cell, specs: Specs) -> Inputs:
+        return slice_sets(cell, specs, 1).timed[0]
+
+    @classmethod
+    def batch(cls, cell: Cell, specs: Specs) -> Batch:
+        sizes = Sizes.of(cell)
+        if sizes.dim is not None:
+            return Batch.of(specs, [cell.bs], sizes.dims(specs))
+        return Batch.of(specs, sizes.calls, sizes.dims(specs))
+
+    def make_inputs(self, sets: int) -> None:
+        self.inputs = slice_sets(self.cell, self.specs, sets)
+
+    def settling_calls(self) -> int:
+        # each size has its own
+        return self.mode.settling_calls * len(self.inputs.checked)
+
+    def calls_per_pass(self) -> int:
+        return len(self.inputs.timed)
+
+    def figures(self, latency_ms: float) -> dict[str, Any]:
+        samples_ms = self.trial.samples["latency_ms"]
+        return {"stream": latency_by_size(samples_ms, Sizes.of(self.cell).calls)}
+
+    def unpaired(self) -> str | None:
+        return "requests and streams are timed as a whole"
+
+
+def latency_by_size(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
+    """Return the mean latency of all calls in ms, and for each size its calls per pass and median
+    latency. `samples_ms`: the samples of whole passes over `sizes`, in order."""
+    passes = np.reshape(samples_ms, (-1, len(sizes)))
+    by_size = {}
+    for size in sorted(set(sizes)):
+        of_size = passes[:, np.array(sizes) == size]
+        by_size[str(size)] = {
+            "calls": sizes.count(size),
+            "latency_ms": float(np.median(of_size)),
+        }
+    return {
+        "passes": len(passes),
+        "calls_per_pass": len(sizes),
+        "latency_mean_ms": statistics.fmean(samples_ms),
+        "by_size": by_size,
+    }

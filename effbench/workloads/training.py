@@ -1,0 +1,428 @@
+"""The workload of phase=training: training steps of a module, the state that they change, and how
+to restore it.
+
+A step zeroes the gradients, then runs forward, loss, backward and the optimizer. It is built from
+the module or a compiled form of it: a mode provides the forward, or captures the whole step.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from effbench.cell import Cell, Status
+from effbench.errors import UnsupportedError
+from effbench.measure import accuracy, work
+from effbench.measure.timing import Inputs
+from effbench.measure.training_accuracy import Comparison, Exact, Gradients, Named, Trajectory
+from effbench.models.build import set_seed
+from effbench.modes.base import Mode, Prepared, required
+from effbench.workloads import dropout, quantization
+from effbench.workloads.base import Args, Kwargs, Step, Workload
+from effbench.workloads.endings import Ended, without_float64
+from effbench.workloads.losses import Loss, make_loss
+from effbench.workloads.state import is_dense, on_host, places, restore, same, save
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+#: Added to the reason if eager's own loss depends on the seed.
+RANDOM = (
+    "; eager's loss depends on the random seed, so the module draws random numbers: modes cannot be"
+    " compared"
+)
+
+DETACHED = (
+    "the loss depends on no parameter that requires a gradient: forward or training.loss"
+    " detaches it"
+)
+
+#: Why a second backward fails, as of a key-value cache.
+KEEPS_GRAPH = (
+    "keeps values of the step before with their graph: detach them in forward, or use"
+    " phase=inference"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a cell's training; `config.Training` documents them."""
+
+    optimizer: str
+    implementation: str
+    lr: float
+    set_to_none: bool
+    loss: str
+
+    @classmethod
+    def of(cls, cell: Cell) -> Self:
+        return cls(**(cell.training or {}))
+
+
+def make_optimizer(
+    parameters: Iterable[Tensor], settings: Settings, captured: bool = False
+) -> torch.optim.Optimizer:
+    """Return an optimizer with these settings. `captured`: its step will be part of a CUDA graph.
+    Raises UnsupportedError if torch lacks this implementation for these parameters."""
+    parameters = list(parameters)
+    refuse_implementation(parameters, settings)
+    how = settings.implementation
+    flags = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
+    if settings.optimizer != "sgd":
+        # the optimizer must count its steps on the device, because a graph cannot count on the host
+        flags["capturable"] = captured or how == "capturable"
+    # torch warns if such an optimizer steps outside a graph, which the warm-up does
+    warnings.filterwarnings("ignore", message=".*capturable=True.*")
+    try:
+        return OPTIMIZERS[settings.optimizer](parameters, lr=settings.lr, **flags)
+    except RuntimeError as error:
+        if how != "fused":
+            raise
+        raise UnsupportedError(
+            f"{settings.optimizer} has no fused implementation for these parameters; choose"
+            f" training.implementation=foreach ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def refuse_implementation(parameters: Sequence[Tensor], settings: Settings) -> None:
+    """Raise UnsupportedError for an implementation that fails without a good reason."""
+    how, device = settings.implementation, parameters[0].device
+    if how == "capturable" and settings.optimizer == "sgd":
+        raise UnsupportedError(
+            "sgd has no capturable implementation, because it does not count steps; use another one"
+        )
+    if how == "capturable" and device.type != "cuda":
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {device}")
+    # torch finds out in the first step
+    if how == "fused" and any(parameter.is_complex() for parameter in parameters):
+        raise UnsupportedError(
+            f"{settings.optimizer} has no fused implementation for complex parameters; choose"
+            " training.implementation=foreach"
+        )
+
+
+class Training(Workload):
+    """Training steps over the module, and the initial state to restore.
+
+    `start`: initial values of the trained parameters and of the buffers; `others`: those of all
+    state except the trained parameters.
+    """
+
+    reference: Trajectory
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.module.train()
+        self.settings = Settings.of(self.cell)
+        self.captured = self.mode.captures_step
+        self.loss = self.new_loss()
+        self.dropped: list[dropout.Probability] = []
+        self.switch_off(dropout.known(self.module))
+        named = self.module.named_parameters()
+        self.parameters = {name: value for name, value in named if value.requires_grad}
+        if not self.parameters:
+            raise UnsupportedError(
+                "nothing to train: no parameter of the module requires a gradient"
+            )
+        self.optimizer = self.new_optimizer(self.parameters)
+        # on the host, because device memory is measured
+        self.start = on_host(self.state())
+        # also frozen parameters: a momentum encoder writes to them in forward
+        self.others = self.untrained()
+
+    @classmethod
+    def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
+        if cell.numerics.get("quantize"):
+            return "numerics.quantize does not support phase=training"
+        return None
+
+    def new_loss(self) -> Loss:
+        return make_loss(self.settings.loss, self.seed + 104729)
+
+    def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
+        return make_optimizer(parameters.values(), self.settings, self.captured)
+
+    # --- dropout
+
+    def switch_off(self, probabilities: list[dropout.Probability]) -> None:
+        """Set these probabilities to 0, and record all that were changed."""
+        dropout.switch_off(probabilities)
+        self.dropped += probabilities
+        if self.dropped:
+            self.trial.extra["dropout_off"] = dropout.describe_changes(self.dropped)
+
+    def find_dropout(self, given: Inputs) -> None:
+        """Switch off dropout that no library defines, which only calls of the module reveal."""
+        suspects = dropout.suspects(self.module)
+        if not suspects:
+            return
+        # otherwise each restoring would undo what is tried
+        tried = {(id(vars(suspect.owner)), suspect.name) for group in suspects for suspect in group}
+        for name, place in places(self.module).items():
+            if (id(place.held), place.key) in tried:
+                self.others.pop(name, None)
+        loss_of = self.new_loss()
+
+        def start(number: int) -> None:
+            self.restore()
+            set_seed(self.seed + number)
+
+        def loss() -> float:
+            args, kwargs = accuracy.clone(given)
+            output = self.module(*args, **kwargs)
+            return float(loss_of(output, self.by_name(args, kwargs)).detach())
+
+        guilty = dropout.find_guilty(suspects, dropout.Observed(self.module, start, loss))
+        self.restore()
+        self.switch_off(guilty)
+        self.others = self.untrained()
+
+    # --- state
+
+    def untrained(self) -> dict[str, Any]:
+        """Return copies of all state except the trained parameters."""
+        trained = {f"parameter {name}" for name in self.parameters}
+        return save(self.module, places(self.module).keys() - trained)
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.ran.named_buffers() if is_dense(value)}
+
+    def state(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    def gradients(self) -> Gradients:
+        """Return the gradients of the trained parameters by name, dense ones."""
+        found: dict[str, Tensor | None] = {}
+        for name, value in self.parameters.items():
+            gradient = value.grad
+            if gradient is not None and gradient.layout is not torch.strided:
+                gradient = gradient.to_dense()
+            found[name] = gradient
+        return found
+
+    def restore(self) -> None:
+        """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the
+        random seed. Tensors are changed in place, because CUDA graphs use their addresses."""
+        restore(self.ran, self.others, self.device)
+        with torch.no_grad():
+            for name, value in self.parameters.items():
+                value.copy_(self.start[name])
+            for value in work.tensors(list(self.optimizer.state.values())):
+                value.zero_()
+        set_seed(self.seed)
+
+    # --- steps
+
+    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
+        prepare = self.mode.prepare_training
+        return required(prepare(self.module, self.step_over, args, kwargs), prepare)
+
+    def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
+        """Return a training step that calls `forward`. It returns the loss before the update, a
+        detached scalar."""
+        zero_grad = self.optimizer.zero_grad
+        update = self.optimizer.step
+        set_to_none = self.settings.set_to_none
+        loss_of = self.loss
+        written = self.written
+
+        def step(*args: Any, **kwargs: Any) -> Tensor:
+            # else an input that the module writes to would carry the graph of the step before
+            if written:
+                args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+            zero_grad(set_to_none=set_to_none)
+            loss = loss_of(forward(*args, **kwargs), self.by_name(args, kwargs))
+            if not loss.requires_grad:
+                raise ValueError(DETACHED)
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                self.refuse_kept_graph(error)
+                raise
+            update()
+            return loss.detach()
+
+        return step
+
+    def refuse_kept_graph(self, error: RuntimeError) -> None:
+        """Raise ValueError if a second backward failed because the module keeps values with their
+        graph; torch names no tensor."""
+        if "backward through the graph a second time" not in str(error):
+            return
+        for name, place in places(self.ran).items():
+            if getattr(place.value, "grad_fn", None):
+                raise ValueError(f"the {name} {KEEPS_GRAPH}") from None
+
+    def follow(self, step: Step) -> Trajectory:
+        """Run steps from the initial state and return their trajectory. A separate optimizer
+        applies the same gradients to a copy of the parameters."""
+        self.restore()
+        alone = {
+            name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()
+        }
+        optimizer = self.new_optimizer(alone)
+        losses: list[Tensor] = []
+        first: Gradients = {}
+        before: Named = {}
+        for number in range(self.check_steps):
+            if number == self.check_steps - 1:
+                before = on_host(self.state())
+            given = self.inputs_of_step(number)
+            args, kwargs = accuracy.clone(given)
+            losses.append(step(*args, **kwargs).clone())
+            self.note_written_inputs(given, (args, kwargs))
+            for name, value in self.gradients().items():
+                alone[name].grad = None if value is None else value.detach().clone()
+            optimizer.step()
+            first = first or on_host(self.gradients())
+        return Trajectory(
+            losses=[float(loss) for loss in losses],
+            first=first,
+            last=on_host(self.gradients()),
+            parameters=on_host(self.parameters),
+            buffers=on_host(self.buffers),
+            before=before,
+            alone=on_host(alone),
+            scale=self.loss.scale,
+        )
+
+    def note_written_inputs(self, given: Inputs, after: Inputs) -> None:
+        before = self.input_tensors(given)
+        for name, value in self.input_tensors(after).items():
+            if not torch.equal(value, before[name]):
+                self.written.add(name)
+
+    def inputs_of_step(self, number: int) -> Inputs:
+        """Return the inputs of step `number` (from 0). The last step has a set of its own, to
+        expose stale inputs."""
+        inputs = self.inputs.checked
+        if number == self.check_steps - 1:
+            return inputs[-1]
+        return inputs[number % max(1, len(inputs) - 1)]
+
+    # --- comparison with eager
+
+    def take_reference(self) -> None:
+        """Keep the trajectory of eager's steps. Raises Ended if it is not finite, or if they create
+        a parameter."""
+        self.find_dropout(self.inputs.checked[0])
+        self.reference = self.follow(self.step_over(self.module))
+        reason = self.reference.not_finite()
+        if reason is not None:
+            raise Ended(Status.INCORRECT, reason)
+        for name, value in self.module.named_parameters():
+            if value.requires_grad and value is not self.parameters.get(name):
+                raise Ended(
+                    Status.ERROR,
+                    f"the optimizer lacks {name}, which forward creates or unfreezes; do so in"
+                    " __init__, or use a lazy module",
+                )
+        self.forget_frozen()
+        self.restore()
+
+    def forget_frozen(self) -> None:
+        """Forget the values of weights that stay frozen, which need no restoring."""
+        now = save(self.module, self.others)
+        for name, value in list(self.others.items()):
+            if name.startswith("parameter ") and same(value, now.get(name)):
+                del self.others[name]
+
+    def exact(self, state: Named, given: Inputs) -> Exact:
+        """Run forward and backward in float64, on a copy with the (rounded) parameters and buffers
+        of `state`."""
+        module = quantization.double(self.module)
+        module.zero_grad()
+        parameters = dict(module.named_parameters())
+        buffers = dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in {**parameters, **buffers}.items():
+                if name in state:  # frozen parameters are unchanged
+                    value.copy_(state[name])
+        set_seed(self.seed)
+        args, kwargs = accuracy.wide(accuracy.clone(given))
+        loss = self.loss(module(*args, **kwargs), self.by_name(args, kwargs))
+        loss.backward()
+        gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
+        return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
+
+    def check(self) -> None:
+        trajectory = self.follow(self.step)
+        tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
+        comparison = Comparison(trajectory, self.reference, self.start, tolerance)
+        reason = comparison.wrong()
+        doubts = []
+        if reason is None:
+            doubts = list(comparison.doubts(self.device))
+        self.trial.rel_error = comparison.error()
+        self.trial.extra["training"] = {
+            "steps": len(trajectory.losses),
+            "losses": trajectory.losses,
+            "judged_by_float64": bool(doubts),
+            "not_within_tolerance": len(doubts),
+        }
+        if doubts:
+            reason = self.wrong_in_float64(comparison, doubts[0])
+        if reason:
+            raise Ended(Status.INCORRECT, f"{reason}{RANDOM}" if self.is_random() else reason)
+        self.restore()
+
+    def wrong_in_float64(self, comparison: Comparison, doubt: str) -> str | None:
+        """Return what float64 shows to be wrong about steps that a `doubt` is about, or None."""
+        try:
+            return comparison.far_from_float64(
+                lambda state, number: self.exact(state, self.inputs_of_step(number))
+            )
+        except Exception as error:  # a module may raise anything in an unexpected dtype
+            return without_float64(doubt, error)
+
+    def is_random(self) -> bool:
+        """Return whether the loss of eager's first step changes with the seed."""
+        try:
+            self.restore()
+            set_seed(self.seed + 1)
+            args, kwargs = accuracy.clone(self.inputs_of_step(0))
+            loss = float(self.step_over(self.module)(*args, **kwargs))
+        except RuntimeError:  # such as no memory for it: the reason stays as it is
+            return False
+        return not math.isclose(loss, self.reference.losses[0], rel_tol=1e-3)
+
+    def wrong_after_timing(self) -> str | None:
+        """Return a reason if the loss or a parameter is not finite after the timed steps, else
+        None."""
+        given = self.inputs.checked[0]
+        self.renew(given)
+        args, kwargs = given
+        loss = float(self.step(*args, **kwargs))
+        name = accuracy.not_finite(self.state())
+        if not math.isfinite(loss):
+            reason = f"the loss is {loss:g}"
+        elif name is not None:
+            reason = f"{name} is not finite"
+        else:
+            return None
+        return f"{reason} after timing: training diverged; choose a smaller training.lr"
+
+    # --- figures
+
+    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
+        """Count the FLOPs of an eager step and its least bytes. They include one read and one write
+        of each trained parameter, gradient and optimizer state, and the parts of inputs, buffers
+        and frozen parameters that are read or written, but no activations."""
+        frozen = [value for value in self.module.parameters() if not value.requires_grad]
+        outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
+        step = self.step_over(self.module)
+        eager, _ = work.observe(outer, lambda: step(*args, **kwargs))
+        trained = [value for value in self.parameters.values() if value.grad is not None]
+        gradients = [value.grad for value in trained]
+        state = [self.optimizer.state.get(value, {}) for value in trained]
+        moved = sum(value.nbytes for value in work.tensors((trained, gradients, state)))
+        return work.Work(eager.flops, eager.min_bytes + 2 * moved)
+
+    def unpaired(self) -> str | None:
+        return "each side's training steps change the other side's weights"

@@ -1,0 +1,191 @@
+"""An open-loop server, against a clock that the tests turn."""
+
+import dataclasses
+import itertools
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from turned_clock import TurnedClock
+
+from effbench.cell import Cell, Status, Trial
+from effbench.measure import host
+from effbench.measure.host import HostWatch
+from effbench.measure.timing import Rules, Timer
+from effbench.modes.eager import Eager
+from effbench.streams import arrival_times
+from effbench.workloads import arrivals
+from effbench.workloads.arrivals import KEPT_UP, Arrivals, serve
+
+HIGH = 4
+RULES = Rules(
+    budget_s=2.0,
+    min_time_s=0.5,
+    min_samples=30,
+    target_interval=0.005,
+    max_samples=100_000,
+    warmup_calls=10,
+    warmup_s=0.2,
+    min_block_ms=1.0,
+)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    turned = TurnedClock(monkeypatch)
+
+    def wait(until):
+        turned.now = max(turned.now, until) + 1e-9  # beyond rounding errors
+
+    monkeypatch.setattr(arrivals, "wait_until", wait)
+    turned.now = 100.0
+    return turned
+
+
+def served(step, rate=50.0, seconds=4.0, watch=None, **options):
+    inputs = [((size,), {}) for size in range(1, HIGH + 1)]
+    timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch, **options)
+    return serve(timer, arrival_times(rate, 0, seconds), seconds)
+
+
+def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
+    times, same, other = (arrival_times(1000.0, seed, 20.0) for seed in (1, 1, 2))
+    assert times == same != other and times == sorted(times) and times[-1] < 20
+    assert len(times) == pytest.approx(20_000, rel=0.05)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.05)
+
+
+def test_at_a_low_rate_a_request_takes_as_long_as_its_call(monkeypatch, clock):
+    """Until the GPU has ended it, and with the inputs renewed."""
+    monkeypatch.setattr(arrivals, "synchronizer", lambda device: clock.taking(lambda: 0.0004))
+    renewed, step = [], clock.taking(lambda size: 0.0006)
+    result = served(step, renew=renewed.append)
+    assert renewed == [call for call in clock.calls if call != ((), {})]
+    assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
+    assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
+    assert min(result.samples_ms) >= 1.0 and max(result.samples_ms) <= 2.01
+    facts = result.facts()
+    assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
+    assert not facts["saturated"] and result.saturated() is None and 1 <= facts["mean_batch"] < 1.1
+    assert (
+        sum(int(size) * calls for size, calls in facts["calls_by_size"].items()) == result.requests
+    )
+
+
+def test_waiting_requests_form_a_batch_up_to_the_largest(clock):
+    result = served(clock.taking(lambda size: 0.02), rate=150.0)
+    sizes = {args[0] for args, _ in clock.calls}
+    assert sizes == {1, 2, 3, 4} and result.largest_queue > HIGH
+    assert result.saturated() is None, "200 requests per second are possible"
+    assert 20 < statistics.median(result.samples_ms) < 100
+
+
+def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
+    stall = lambda size: 1.0 if 101 <= clock.now < 102 else 0.001  # noqa: E731
+    result = served(clock.taking(stall))
+    began, ended = 1.0, 2.0
+    times = arrival_times(50.0, 0, 4.0)
+    for arrival, latency_ms in zip(times, result.samples_ms, strict=True):
+        if began + 0.1 < arrival < ended:
+            assert latency_ms >= 1000 * (ended - arrival), "from its arrival on"
+    assert (
+        sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30
+        and result.saturated() is None
+    )
+
+
+def test_a_server_that_is_behind_at_the_end_by_no_more_than_a_batch_is_not_saturated(clock):
+    result = served(clock.taking(lambda size: 1.0 if clock.now > 103.3 else 0.001), rate=5.0)
+    assert clock.now > 100 + 4 / KEPT_UP and max(result.calls) > 1 and result.saturated() is None
+
+
+def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
+    looks = iter([True, False])
+    step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
+    timer = Timer(step, [((1,), {})], torch.device("cpu"), RULES, gpu)
+    assert serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
+
+
+def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
+    result = served(clock.taking(lambda size: 0.01), rate=800.0)
+    assert clock.now < 104.5, "it does not serve all that wait"
+    facts = result.facts()
+    assert facts["saturated"] and facts["achieved_per_s"] == pytest.approx(400, rel=0.01)
+    assert "completed 399 of 789 requests per second" in result.saturated()
+    assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
+    last = arrival_times(800.0, 0, 4.0)[-1]
+    assert result.samples_ms[-1] == pytest.approx(1000 * (clock.now - 100 - last), abs=0.01), (
+        "it waited until the end"
+    )
+    assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
+
+
+@pytest.fixture
+def served_on_a_slow_host(monkeypatch, clock):
+    """Serves for four seconds, of which the host is slow in the first ones: then calls take four
+    times as long."""
+    monkeypatch.setattr(host.RunQueue, "read_ms", lambda queue: 0.0)
+
+    def serve(slow_s):
+        speed = lambda: 4.0 if clock.now < 100 + slow_s else 1.0  # noqa: E731
+        monkeypatch.setattr(host, "piece", lambda: 0.05 * speed())
+        watch = HostWatch(0.05, 1.1, moves=False)
+        with watch.watching():
+            result = served(clock.taking(lambda size: 0.001 * speed()), watch=watch)
+        return result, watch
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "is_marked"), [(0.0, False), (1.0, False), (3.0, True), (4.0, True)]
+)
+def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(
+    served_on_a_slow_host, slow_s, is_marked
+):
+    result, watch = served_on_a_slow_host(slow_s)
+    assert result.figure(30, discards=True, slowdown=watch.slowdown).is_marked is is_marked
+    assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
+
+
+@pytest.mark.parametrize("slow_s", [1.0, 3.0])
+def test_samples_of_a_disturbed_host_count(served_on_a_slow_host, slow_s):
+    result, watch = served_on_a_slow_host(slow_s)
+    figure = result.figure(30, discards=True, slowdown=watch.slowdown)
+    assert len(figure.timing.samples_ms) == result.requests
+    assert figure.median.value == statistics.median(result.samples_ms)
+    assert statistics.median(result.loud_ms) > 2 * statistics.median(result.quiet_ms)
+
+
+def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(
+    served_on_a_slow_host,
+):
+    result, watch = served_on_a_slow_host(3.0)
+    median = result.figure(30, discards=True, slowdown=watch.slowdown).median
+    assert median.low <= statistics.median(result.quiet_ms) < median.value
+    assert median.value <= statistics.median(result.loud_ms) <= median.high
+
+
+def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(
+    served_on_a_slow_host,
+):
+    result, watch = served_on_a_slow_host(4.0)
+    median = result.figure(30, discards=True, slowdown=watch.slowdown).median
+    assert median.low <= median.value / 4
+
+
+def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
+    """A record of millions would be too long for a message."""
+    stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
+    eager = {"name": "eager"}
+    cell = Cell({"name": "m"}, 1, eager, "float32", "inference", "cpu", stream=stream)
+    workload = Arrivals(cell, Eager(), nn.Identity(), Trial(cell.key, 0, Status.OK), {})
+    given = []
+    monkeypatch.setattr(arrivals, "serve", lambda *args: given.append(args))
+    rules = dataclasses.replace(RULES, max_samples=1000)
+    workload.time_latency(Timer(print, [], torch.device("cpu"), rules), 1.0)
+    ((_, times, seconds),) = given
+    assert seconds == 0.1 and len(times) == pytest.approx(1000, rel=0.1)

@@ -1,0 +1,231 @@
+"""One context of gradients for all calls of a row: inference mode, unless the module needs
+autograd."""
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+
+from effbench.cell import Cell, Trial
+from effbench.message import TrialRequest
+from effbench.worker import trial
+from effbench.workloads.first_call import first_success
+
+PROTOCOL = {
+    "budget_s": 0.02,
+    "min_time_s": 0.0,
+    "min_samples": 2,
+    "target_interval": 0.5,
+    "max_samples": 20,
+    "load_s": 0.0,
+    "warmup_calls": 2,
+    "warmup_s": 0.0,
+    "max_warmup_s": 0.05,
+    "min_block_ms": 0.1,
+    "host_tolerance": None,
+    "input_sets": 2,
+}
+EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+TRACE = {"name": "jit-trace", "_target_": "effbench.modes.scripted.JitTrace"}
+DEFAULT = {"name": "default", "_target_": "effbench.modes.compiled.Compiled"}
+#: (is in inference mode, records gradients) of each call of Sees.
+SEEN: list[tuple[bool, bool]] = []
+
+
+class Jac(nn.Module):
+    """The derivatives of its outputs; in inference mode they are 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def forward(self, x):
+        return torch.autograd.functional.jacobian(lambda value: self.net(value).sum(0), x)
+
+
+class Forces(Jac):
+    """A force field that relies on the caller's gradients."""
+
+    def forward(self, x):
+        x.requires_grad_()
+        energy = self.net(x).square().sum()
+        (gradient,) = torch.autograd.grad(energy, x)
+        return {"energy": energy, "forces": -gradient}
+
+
+class OwnForces(Forces):
+    """A force field that enables gradients itself."""
+
+    def forward(self, x):
+        with torch.enable_grad():
+            return super().forward(x)
+
+
+class Dual(Jac):
+    """A derivative in forward mode."""
+
+    def forward(self, x):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(
+                self.net(forward_ad.make_dual(x, torch.ones_like(x)))
+            ).tangent
+
+
+class Ragged(Jac):
+    """Sequences of several lengths as a nested tensor."""
+
+    def forward(self, x):
+        rows = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+        return self.net(rows).values().clone()
+
+
+class Adapts(Jac):
+    """Test-time training: one step on a copy of the weights for each call."""
+
+    def forward(self, x):
+        weight = self.net[0].weight.detach().clone().requires_grad_()
+        loss = nn.functional.linear(x, weight).square().mean()
+        loss.backward()
+        return nn.functional.linear(x, weight.detach() - 0.1 * weight.grad)
+
+
+class Plain(Jac):
+    def forward(self, x):
+        return self.net(x)
+
+
+class Counts(Jac):
+    """Counts its calls in a buffer, and replaces an attribute in each."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.last = torch.zeros(8)
+
+    def forward(self, x):
+        self.count += 1
+        y = self.net(x) * self.count + self.last
+        self.last = y[0].tanh()
+        return y
+
+
+class Sees(Jac):
+    def forward(self, x):
+        SEEN.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+        return self.net(x)
+
+
+class Broken(Jac):
+    def forward(self, x):
+        return self.net(x[:, :3])
+
+
+class BrokenForces(Forces):
+    def forward(self, x):
+        super().forward(x)
+        raise KeyError("after the forces")
+
+
+def cell_of(module, mode=EAGER, phase="inference", **numerics):
+    model = {
+        "name": "m",
+        "module": {"_target_": f"{__name__}.{module.__name__}"},
+        "inputs": [{"name": "x", "shape": [8]}],
+    }
+    return Cell(model, 4, mode, "float32", phase, "cpu", numerics)
+
+
+def ran(cell) -> Trial:
+    result = trial.run(TrialRequest(cell.params(), PROTOCOL).to_json(), lambda phase: None)
+    return Trial.from_json(result)
+
+
+@pytest.mark.parametrize(
+    ("module", "grad_mode", "reason"),
+    [
+        (Plain, "inference", None),
+        (Counts, "inference", None),
+        (Jac, "no_grad", "inference mode: output differs from no_grad"),
+        (Dual, "no_grad", "inference mode: "),
+        (OwnForces, "no_grad", "inference mode: RuntimeError"),
+        (Forces, "grad", "no_grad: RuntimeError"),
+        (Adapts, "grad", "no_grad: RuntimeError"),
+    ],
+)
+def test_a_row_runs_in_inference_mode_only_if_the_module_allows_it(module, grad_mode, reason):
+    for mode in (EAGER,) if module is not Plain else (EAGER, TRACE):
+        result = ran(cell_of(module, mode))
+        assert (result.status, result.reason) == ("ok", None)
+        assert result.extra["grad_mode"] == grad_mode
+        if reason is None:
+            assert "grad_mode_reason" not in result.extra
+        else:
+            assert result.extra["grad_mode_reason"].startswith(reason)
+
+
+def test_nested_tensors_inside_a_module_run():
+    result = ran(cell_of(Ragged))
+    assert (result.status, result.reason) == ("ok", None)
+
+
+def test_modes_of_a_row_share_the_context_of_eager():
+    for mode in (EAGER, DEFAULT):
+        result = ran(cell_of(Jac, mode))
+        assert result.status in ("ok", "degraded"), result.reason
+        assert result.extra["grad_mode"] == "no_grad" and result.rel_error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("numerics", "contexts"),
+    [
+        ({}, [(False, False), (True, False)]),
+        ({"grad_mode": "inference"}, [(False, False), (True, False)]),
+        ({"grad_mode": "no_grad"}, [(False, False)]),
+        ({"grad_mode": "grad"}, [(False, True)]),
+    ],
+)
+def test_all_calls_but_the_first_have_one_context(numerics, contexts):
+    SEEN.clear()
+    result = ran(cell_of(Sees, **numerics))
+    assert result.status == "ok", result.reason
+    assert SEEN[0] == contexts[0]
+    assert set(SEEN[1:]) == {contexts[-1]}
+    assert result.extra["grad_mode"] == numerics.get("grad_mode", "inference")
+
+
+def make_jac():
+    return Jac()
+
+
+def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built():
+    cell = cell_of(make_jac)
+    cell.model["inputs"].append({"name": "mask", "shape": [8]})
+    result = ran(cell)
+    assert (result.status, result.phase) == ("error", "build")
+    assert result.reason.startswith(
+        "in build: model.inputs has 2 inputs by position (x, mask), but forward takes 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Broken, "in check: RuntimeError: mat1 and mat2"),
+        (BrokenForces, "in check: KeyError: 'after the forces'"),
+    ],
+)
+def test_a_failing_module_is_reported_by_its_own_error(module, reason):
+    result = ran(cell_of(module))
+    assert result.status == "error" and result.reason.startswith(reason)
+
+
+def test_memory_that_runs_out_is_not_tried_again():
+    calls = []
+
+    def call():
+        calls.append(1)
+        raise torch.OutOfMemoryError("out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        first_success(call)
+    assert len(calls) == 1

@@ -1,0 +1,388 @@
+"""What is compared besides outputs: inputs that a module writes to, its state, and all of it again
+after timing."""
+
+import re
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.models.spec import parse_inputs
+from effbench.modes import graphs
+from effbench.modes.base import Prepared
+from effbench.modes.compiled import Compiled
+from effbench.modes.eager import Eager
+from effbench.modes.graphs import CompiledCudaGraph
+from effbench.modes.scripted import JitScript, JitTrace
+from effbench.workloads import state
+from effbench.workloads.base import InputSets
+from effbench.workloads.endings import Ended
+from effbench.workloads.inference import Inference
+
+SPECS = parse_inputs({"x": {"shape": [8]}, "y": {"shape": [8], "keyword": True}})
+
+
+class Does(nn.Module):
+    """What `forward` does with a matrix in an attribute, and the inputs."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.does, self.matrix = forward, torch.rand(8, 8)
+
+    def forward(self, x, y):
+        return self.does(self, x, y)
+
+
+class Counts(nn.Module):
+    """Counts its calls in a buffer, a tensor, a number, a parameter and a list; the output depends
+    on `which`."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.which, self.number, self.several, self.cache, self.late = (
+            which,
+            0,
+            [0],
+            torch.zeros(1),
+            None,
+        )
+        self.register_buffer(
+            "count", torch.zeros((), dtype=torch.float16 if which == "half" else torch.float32)
+        )
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, y):
+        self.late = x[:1] if self.late is None else self.late  # created in the first call
+        self.cache = self.cache + 1  # another tensor each time
+        self.number += 1
+        self.several[0] += 1
+        self.weight.add_(1)
+        for _ in range(999 if self.which == "half" else 1):
+            self.count += 0.3 if self.which == "half" else 1.0
+        scale = {None: 1, "half": 1, "several": self.several[0]}
+        return (x + y) * (scale[self.which] if self.which in scale else getattr(self, self.which))
+
+
+def workload(module):
+    cell = Cell({"name": "m"}, 4, {"name": "eager"}, "float32", "inference", "cpu")
+    made = Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK), SPECS)
+    made.inputs = InputSets(inputs(), inputs())
+    return made
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    return [
+        ((torch.rand(4, 8, generator=generator),), {"y": torch.rand(4, 8, generator=generator)})
+        for _ in range(3)
+    ]
+
+
+def verdict(made, step, timed=0):
+    """Return why the step is incorrect, or became so in some timed calls."""
+    made.step = step
+    with made.context():
+        made.take_reference()
+        try:
+            made.check()
+        except Ended as ended:
+            return ended.reason
+        for args, kwargs in inputs() * timed:
+            step(*args, **kwargs)
+        return made.wrong_after_timing() if timed else None
+
+
+@pytest.mark.parametrize(
+    ("step", "incorrect", "degraded"),
+    [
+        (lambda module, x, y: module(x, y), None, None),
+        (
+            lambda module, x, y: module(x.clone(), y),
+            None,
+            "the module writes to its input x, but this mode leaves",
+        ),
+        (
+            lambda module, x, y: (module(x.clone(), y), x.add_(9))[0],
+            "input x differs from eager: relative error",
+            None,
+        ),
+        (
+            lambda module, x, y: (module(x, y), y.add_(1))[0],
+            "input y differs from eager: relative error",
+            None,
+        ),
+        # within the tolerance
+        (lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y, None, None),
+    ],
+)
+def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
+    made, timed = workload(Does(lambda self, x, y: x.mul_(2) + y)), inputs()
+    for reason, expected in (
+        (verdict(made, lambda x, y: step(made.module, x, y)), incorrect),
+        (made.degraded, degraded),
+    ):
+        assert reason == expected or (reason.startswith(expected) and "KeyError" not in reason)
+    assert ("input x" in made.written) == (degraded is None)
+    for _ in range(2 * (degraded is None)):  # the first call keeps the values
+        made.renew(timed[1])
+        assert torch.equal(timed[1][0][0], inputs()[1][0][0])
+        made.module(*timed[1][0], **timed[1][1])
+
+
+@pytest.mark.parametrize("which", [None, "count", "cache", "number", "weight", "several"])
+def test_state_is_restored_before_each_comparison(which):
+    made = workload(Counts(which))
+    address = made.module.count.data_ptr()
+    reason = verdict(made, made.module, timed=2)
+    if which == "several":
+        assert reason.startswith("output differs from eager"), "lists are not restored"
+        return
+    assert reason is None and made.trial.rel_error == 0
+    assert made.initial.keys() == {
+        "buffer count",
+        "attribute cache",
+        "attribute number",
+        "parameter weight",
+    }
+    assert made.module.count.data_ptr() == address, "a CUDA graph knows it by its address"
+    assert made.module.late is not None
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "reason"),
+    [
+        (None, "count", "buffer count differs from eager: relative error 0.25"),
+        (None, "cache", "attribute cache differs from eager: relative error 0.25"),
+        (None, "weight", "parameter weight differs from eager: relative error 0.2"),
+        ("count", "count", "output differs from eager: relative error"),
+    ],
+)
+def test_other_state_than_eagers_is_seen(which, name, reason):
+    def step(x, y):
+        output = made.module(x, y)
+        getattr(made.module, name).data.add_(1 if made.module.number == 2 else 0)
+        return output
+
+    made = workload(Counts(which))
+    assert verdict(made, step).startswith(reason)
+    made = workload(Counts(which))
+    made.mode.writes_state = ()  # a package with copies of the buffers
+    expected = which and "this mode has a copy of the parameter weight, which each call changes"
+    reason = verdict(made, step)
+    assert reason == expected or reason.startswith(expected)
+    made = workload(Counts(None))
+    made.mode.writes_state = ()
+    assert verdict(made, lambda x, y: made.module(x, y) * 2).startswith("output differs"), (
+        "whatever it has copies of"
+    )
+
+
+def changed(module, change):
+    with torch.no_grad():
+        change(module)
+    return module
+
+
+def set_attribute(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        (lambda module: None, True),
+        (lambda module: module.weight.mul_(-1), False),
+        (lambda module: module.count.add_(1), False),
+        (lambda module: module.cache.add_(1), False),
+        (set_attribute("number", 1), False),
+        (set_attribute("cache", torch.zeros(1, dtype=torch.complex64)), False),
+        (set_attribute("several", [1]), True),  # lists are no weights
+        (lambda module: module.weight.data.copy_(module.weight.clone()), True),
+    ],
+)
+def test_the_digest_of_a_module_is_that_of_its_weights(change, is_same):
+    before = state.digest(Counts(None))
+    with torch.inference_mode():
+        assert (state.digest(changed(Counts(None), change)) == before) == is_same
+    half = Counts("half").to(torch.bfloat16)
+    assert state.digest(half) == state.digest(Counts("half").to(torch.bfloat16)) != before
+
+
+class Ring(nn.Module):
+    """Keeps the last inputs; its position returns to where it began after `slots` calls."""
+
+    def __init__(self, slots):
+        super().__init__()
+        self.slots, self.at = slots, 0
+        self.register_buffer("kept", torch.zeros(slots, 3))
+        self.register_buffer("weight", torch.arange(1.0, slots + 1)[:, None])
+
+    def forward(self, x, y):
+        self.kept[self.at] = x.mean(0)[:3]
+        self.at = (self.at + 1) % self.slots
+        return (self.kept * self.weight).sum(0) + y.sum()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_state_that_returns_to_where_it_began_is_restored(slots):
+    made = workload(Ring(slots))
+    assert verdict(made, made.module) is None
+    assert made.initial.keys() == {"buffer kept"} | ({"attribute at"} if slots > 1 else set())
+
+
+def test_float64_decides_about_state_too():
+    def step(x, y):  # eager's sum in float16 is far less exact
+        exact = made.module.count.double() + 999 * 0.3
+        output = made.module(x, y)
+        made.module.count.copy_(exact)
+        return output
+
+    made = workload(Counts("half"))
+    assert verdict(made, step) is None
+    assert made.trial.extra["judged_by_float64"]
+
+
+def test_float64_includes_tensors_in_attributes():
+    made = workload(Does(lambda self, x, y: (x + y) @ self.matrix))
+    made.tolerance = 1e-9
+    assert (
+        verdict(
+            made, lambda x, y: ((x.double() + y.double()) @ made.module.matrix.double()).float()
+        )
+        is None
+    )
+    assert made.trial.extra["judged_by_float64"] and made.module.matrix.dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TypeError("no float64"), Status.INCORRECT),
+        # it says nothing about the output
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.OOM),
+        (RuntimeError("cublas: ALLOC_FAILED"), Status.OOM),
+    ],
+)
+def test_no_float64_reference(error, status):
+    def forward(self, x, y):
+        if x.dtype == torch.float64:
+            raise error
+        return x + y
+
+    made = workload(Does(forward))
+    made.take_reference()
+    made.step = lambda x, y: made.module(x, y) * 1.01
+    with pytest.raises(Ended) as ended:
+        made.check()
+    assert ended.value.status is status
+    assert re.fullmatch(
+        r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason
+    )
+    assert str(error) in ended.value.reason
+
+
+@pytest.mark.parametrize("calls", [4, 10**6])
+def test_results_that_become_wrong_are_found_after_timing(calls):
+    made, done = workload(Counts("count")), []
+
+    def step(x, y):
+        done.append(0)
+        return made.module(x, y) * (1.01 if len(done) > calls else 1)
+
+    reason = verdict(made, step, timed=2)
+    expected = "outputs differ after timing: output differs from eager: relative error 0.01"
+    assert reason is None if calls > 4 else reason.startswith(expected)
+
+
+class Holds(nn.Module):
+    """Holds a tensor that many operators do not support, or makes a parameter in its first call."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.linear = nn.LazyLinear(8) if held is None else nn.Linear(8, 8)
+        self.register_buffer("held", held)
+        self.also_held = held
+
+    def forward(self, x, y):
+        return self.linear(x) + y
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda net: net[0].weight.mul_(1.001), "parameter 0.weight"),
+        (lambda net: net.half().float(), "parameter"),
+        (lambda net: net.train(), "attribute"),
+        (lambda net: net[1].running_mean.add_(1), "buffer 1.running_mean"),
+    ],
+)
+def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
+    class Norms(nn.Sequential):
+        def forward(self, x, y):
+            return super().forward(x) + y
+
+    made = workload(Norms(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    reason = verdict(made, lambda x, y: (change(made.module), made.module(x, y))[1])
+    assert re.search(rf"ValueError: {name}.* has changed since eager's calls", reason)
+
+
+@pytest.mark.filterwarnings("ignore")  # prototypes
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: None,
+        lambda: torch.eye(8).to_sparse(),
+        lambda: torch.nested.nested_tensor([torch.zeros(2)] * 2),
+        lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8),
+    ],
+    ids=["uninitialised", "sparse", "nested", "quantised"],
+)
+def test_tensors_that_cannot_be_compared_do_not_fail_a_cell(make):
+    made = workload(Holds(make()))
+    assert verdict(made, made.module, timed=1) is None
+    assert not made.module.linear.weight.is_inference(), "torch.export refuses inference tensors"
+
+
+class Keeps(nn.Module):
+    """Keeps its output as an attribute, and adds `adds` times the previous one."""
+
+    def __init__(self, adds):
+        super().__init__()
+        self.adds, self.last, self.inner = (
+            adds,
+            torch.zeros(4, 8),
+            nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        )
+
+    def forward(self, x, y):
+        self.last = self.inner(x) + y + self.adds * self.last
+        return self.last * 2
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+@pytest.mark.parametrize(
+    ("mode", "adds", "is_compiled"),
+    [
+        (Compiled(regional=True), 1.0, False),
+        (Compiled(skip="inner.0"), 1.0, False),
+        (JitScript(), 1.0, False),
+        (JitTrace(), 0.0, False),
+        (CompiledCudaGraph(inner="default", regional=True), 1.0, False),
+        (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0, False),
+        (Compiled(), 1.0, True),
+    ],
+)
+def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
+    monkeypatch, fresh_dynamo, mode, adds, is_compiled
+):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
+    made = workload(torch.compile(Keeps(adds)) if is_compiled else Keeps(adds))
+    made.mode = mode
+    with made.context():
+        made.take_reference()
+        made.prepare(*inputs()[0])
+        made.check()
+        assert made.wrong_after_timing() is None

@@ -1,0 +1,630 @@
+"""A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
+few steps."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import UnsupportedError
+from effbench.models import libraries
+from effbench.models.spec import parse_inputs
+from effbench.modes import graphs
+from effbench.modes.base import Prepared
+from effbench.modes.compiled import Compiled
+from effbench.modes.eager import Eager
+from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
+from effbench.modes.selective import shared_weight_copy
+from effbench.workloads import dropout
+from effbench.workloads.base import InputSets
+from effbench.workloads.endings import Ended
+from effbench.workloads.losses import MeanSquare, UserLoss, float_outputs
+from effbench.workloads.training import Training
+
+STEPS = 4
+
+
+class Net(nn.Module):
+    """Linear, batch norm, a bias whose gradient cancels (a constant that softmax takes away),
+    dropout."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.dropout = nn.Dropout(0.5)
+        self.second = nn.Linear(16, 4)
+        self.constant = nn.Parameter(torch.zeros(1))
+        self.to(dtype)
+
+    def forward(self, x):
+        x = self.dropout(self.norm(self.first(x)).relu())
+        return torch.softmax(self.second(x) + self.constant, -1)
+
+
+class Smooths(nn.Module):
+    """Adds a mean over its calls, in a buffer that each call replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        out = self.inner(x)
+        self.mean = 0.5 * self.mean + 0.5 * out.detach().mean(0)
+        return out + self.mean
+
+
+def settings(**changed):
+    return {
+        "optimizer": "adam",
+        "implementation": "for-loop",
+        "lr": 1e-3,
+        "set_to_none": True,
+        **changed,
+    }
+
+
+def inputs(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return [((torch.randn(6, 8, generator=generator).to(dtype),), {}) for _ in range(3)]
+
+
+def training(module=None, dtype=torch.float32, loss=None, **changed):
+    cell = Cell(
+        {"name": "net"},
+        6,
+        {"name": "eager"},
+        str(dtype).partition(".")[2],
+        "training",
+        "cpu",
+        {"seed": 5},
+        training={"loss": "mean-square", **settings(**changed)},
+    )
+    specs = parse_inputs({"x": {"shape": [8]}})
+    trial = Trial(cell.key, 0, Status.OK)
+    made = Training(cell, Eager(), module or Net(dtype), trial, specs, STEPS)
+    made.inputs = InputSets(inputs(dtype), inputs(dtype))
+    if loss:
+        made.loss = UserLoss(loss, "mine")
+    return made
+
+
+def verdict(made, step):
+    """Return the reason, None if the steps are right, with the error and whether float64
+    decided."""
+    made.take_reference()
+    made.step = step
+    reason = None
+    try:
+        made.check()
+    except Ended as ended:
+        reason = ended.reason
+    return reason, made.trial.rel_error, made.trial.extra["training"]["judged_by_float64"]
+
+
+def eager_step(made):
+    return made.step_over(made.module)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("how", ["for-loop", "foreach", "fused"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how, set_to_none):
+    made = training(optimizer=optimizer, implementation=how, set_to_none=set_to_none)
+    found = made.follow(eager_step(made))
+    module = Net().train()
+    module.dropout.p = 0.0
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
+    plain, target = kind(module.parameters(), lr=1e-3), made.loss.targets[0]
+    for number in range(STEPS):
+        plain.zero_grad()
+        loss = ((module(*made.inputs_of_step(number)[0]) - target) ** 2).mean()
+        loss.backward()
+        plain.step()
+        assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in module.named_parameters():
+        # gradients that cancel: noise, of which Adam makes whole steps
+        if name in ("constant", "first.bias"):
+            continue
+        torch.testing.assert_close(found.parameters[name], value.detach(), rtol=1e-4, atol=1e-6)
+    assert found.buffers["norm.num_batches_tracked"] == STEPS
+
+
+def test_it_returns_to_where_it_began_in_place():
+    made = training()
+    before = {name: value.detach().clone() for name, value in made.module.state_dict().items()}
+    addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
+    once = made.follow(eager_step(made))
+    assert not torch.equal(before["first.weight"], made.module.first.weight)
+    assert made.follow(eager_step(made)).losses == once.losses, (
+        "the optimizer's state went back too"
+    )
+    made.restore()
+    for name, value in made.module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+        assert value.data_ptr() == addresses[name], "a CUDA graph knows it by its address"
+
+
+class Does(nn.Module):
+    """Two linear layers, of which the second is not trained, and what `forward` does with them and
+    the input."""
+
+    def __init__(self, forward):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+        self.scale, self.droplet_radius = nn.Parameter(torch.ones(8)), 2.5
+        self.register_buffer("offset", torch.tensor(0.5).expand(8))
+        self.does = forward
+
+    def forward(self, x):
+        return self.does(self, x)
+
+
+def momentum(self, x):
+    with torch.no_grad():
+        self.frozen.weight.mul_(0.5).add_(self.layer.weight, alpha=0.5)
+    return self.layer(x) * self.frozen(x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        momentum,
+        lambda self, x: self.layer(x - self.offset),
+        lambda self, x: self.layer(x) * self.droplet_radius,
+        lambda self, x: nn.functional.embedding(
+            x.long().clamp(0, 7), self.layer.weight, sparse=True
+        ).sum(1),
+        lambda self, x: nn.functional.embedding(
+            x.long().clamp(0, 7), self.layer.weight, max_norm=0.5
+        ).sum(1),
+    ],
+)
+def test_unusual_modules_are_right(forward):
+    made = training(Does(forward), optimizer="sgd")
+    frozen = made.module.frozen.weight.clone()
+    assert verdict(made, eager_step(made)) == (None, 0.0, False)
+    assert made.module.droplet_radius == 2.5 and "dropout_off" not in made.trial.extra
+    assert torch.equal(made.module.frozen.weight, frozen), "restored"
+    assert ("parameter frozen.weight" in made.others) == (forward is momentum), (
+        "what stays frozen is not kept"
+    )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda x, scale: x.add_(scale), lambda x, scale: x.mul_(scale), lambda x, scale: x.mul_(2)],
+)
+def test_an_input_that_the_module_writes_to_carries_no_graph(write):
+    def forward(self, x):
+        write(x, self.scale)
+        return self.layer(x)
+
+    made = training(Does(forward))
+    timed = made.inputs.checked
+    assert verdict(made, eager_step(made))[0] is None and made.written == {"input x"}
+    step = eager_step(made)
+    for number in range(3):  # a block of the period makes many calls before it renews the inputs
+        if number != 1:
+            made.renew(timed[0])
+        step(*timed[0][0])
+        assert timed[0][0][0].grad_fn is None
+    made.step = step
+    assert made.wrong_after_timing() is None
+
+
+def test_a_result_that_each_call_keeps_does_not_prevent_copies():
+    module = Does(lambda self, x: setattr(self, "kept", self.layer(x)) or self.kept)
+    made, first = training(module), inputs()[0]
+    made.take_reference()
+    assert not module.kept.is_leaf
+    loss = made.exact(made.state(), first).loss
+    for one in (module, shared_weight_copy(module)):
+        assert made.loss(one(*first[0]), {}).item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_random_modules_are_called_random():
+    module = Does(lambda self, x: nn.functional.dropout(self.layer(x), 0.5))
+    made = training(module)
+    step = eager_step(made)
+    reason, *_ = verdict(made, lambda *args: (torch.rand(1), step(*args))[1])
+    assert reason.endswith("cannot be compared") and "depends on the random seed" in reason
+    made = training()
+    reason, *_ = verdict(made, lambda *args: 2 * eager_step(made)(*args))
+    assert "the loss is" in reason and "random" not in reason
+
+
+def test_a_fused_optimizer_of_complex_parameters_is_unsupported():
+    module = Does(lambda self, x: self.layer(x))
+    module.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+    with pytest.raises(UnsupportedError, match="no fused implementation for complex"):
+        training(module, implementation="fused")
+
+
+@pytest.mark.parametrize(("turn", "said"), [(0, None), (0.1j, "the update of filter differs")])
+def test_the_imaginary_part_of_a_parameter_is_compared(turn, said):
+    def step(*args):
+        loss = eager_step(made)(*args)
+        with torch.no_grad():
+            module.filter += turn
+        return loss
+
+    module = Does(lambda self, x: torch.fft.irfft(torch.fft.rfft(self.layer(x)) * self.filter, n=8))
+    module.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+    made = training(module, optimizer="sgd", implementation="foreach")
+    reason, *_ = verdict(made, step)
+    assert reason == said or reason.startswith(said)
+
+
+@pytest.mark.parametrize("lr", [1e-2, 1e-4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
+    """float32 inside, rounded at the end: nearer to the truth than eager, and not eager's."""
+    made = training(dtype=torch.bfloat16, optimizer=optimizer, lr=lr)
+    module = made.module
+
+    def wider(x):
+        state = {name: value.float() for name, value in module.named_parameters()}
+        state |= {name: value for name, value in module.named_buffers() if "running" not in name}
+        state |= {
+            name: value.float().clone()
+            for name, value in module.named_buffers()
+            if "running" in name
+        }
+        out = torch.func.functional_call(module, state, (x.float(),)).bfloat16()
+        with torch.no_grad():
+            for name in ("running_mean", "running_var"):
+                getattr(module.norm, name).copy_(state[f"norm.{name}"])
+        return out
+
+    reason, error, by_float64 = verdict(made, made.step_over(wider))
+    assert (reason, by_float64) == (None, True)
+    assert error > 0
+
+
+@pytest.mark.parametrize(
+    "dtype, factor", [(torch.float32, 1.01), (torch.bfloat16, 1.3), (torch.bfloat16, 0.0)]
+)
+def test_wrong_gradients_are_seen(dtype, factor):
+    made = training(dtype=dtype)
+
+    def scaled(x):
+        out = made.module(x)
+        return out + (factor - 1) * (out - out.detach())  # the same value, another gradient
+
+    reason, error, _ = verdict(made, made.step_over(scaled))
+    assert "wrong gradient in the first step: first.weight has an error of" in reason
+    assert error >= min(abs(factor - 1), 1) * 0.9
+
+
+def broken(made, what):
+    """A step with something amiss."""
+    right, calls = eager_step(made), []
+
+    def step(*args):
+        calls.append(args)
+        before = [value.detach().clone() for value in made.parameters.values()]
+        loss = right(*(calls[0] if what == "stale input" else args))
+        kept = {"no update": 1.0, "half the update": 0.5}.get(what, 0.0)
+        with torch.no_grad():
+            for old, value in zip(before, made.parameters.values(), strict=True):
+                if kept:
+                    value.copy_(kept * old + (1 - kept) * value)
+        if what == "no gradient":
+            made.module.second.bias.grad = None
+        if what == "other buffer":
+            made.module.norm.running_mean.mul_(1.5)
+        return loss * float("nan") if what == "not a number" and len(calls) == 3 else loss
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("no update", "differs from its optimizer's with the same gradients: relative error 1"),
+        ("half the update", "differs from its optimizer"),
+        ("stale input", "the loss "),
+        ("not a number", "the loss is nan in step 3"),
+        ("no gradient", "the step has no gradient of second.bias, but eager has one"),
+        ("other buffer", "wrong buffer: norm.running_mean"),
+    ],
+)
+def test_broken_steps_are_seen(what, said, dtype):
+    made = training(dtype=dtype, lr=1e-2)
+    assert said in verdict(made, broken(made, what))[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "changed", "reason"),
+    [
+        (lambda output, given: output.sum() * float("nan"), {}, "eager's loss is nan in step 1$"),
+        (
+            lambda output, given: (output.sum() * 0).sqrt() + 1,
+            {},
+            "eager's gradient of constant is not finite [^;]*$",
+        ),
+        (
+            None,
+            {"optimizer": "sgd", "lr": 1e30},
+            "in step 2; if training diverged, choose a smaller",
+        ),
+    ],
+)
+def test_eagers_own_nan_is_found(loss, changed, reason):
+    with pytest.raises(Ended, match=reason):
+        training(loss=loss, **changed).take_reference()
+
+
+class Grows(Smooths):
+    """Adds weights that its first call creates, or each call replaces."""
+
+    def forward(self, x):
+        if not hasattr(self, "weight") or self.replaces:
+            self.weight = nn.Parameter(torch.ones(4))
+        return super().forward(x) * self.weight
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_parameter_that_forward_creates_is_not_trained(replaces):
+    module = Grows()
+    module.replaces = replaces
+    with pytest.raises(Ended, match="the optimizer lacks weight, which forward creates") as caught:
+        training(module).take_reference()
+    assert caught.value.status == "error"
+
+
+def test_a_users_loss_gets_the_inputs_by_name():
+    seen = {}
+
+    def loss(output, given):
+        seen.update(given)
+        return (output.sum(-1) - given["x"].sum(-1)).square().mean()
+
+    args, _ = inputs()[0]
+    eager_step(training(loss=loss))(*args)
+    assert torch.equal(seen["x"], args[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda output, given: output, r"training.loss=mine must return .*, got \(6, 4\)"),
+        (lambda output, given: 1.0, "training.loss=mine must return .*, got float"),
+        (lambda output, given: output.detach().sum(), "the loss depends on no parameter"),
+    ],
+)
+def test_a_users_loss_must_give_a_scalar_with_a_graph(loss, reason):
+    args, _ = inputs()[0]
+    with pytest.raises(ValueError, match=reason):
+        eager_step(training(loss=loss))(*args)
+
+
+def test_integers_have_no_loss():
+    with pytest.raises(ValueError, match="no float tensor"):
+        MeanSquare(0)(torch.ones(2, dtype=torch.int64), {})
+
+
+class Backdrop(nn.Module):
+    """A loop that an attribute with an unlucky name switches off."""
+
+    def __init__(self, level=0.5):
+        super().__init__()
+        self.backdrop, self.lin, self.big = level, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        for _ in range(50 if self.backdrop > 0 else 0):
+            y = y + self.backdrop * torch.tanh(self.big(y))
+        return y
+
+
+class Rain(nn.Module):
+    """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.droplet, self.dropout, self.lin = 0.25, 0.5, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(
+            1 / self.droplet
+        )
+
+
+class DropPath(nn.Module):
+    """A user's copy of timm's class."""
+
+    def __init__(self, drop_prob):
+        super().__init__()
+        self.drop_prob, self.lin = drop_prob, nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        if self.drop_prob > 0 and self.training:
+            y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
+        return x + y
+
+
+class Attends(nn.Module):
+    """Settings in an object; with dropout torch chooses another kernel of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.lin = (
+            SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5),
+            nn.Linear(8, 8),
+        )
+
+    def forward(self, x):
+        q = self.lin(x).view(1, 2, 6, 4)
+        p = self.config.attn_dropout if self.training else 0.0
+        return (
+            nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp()
+            * self.config.drop_in_level
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "off", "attribute", "value"),
+    [
+        (Backdrop, None, "backdrop", 0.5),
+        (
+            lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
+            None,
+            "droplet_radius",
+            2.5,
+        ),
+        (Rain, ["Rain.dropout=0.5"], "droplet", 0.25),
+        (partial(DropPath, 0.1), ["DropPath.drop_prob=0.1"], "drop_prob", 0.0),
+        (Attends, ["SimpleNamespace.attn_dropout=0.1"], None, None),
+    ],
+)
+def test_only_what_makes_the_loss_random_is_dropout(make, off, attribute, value):
+    made = training(make())
+    reason, *_ = verdict(made, eager_step(made))
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value
+    # both draw the same masks
+    assert reason is None
+    made.restore()
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value, "restoring keeps it off"
+
+
+def test_switching_off_dropout_leaves_the_initial_state():
+    module = nn.Sequential(Rain(), nn.BatchNorm1d(8))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    made = training(module)
+    made.find_dropout(inputs()[0])
+    assert module[0].dropout == 0 and made.trial.extra["dropout_off"] == ["Rain.dropout=0.5"]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_dropout_of_torch_is_known_by_type():
+    made = training()
+    assert made.trial.extra["dropout_off"] == ["Dropout.p=0.5"]
+    assert (made.module.training, made.module.dropout.p) == (True, 0)
+    module = nn.ModuleList(
+        [
+            nn.TransformerEncoderLayer(8, 2, dropout=0.1),
+            nn.LSTM(4, 4, num_layers=2, dropout=0.25),
+            nn.AlphaDropout(1),
+        ]
+    )
+    module[0].attention_dropout, module[0].dropped = 0.1, 3
+    found = dropout.known(module)
+    texts = [
+        "Dropout.p=0.1 (3 modules)",
+        "MultiheadAttention.dropout=0.1",
+        "LSTM.dropout=0.25",
+        "AlphaDropout.p=1",
+    ]
+    assert sorted(dropout.describe_changes(found)) == sorted(texts)
+    dropout.switch_off(found)
+    assert dropout.known(module) == [] and module[1].dropout == 0
+    assert (module[0].attention_dropout, module[0].dropped) == (
+        0.1,
+        3,
+    ), "torch has no such attributes"
+
+
+def test_dropout_of_libraries_is_known_by_type():
+    timm = libraries.load("timm")
+    vision = libraries.load("torchvision")
+    transformers = libraries.load("transformers")
+    config = transformers.BartConfig(
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        vocab_size=20,
+        dropout=0.1,
+        attention_dropout=0.2,
+        encoder_layerdrop=0.3,
+    )
+    bart = transformers.BartModel(config)
+    bart.backdrop = 0.5
+    modules = [
+        timm.layers.DropPath(0.1),
+        vision.ops.StochasticDepth(0.2, "row"),
+        vision.ops.DropBlock2d(0.3, 3),
+        bart,
+    ]
+    found = dropout.known(nn.ModuleList(modules))
+    dropout.switch_off(found)
+    assert (modules[0].drop_prob, modules[1].p, modules[2].p) == (0, 0, 0)
+    layer = bart.encoder.layers[0]
+    assert (
+        layer.dropout,
+        layer.self_attn.dropout,
+        bart.encoder.layerdrop,
+        config.attention_dropout,
+    ) == (0, 0, 0, 0)
+    assert bart.backdrop == 0.5, "transformers has no such attribute"
+
+
+def test_outputs_are_not_copied_for_the_loss_and_empty_ones_do_not_count():
+    out = torch.randn(3)
+    (found,) = float_outputs(
+        {"logits": out, "ids": torch.ones(2, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
+    )
+    assert found.data_ptr() == out.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("module", "changed", "said"),
+    [
+        (nn.ReLU, {}, "nothing to train"),
+        (Net, {"implementation": "capturable"}, "capturable optimizer needs CUDA"),
+        (Net, {"optimizer": "sgd", "implementation": "capturable"}, "sgd has no capturable"),
+    ],
+)
+def test_what_cannot_be_trained(module, changed, said):
+    with pytest.raises(UnsupportedError, match=said):
+        training(module(), **changed)
+
+
+@pytest.mark.parametrize("optimizer, state", [("sgd", 0), ("adam", 2)])
+def test_the_work_of_a_step(optimizer, state):
+    """Linear without bias: forward 2·B·I·O, weight gradient as much; the input needs none."""
+    module = nn.Sequential(nn.Linear(8, 4, bias=False))
+    made = training(module, optimizer=optimizer)
+    counted = made.count((torch.randn(6, 8),), {})
+    assert counted.flops == 2 * 2 * 6 * 8 * 4
+    weight, step_count = 4 * 8 * 4, 4 * bool(state)
+    assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        Compiled(),
+        Compiled(only="inner.0"),
+        CompiledCudaGraph(inner="default", only="inner.0"),
+        CudaGraph(),
+    ],
+    ids=["whole", "part", "part in a graph", "graph"],
+)
+def test_the_state_of_a_copy_with_compiled_parts_is_compared(monkeypatch, fresh_dynamo, mode):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
+    made = training(Smooths())
+    made.mode = mode
+    made.take_reference()
+    made.prepare(*inputs()[0])
+    made.step(*inputs()[0][0])
+    made.check()
+    assert made.trial.extra["training"]["not_within_tolerance"] == 0
+    assert torch.equal(made.ran.mean, torch.zeros(4)), "restored"
