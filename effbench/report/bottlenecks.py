@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from effbench.labels import ABSENT, LabelledRow, Rows
+from effbench.labels import ABSENT, LabelledRow, Rows, ViewRow
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.report import marks
 from effbench.report.marks import is_marked, why_marked
-from effbench.report.tables import NO_REASON, TIMES, speedup_text, time_text
+from effbench.report.tables import NO_REASON, TIMES, figure_of, figure_texts, time_text
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table
 
@@ -57,22 +57,24 @@ def time_cells(row: LabelledRow) -> dict[str, Shown]:
         if row.status not in ("ok", "degraded") or row.source.get(name) is None:
             cells[name] = Shown(None, ABSENT)
             continue
+        text = time_text(row.source, name)
+        speedup = _speedup_text(row.source, TIMES.get(name))
         reason = marks.reason(row.source, name)
-        speedup = ""
-        if name in TIMES:
-            is_unsure = marks.reason(row.source, TIMES[name]) is not None
-            speedup = speedup_text(row.source, TIMES[name], is_unsure)
-        tone = ""
-        if reason:
-            tone = "unsure"
-        cells[name] = Shown(
-            None,
-            time_text(row.source, name),
-            tone,
-            speedup,
-            hint=reason or "",
-        )
+        if reason is None:
+            cells[name] = Shown(None, text, sub=speedup)
+        else:
+            cells[name] = Shown(None, text, "unsure", speedup, hint=reason)
     return cells
+
+
+def _speedup_text(row: ViewRow, metric: str | None) -> str:
+    """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without
+    one."""
+    if metric is None or row.get(metric) is None:
+        return ""
+    is_unsure = marks.reason(row, metric) is not None
+    text, _ = figure_texts(metric, *figure_of(row, metric), is_unsure)
+    return text
 
 
 def no_bottlenecks(rows: Rows) -> str | None:

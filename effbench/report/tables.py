@@ -14,7 +14,7 @@ from effbench.labels import LabelledRow, Rows, ViewRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better
 from effbench.printable import listed
 from effbench.report import marks
-from effbench.report.marks import is_marked, signed
+from effbench.report.marks import signed
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS, SEPARATE
@@ -169,7 +169,7 @@ def entry_of(
         baseline=is_baseline(row, baseline_mode),
         source=row.source,
     )
-    value, low, high = _figure(row.source, metric)
+    value, low, high = figure_of(row.source, metric)
     if not row.is_ok:
         # a count may explain the status, and what a degraded mode measured is worth knowing
         if metric not in SPEEDUPS and value is not None:
@@ -209,7 +209,7 @@ def _show_time(
         return
     entry.text = time_text(entry.source, time)
     if entry.marked:
-        _, entry.interval = figure_texts(time, *_figure(entry.source, time), marked=True)
+        _, entry.interval = figure_texts(time, *figure_of(entry.source, time), marked=True)
 
 
 def time_text(source: ViewRow, metric: str) -> str:
@@ -218,7 +218,7 @@ def time_text(source: ViewRow, metric: str) -> str:
     return signed(METRICS[metric].format(source.get(metric)), is_unsure)
 
 
-def _figure(source: ViewRow, metric: str) -> tuple[float | None, float | None, float | None]:
+def figure_of(source: ViewRow, metric: str) -> tuple[float | None, float | None, float | None]:
     """Return the figure of a metric with its bounds, which are None if it has none."""
     if metric not in INTERVALS:
         return source.get(metric), None, None
@@ -247,21 +247,6 @@ def figure_texts(
 
 def _without_unit(metric: str, value: float) -> str:
     return METRICS[metric].format(value).removesuffix(METRICS[metric].unit).rstrip()
-
-
-def speedup_text(
-    row: ViewRow,
-    metric: str,
-    marked: bool | None = None,
-) -> str:
-    """Return a speedup of a result without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing
-    without one. `marked`: whether it is marked; None: if its own result is."""
-    if row.get(metric) is None:
-        return ""
-    if marked is None:
-        marked = is_marked(row)
-    text, _ = figure_texts(metric, *_figure(row, metric), marked)
-    return text
 
 
 # --- a row: one metric of all modes at one point ---
