@@ -11,7 +11,12 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import cell_row, grouped, label_rows, row_names
+from effbench.labels import (
+    cell_row,
+    grouped,
+    label_rows,
+    row_names,
+)
 from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.report.marks import is_marked, signed

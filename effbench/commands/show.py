@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB
-from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
+from effbench.errors import (
+    INTERRUPTED,
+    NothingFoundError,
+    UsageError,
+    suggest,
+)
 from effbench.labels import Rows, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
@@ -27,7 +32,12 @@ from effbench.report.bottlenecks import (
 )
 from effbench.report.notes import notes, on_a_busy_host
 from effbench.report.reasons import sentence
-from effbench.report.summary import ModeSummary, by_mode, modes_table, notes_on_means
+from effbench.report.summary import (
+    ModeSummary,
+    by_mode,
+    modes_table,
+    notes_on_means,
+)
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from effbench.labels import ABSENT, LabelledRow, Rows, ViewRow
+from effbench.labels import (
+    ABSENT,
+    LabelledRow,
+    Rows,
+    ViewRow,
+)
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.report import marks
 from effbench.report.marks import is_marked, why_marked
-from effbench.report.tables import NO_REASON, TIMES, figure_of, figure_texts, time_text
+from effbench.report.tables import (
+    NO_REASON,
+    TIMES,
+    figure_of,
+    figure_texts,
+    time_text,
+)
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table
 

@@ -7,7 +7,12 @@ from functools import cache
 from typing import Any
 
 from effbench.labels import ABSENT, ViewRow
-from effbench.metrics import INTERVALS, METRICS, format_bytes, is_missing
+from effbench.metrics import (
+    INTERVALS,
+    METRICS,
+    format_bytes,
+    is_missing,
+)
 
 #: Suffix of a column's name -> its unit.
 UNITS = {

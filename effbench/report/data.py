@@ -17,9 +17,20 @@ from effbench.comparison.compare import Compared, compare_sweeps
 from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
-from effbench.environments import COLUMNS, TELLING, hardware_of, interpreter_of
+from effbench.environments import (
+    COLUMNS,
+    TELLING,
+    hardware_of,
+    interpreter_of,
+)
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
-from effbench.labels import LabelledRow, ViewRow, grouped, label_rows, short_label
+from effbench.labels import (
+    LabelledRow,
+    ViewRow,
+    grouped,
+    label_rows,
+    short_label,
+)
 from effbench.printable import listed
 from effbench.report.figures.base import Point, points_of
 from effbench.report.history_table import read as read_history

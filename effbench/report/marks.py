@@ -7,7 +7,12 @@ import re
 from collections.abc import Sequence
 
 from effbench.labels import Rows, ViewRow
-from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
+from effbench.metrics import (
+    METRICS,
+    SPEEDUP_COLUMNS,
+    SPEEDUPS,
+    is_missing,
+)
 from effbench.printable import listed
 from effbench.store.summary import OF_BASELINE
 

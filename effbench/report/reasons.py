@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from effbench.labels import ViewRow, grouped
-from effbench.metrics import METRICS, SPEEDUPS, change_text, percent
+from effbench.metrics import (
+    METRICS,
+    SPEEDUPS,
+    change_text,
+    percent,
+)
 from effbench.printable import count
 from effbench.report.marks import signed
 from effbench.report.tables import NO_INTERVAL, Row
@@ -82,32 +88,29 @@ def sentence(rows: Sequence[Row]) -> str:
     decided = [row for row in rows if row.best]
     if not decided:
         return undecided(rows)
-    points = grouped(decided, lambda row: str(row.labels["bs"]))
+    points = grouped(decided, attrgetter("size"))
     # sizes with the same outcomes share a part of the sentence
-    alike = grouped(points, lambda bs: tuple(map(_outcome_and_quantity, points[bs])))
+    alike = grouped(points.values(), _outcomes)
     parts = []
-    for sizes in alike.values():
-        where = ""
+    for same in alike.values():
+        part = ", ".join(_clauses(same))
         if len(alike) > 1:
-            where = f"at bs {_and(sizes)} "
-        parts.append(where + ", ".join(_clauses([points[bs] for bs in sizes])))
+            sizes = [point[0].size for point in same]
+            part = f"at bs {_and(sizes)} {part}"
+        parts.append(part)
     text = f"{'; '.join(parts)}."
-    clearest = max(decided, key=_gain)
+    clearest = max(decided, key=lambda row: row.best_entry.value or 0)
     why = reason(clearest)
-    if why and len(points) > 1:
-        why = f"at bs {clearest.labels['bs']}, {why}"
-    if why:
-        return f"{text} {why[0].upper()}{why[1:]}."
-    return text
+    if not why:
+        return text
+    if len(points) > 1:
+        why = f"at bs {clearest.size}, {why}"
+    return f"{text} {why[0].upper()}{why[1:]}."
 
 
-def _outcome_and_quantity(row: Row) -> tuple[str, str]:
-    return outcome_of(row), row.quantity
-
-
-def _gain(row: Row) -> float:
-    """Return the best figure of a decided row."""
-    return row.cells[row.best[0]].value or 0
+def _outcomes(point: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """Return the outcome of each quantity at one size."""
+    return tuple((outcome_of(row), row.quantity) for row in point)
 
 
 def _clauses(points: Sequence[Sequence[Row]]) -> list[str]:
@@ -151,8 +154,8 @@ def _range(rows: Sequence[Row]) -> str:
     nothing is known."""
     cells = {}
     for row in rows:
-        if not any(row.cells[mode].baseline for mode in row.best):
-            cells[str(row.labels["bs"])] = row.cells[row.best[0]]
+        if not row.ties_with_baseline:
+            cells[row.size] = row.best_entry
     known = {}
     for bs, cell in cells.items():
         if cell.value is not None and not cell.is_unclear:
@@ -160,8 +163,11 @@ def _range(rows: Sequence[Row]) -> str:
     if not known:
         return ""
     metric = METRICS[rows[0].metric]
-    low, high = metric.format(min(known.values())), metric.format(max(known.values()))
-    text = low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}"
+    low = metric.format(min(known.values()))
+    high = metric.format(max(known.values()))
+    text = high
+    if low != high:
+        text = f"{low.removesuffix(metric.unit).rstrip()}–{high}"
     text = signed(text, any(cells[bs].marked for bs in known))
     if len(known) == len(cells):
         return text

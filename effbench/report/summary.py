@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import geometric_mean, median
@@ -16,14 +21,31 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
-from effbench.labels import LabelledRow, Rows, ViewRow, flatten, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, change_text
+from effbench.labels import (
+    LabelledRow,
+    Rows,
+    ViewRow,
+    flatten,
+    grouped,
+    mode_order,
+)
+from effbench.metrics import (
+    INTERVALS,
+    METRICS,
+    SPEEDUPS,
+    change_text,
+)
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import value_text
 from effbench.report.marks import is_marked, signed
 from effbench.report.reasons import undecided
-from effbench.report.tables import UNCLEAR, Row, SpeedupTable, log_of
+from effbench.report.tables import (
+    UNCLEAR,
+    Row,
+    SpeedupTable,
+    log_of,
+)
 from effbench.stats.intervals import (
     CLEAR,
     LogEstimate,

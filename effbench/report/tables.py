@@ -4,21 +4,42 @@ what explains them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from effbench.environments import labelled
 from effbench.errors import UsageError
-from effbench.labels import LabelledRow, Rows, ViewRow, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better
+from effbench.labels import (
+    LabelledRow,
+    Rows,
+    ViewRow,
+    grouped,
+    mode_order,
+)
+from effbench.metrics import (
+    INTERVALS,
+    METRICS,
+    SPEEDUPS,
+    Better,
+)
 from effbench.printable import listed
 from effbench.report import marks
 from effbench.report.marks import signed
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS, SEPARATE
-from effbench.table import Column, Shown, Table, as_json
+from effbench.table import (
+    Column,
+    Shown,
+    Table,
+    as_json,
+)
 
 if TYPE_CHECKING:
     from effbench.store.store import Store
@@ -282,6 +303,20 @@ class Row:
         if len(self.best) == 1:
             return self.best[0]
         return None
+
+    @property
+    def best_entry(self) -> Entry:
+        """The entry of the leader. Raises IndexError without one."""
+        return self.cells[self.best[0]]
+
+    @property
+    def ties_with_baseline(self) -> bool:
+        """Whether the baseline is among the best modes."""
+        return any(self.cells[mode].baseline for mode in self.best)
+
+    @property
+    def size(self) -> str:
+        return str(self.labels["bs"])
 
     @property
     def best_text(self) -> str:

@@ -5,17 +5,33 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from typing import Any
 
-from effbench.labels import Rows, axis_of, grouped, mode_order, short_label
+from effbench.labels import (
+    Rows,
+    axis_of,
+    grouped,
+    mode_order,
+    short_label,
+)
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import one_line
 from effbench.report import marks
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
-from effbench.report.marks import SIGN, is_timed, signed, why_marked
+from effbench.report.marks import (
+    SIGN,
+    is_timed,
+    signed,
+    why_marked,
+)
 from effbench.report.tables import is_baseline
 from effbench.stats.intervals import is_number
 

@@ -18,7 +18,14 @@ from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.marks import note
 from effbench.report.site.page import HeldSweep, Page, PageFolder
-from effbench.report.site.pages import cell, charts, claims, history, index, speedups
+from effbench.report.site.pages import (
+    cell,
+    charts,
+    claims,
+    history,
+    index,
+    speedups,
+)
 from effbench.report.site.writer import Writer
 from effbench.report.summary import environment_facts, environment_line
 from effbench.report.tables import IS_UNCLEAR

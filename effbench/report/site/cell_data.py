@@ -9,7 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -21,13 +26,23 @@ import numpy as np
 import numpy.typing as npt
 
 from effbench.cell import digest
-from effbench.labels import PLACES, LabelledRow, flatten, grouped
+from effbench.labels import (
+    PLACES,
+    LabelledRow,
+    flatten,
+    grouped,
+)
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
-from effbench.report.data import DeviceSweep, Timers, Trial, TrialRow
+from effbench.report.data import (
+    DeviceSweep,
+    Timers,
+    Trial,
+    TrialRow,
+)
 from effbench.report.marks import signed, why_marked
 from effbench.report.site.writer import Writer, as_json
 from effbench.store.connect import artifact_home

@@ -19,7 +19,12 @@ from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.marks import is_marked
 from effbench.report.site import cell_data
-from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.site.page import (
+    CHARTS,
+    GRIDS,
+    Page,
+    PageFolder,
+)
 from effbench.table import Column, Shown, Table
 
 

@@ -10,9 +10,19 @@ from effbench.labels import grouped
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep
 from effbench.report.figures import all_figures
-from effbench.report.figures.base import Figure, Point, is_marked_figure, x_title
+from effbench.report.figures.base import (
+    Figure,
+    Point,
+    is_marked_figure,
+    x_title,
+)
 from effbench.report.marks import SIGN
-from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.site.page import (
+    CHARTS,
+    GRIDS,
+    Page,
+    PageFolder,
+)
 from effbench.table import Column, Shown, Table
 
 #: Models that a page shows at a time: each figure has about 40 KiB.

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from effbench.labels import LabelledRow, Rows, grouped, label_rows
+from effbench.labels import (
+    LabelledRow,
+    Rows,
+    grouped,
+    label_rows,
+)
 from effbench.report.data import DeviceSweep
 from effbench.report.site.pages.cell import link
 from effbench.report.summary import severity, worst_first
