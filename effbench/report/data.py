@@ -18,8 +18,6 @@ from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
 from effbench.environments import (
-    COLUMNS,
-    TELLING,
     hardware_of,
     interpreter_of,
 )
@@ -89,15 +87,15 @@ class Changes:
 class DeviceSweep:
     """One sweep on one hardware, the subject of most pages.
 
-    `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the
-    known columns. `database`: holds the trials; None if there are none.
+    `rows`: of the view `results`. `unmeasured`: keys of planned cells without a result.
+    `database`: holds the trials; None if there are none.
     """
 
     sweep: Mapping[str, Any]
     hardware: str
     rows: Sequence[ViewRow]
     environments: Sequence[Mapping[str, Any]]
-    unmeasured: Sequence[Mapping[str, Any]] = ()
+    unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
     # cell key -> overrides that reproduce it
@@ -387,28 +385,18 @@ def unmeasured(
     info: SweepInfo,
     rows: Sequence[ViewRow],
     environments: Mapping[str, Mapping[str, Any]],
-) -> list[dict[str, Any]]:
-    """Return the planned cells that have no result under an interpreter of these rows, as rows of
-    the view. Environments of one interpreter share the cells: nodes of a cluster, shards, or before
-    and after an upgrade."""
-    names = ("environment_id", *TELLING, *COLUMNS)
-    places = {}
-    measured = set()
+) -> list[str]:
+    """Return the keys of the planned cells that have no result, for each interpreter of these rows.
+    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
+    an upgrade."""
+    measured: dict[tuple[str | None, ...], set[str]] = {}
     for row in rows:
         interpreter = interpreter_of(environments[row["environment_id"]])
-        places[interpreter] = {name: row[name] for name in names if name in row}
-        measured.add((row["cell_key"], interpreter))
+        measured.setdefault(interpreter, set()).add(row["cell_key"])
+    planned = [str(cell["key"]) for cell in store.planned_cells(info.id)]
     missing = []
-    for cell in store.planned_cells(info.id):
-        for interpreter, place in places.items():
-            if (cell["key"], interpreter) not in measured:
-                missing.append(
-                    {
-                        **cell,
-                        **place,
-                        "cell_key": cell["key"],
-                    }
-                )
+    for keys in measured.values():
+        missing += [key for key in planned if key not in keys]
     return missing
 
 

@@ -12,7 +12,6 @@ from effbench.labels import (
     LabelledRow,
     Rows,
     grouped,
-    label_rows,
 )
 from effbench.report.data import DeviceSweep
 from effbench.report.site.pages.cell import link
@@ -80,16 +79,6 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
             }
         )
     return Table(columns, rows, caption="Results that are not ok, or worth a look")
-
-
-def waiting(device_sweep: DeviceSweep) -> list[str]:
-    """Return the names of the planned cells without a result."""
-    results = [row.source for row in device_sweep.labelled]
-    # labelled together, so that names are unique
-    rows = []
-    if device_sweep.unmeasured:
-        rows = label_rows([*results, *device_sweep.unmeasured])
-    return [row.name for row in rows if "status" not in row.source]
 
 
 def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:

@@ -78,10 +78,6 @@ class Answer:
     def failures(self) -> Table:
         return failures.failures_table(self.device_sweep, f"{self.device_sweep.slug}/")
 
-    @cached_property
-    def waiting(self) -> list[str]:
-        return failures.waiting(self.device_sweep)
-
     @property
     def how_to_resume(self) -> str:
         return failures.how_to_resume(self.device_sweep.sweep, self.database)
