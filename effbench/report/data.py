@@ -49,6 +49,8 @@ MOST_OLDER_CELLS = 20_000
 MOST_RESULTS = 25_000
 
 
+#: Columns of a sweep, an environment or a claim -> values.
+Facts = Mapping[str, Any]
 #: A row of the table `trial`: column -> value.
 TrialRow = Mapping[str, Any]
 #: Timer -> number of samples taken, and the stored samples in order as a float32 array.
@@ -76,7 +78,7 @@ class Changes:
     the earlier sweep is a baseline, of which no cell may be missing, as in a check.
     """
 
-    previous: Mapping[str, Any] | None = None
+    previous: Facts | None = None
     compared: Compared | None = None
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
@@ -91,10 +93,10 @@ class DeviceSweep:
     `database`: holds the trials; None if there are none.
     """
 
-    sweep: Mapping[str, Any]
+    sweep: Facts
     hardware: str
     rows: Sequence[ViewRow]
-    environments: Sequence[Mapping[str, Any]]
+    environments: Sequence[Facts]
     unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
@@ -154,7 +156,7 @@ class DeviceSweep:
             for row, samples in store.trials_with_samples(self.sweep["id"], environments):
                 yield Trial(row, samples)
 
-    def command(self, params: Mapping[str, Any], environment_id: str) -> Command:
+    def command(self, params: Facts, environment_id: str) -> Command:
         """Return the command that measures a cell again under its interpreter. Imported sweeps get
         no command: a reader who pastes it would run code that someone else chose."""
         if self.sweep.get("imported_at") is not None:
@@ -185,8 +187,8 @@ class ReportData:
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
-    sweeps: Sequence[Mapping[str, Any]] = ()
-    claims: Sequence[Mapping[str, Any]] = ()
+    sweeps: Sequence[Facts] = ()
+    claims: Sequence[Facts] = ()
     history: History | None = None
     older: Sequence[OlderSweep] = ()
     axis: str | None = None
@@ -384,7 +386,7 @@ def unmeasured(
     store: Store,
     info: SweepInfo,
     rows: Sequence[ViewRow],
-    environments: Mapping[str, Mapping[str, Any]],
+    environments: Mapping[str, Facts],
 ) -> list[str]:
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
     Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
@@ -403,7 +405,7 @@ def unmeasured(
 def read_changes(
     store: Store,
     after: DeviceSweep,
-    environments: Sequence[Mapping[str, Any]],
+    environments: Sequence[Facts],
     infos: Sequence[SweepInfo],
     baselines: Sequence[BaselineInfo],
 ) -> Changes:

@@ -35,6 +35,8 @@ from effbench.report.marks import (
 from effbench.report.tables import is_baseline
 from effbench.stats.intervals import is_number
 
+#: Values with the names of Plotly.
+Plotly = dict[str, Any]
 GRAY = "rgba(128,136,146,0.8)"
 #: Opacity of marks of results that are marked, in figures that use open symbols for something else.
 PALE = 0.4
@@ -164,8 +166,8 @@ class Drawing:
     """
 
     def __init__(self, height: int, **layout: Any) -> None:
-        self.data: list[dict[str, Any]] = []
-        self.layout: dict[str, Any] = {"height": height} | layout
+        self.data: list[Plotly] = []
+        self.layout: Plotly = {"height": height} | layout
 
     def add(self, kind: str = "scatter", **settings: Any) -> None:
         """Add a trace that belongs to no mode."""
@@ -287,7 +289,7 @@ def number_text(number: float) -> str:
 # --- axes ---
 
 
-def axis(title: str, **more: Any) -> dict[str, Any]:
+def axis(title: str, **more: Any) -> Plotly:
     return {
         "title": {"text": title, "standoff": 8},
         "automargin": True,
@@ -295,7 +297,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]:
+def log_axis(title: str, values: Sequence[float], **more: Any) -> Plotly:
     """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and
     1000."""
     positive = [value for value in values if value > 0]
@@ -311,7 +313,7 @@ def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]
     )
 
 
-def small_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
+def small_axis(title: str, values: Sequence[float]) -> Plotly:
     """Return the x axis of a small drawing: logarithmic, or from zero if the values span a factor
     of at most 4, as labels of a logarithmic axis would overlap."""
     positive = [value for value in values if value > 0]
@@ -334,7 +336,7 @@ def x_title(points: Points, unit: bool = False) -> str:
     return title
 
 
-def x_axis(points: Points) -> dict[str, Any]:
+def x_axis(points: Points) -> Plotly:
     """Return the axis of `x` with at most eight ticks, at its values; logarithmic if all are
     positive."""
     values = sorted({point.x for point in points})
@@ -349,7 +351,7 @@ def x_axis(points: Points) -> dict[str, Any]:
     )
 
 
-def mode_axis(names: Sequence[str]) -> dict[str, Any]:
+def mode_axis(names: Sequence[str]) -> Plotly:
     """Return an axis with one row per mode, the first at the top."""
     ticks = [safe(short(name, 18)) for name in names]
     return axis(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
     Drawing,
     Figure,
+    Plotly,
     Point,
     Points,
     axis,
@@ -75,7 +75,7 @@ def _mebibytes(points: Points, name: str) -> list[float]:
     return [(point[name] or 0) / MIB for point in points]
 
 
-def _cold_lines(points: Points, reserved: Sequence[float]) -> dict[str, Any]:
+def _cold_lines(points: Points, reserved: Sequence[float]) -> Plotly:
     """Return lines from the bars up to the peaks with a cold cache; nothing without one."""
     cold = _mebibytes(points, "peak_reserved_cold_bytes")
     above = [max(0.0, high - warm) for high, warm in zip(cold, reserved, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from effbench.metrics import INTERVALS
 from effbench.report.colors import style_of
@@ -11,6 +10,7 @@ from effbench.report.figures.base import (
     GRAY,
     Drawing,
     Figure,
+    Plotly,
     Point,
     Points,
     baselines,
@@ -89,7 +89,7 @@ class Curve:
             )
         return figure
 
-    def _error_bars(self, points: Points) -> dict[str, Any]:
+    def _error_bars(self, points: Points) -> Plotly:
         above, below = self.lengths(points)
         return {
             "type": "data",

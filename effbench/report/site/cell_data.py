@@ -44,7 +44,7 @@ from effbench.report.data import (
     TrialRow,
 )
 from effbench.report.marks import signed, why_marked
-from effbench.report.site.writer import Writer, as_json
+from effbench.report.site.writer import Json, Writer, as_json
 from effbench.store.connect import artifact_home
 from effbench.store.schema import TRIAL
 
@@ -92,7 +92,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def write_cells(
-    writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]
+    writer: Writer, folder: str, cells: Iterable[tuple[str, list[Json]]]
 ) -> Iterator[tuple[str, str]]:
     """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield (first key, path
     in `folder`)."""
@@ -118,9 +118,7 @@ def _write_file(
     return min(texts), path
 
 
-def cells_of(
-    device_sweep: DeviceSweep, writer: Writer
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, list[Json]]]:
     """Yield (cell key, one entry per environment) for each cell.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were
@@ -143,7 +141,7 @@ def cells_of(
 
 def entry(
     device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles
-) -> dict[str, Any]:
+) -> Json:
     """Return the page's data of one result."""
     source = row.source
     facts = [trial.row for trial in trials]
@@ -213,11 +211,11 @@ def any_known(values: Iterable[Any]) -> bool:
     return any(value is not None for value in values)
 
 
-def samples(trials: Sequence[Timers]) -> dict[str, list[dict[str, Any]]]:
+def samples(trials: Sequence[Timers]) -> dict[str, list[Json]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
     most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
-    by_timer: dict[str, list[dict[str, Any]]] = {}
+    by_timer: dict[str, list[Json]] = {}
     for position, timers in enumerate(trials):
         for timer, (taken, stored) in timers.items():
             if not len(stored):
@@ -239,7 +237,7 @@ def evenly(stored: int, shown: int) -> Indices:
     return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
-def kernels(rows: Iterable[TrialRow]) -> dict[str, Any] | None:
+def kernels(rows: Iterable[TrialRow]) -> Json | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call,
     fraction of GPU time, passes], averaged over the passes that list the kernel. None without a
     profile. Marked trials count only alone: what disturbed them also slowed their kernels."""
@@ -265,10 +263,10 @@ def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [same[0]["name"], *means, len(same)]
 
 
-def errors(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
+def errors(rows: Sequence[TrialRow]) -> list[Json]:
     """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of
     their `trials`."""
-    distinct: dict[tuple[Any, ...], dict[str, Any]] = {}
+    distinct: dict[tuple[Any, ...], Json] = {}
     for position, row in enumerate(rows):
         facts = {name: row[name] for name in ("status", "reason", "phase")}
         for name in ("traceback", "log"):

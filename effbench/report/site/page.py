@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.site.writer import Writer
+from effbench.report.site.writer import Json, Writer
 from effbench.table import Shown, Table
 
 #: Scripts of pages with tables, and of pages with figures.
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
+
+
+#: The values of a template.
+Context = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Page:
 
     name: str
     title: str
-    context: Callable[[PageFolder], Mapping[str, Any]]
+    context: Callable[[PageFolder], Context]
     of_device_sweep: bool = True
     scripts: tuple[str, ...] = GRIDS
 
@@ -55,7 +59,7 @@ class HeldSweep:
             several=len(device_sweep.environments) > 1,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return dataclasses.asdict(self) | {"started_at": self.started_at.isoformat()}
 
     @classmethod
@@ -103,12 +107,12 @@ class PageFolder:
         return self.data(name, grid_data(table))
 
 
-def grid_data(table: Table) -> dict[str, Any]:
+def grid_data(table: Table) -> Json:
     """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
     `_cell`."""
     columns = []
     for column in table.columns:
-        facts: dict[str, Any] = {"title": column.heading}
+        facts: Json = {"title": column.heading}
         for name in ("numeric", "filter", "mode", "wide", "help"):
             value = getattr(column, name)
             if value:

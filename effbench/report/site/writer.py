@@ -12,6 +12,8 @@ from typing import Any
 from effbench.outputs import create_folder, replacing
 from effbench.store.values import plain
 
+#: An object for the scripts of a page.
+Json = dict[str, Any]
 MANIFEST = "site.json"
 _COMPACT = json.JSONEncoder(
     ensure_ascii=False,
@@ -31,7 +33,7 @@ class Writer:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        self.sweeps: dict[str, Any] = {}  # sweep id -> stamp, files and facts
+        self.sweeps: Json = {}  # sweep id -> stamp, files and facts
         create_folder(out)
         self._known = _manifest(out).get("sweeps") or {}
         # list no files yet, so that a new site may replace this one if writing fails
@@ -136,7 +138,7 @@ def _listed(folder: Path) -> list[str] | None:
     return None
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> Json:
     """Return the content of the list of files; empty if it is missing or not effbench's."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

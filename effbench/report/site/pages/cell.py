@@ -22,6 +22,7 @@ from effbench.report.site import cell_data
 from effbench.report.site.page import (
     CHARTS,
     GRIDS,
+    Context,
     Page,
     PageFolder,
 )
@@ -40,7 +41,7 @@ def link(device_sweep: DeviceSweep, row: ViewRow) -> str:
     return url
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
+def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     cells = cell_data.cells_of(device_sweep, folder.writer)
     index = {

@@ -20,6 +20,7 @@ from effbench.report.marks import SIGN
 from effbench.report.site.page import (
     CHARTS,
     GRIDS,
+    Context,
     Page,
     PageFolder,
 )
@@ -52,7 +53,7 @@ class Section:
     tables: list[str] = field(default_factory=list)
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
+def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     names = models(device_sweep)
     sections, absent = [], []

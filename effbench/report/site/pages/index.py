@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from effbench.comparison.compare import Compared
 from effbench.comparison.verdicts import Change, Verdict, counts
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.site.page import Page, PageFolder
+from effbench.report.site.page import Context, Page, PageFolder
 from effbench.report.site.pages import failures
 from effbench.report.site.pages.speedups import SCALE, shown
 from effbench.report.summary import ModeSummary
@@ -23,7 +22,7 @@ from effbench.table import Column, Shown, Table
 MOST_ROWS = 60
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
+def context(folder: PageFolder) -> Context:
     report = folder.report
     answers = [Answer(device_sweep, report.database) for device_sweep in report.device_sweeps]
     return {"answers": answers, "scale": SCALE, "omitted": report.omitted()}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.printable import count
 from effbench.report.data import DeviceSweep
-from effbench.report.site.page import GRIDS, Page, PageFolder
+from effbench.report.site.page import GRIDS, Context, Page, PageFolder
 from effbench.report.site.pages.cell import link
 from effbench.report.summary import by_mode, headline
 from effbench.report.tables import (
@@ -49,7 +47,7 @@ METRIC_NAMES = (
 SCALE = 8
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
+def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     rows, speedups = device_sweep.labelled, device_sweep.speedups
     ok = [row.source for row in rows if row.is_ok]
