@@ -286,15 +286,7 @@ class _Labeller:
             swept |= {column: row[column] for column in _OF_INTERPRETERS if column in columns}
             bs = row.get("bs")
             labels = {**self.labels[index], "bs": None if bs is None else int(bs)}
-            labelled.append(
-                LabelledRow(
-                    labels,
-                    names[index],
-                    mode,
-                    row,
-                    swept,
-                )
-            )
+            labelled.append(LabelledRow(labels, names[index], mode, row, swept))
         return labelled
 
     def _add(self, names: Iterable[str], sources: Sequence[Mapping[str, Any]]) -> None:

@@ -124,11 +124,7 @@ def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
     return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
-def print_artifacts(
-    store: Store,
-    sweep: SweepInfo,
-    folder: Path,
-) -> None:
+def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     """Print each cell's files, and the artifacts that it could not write, with the reason."""
     names = names_of(store, sweep)
     # only the last attempt of a round still has its files
@@ -217,11 +213,7 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
         terminal().print_line(escape(note), "dim")
 
 
-def print_failures(
-    store: Store,
-    sweep: SweepInfo,
-    traceback: bool,
-) -> None:
+def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     rows = rows_of(store, sweep)
@@ -239,11 +231,7 @@ def print_failures(
         print_table(("status", "cell", "reason"), texts)
 
 
-def print_tracebacks(
-    store: Store,
-    sweep: SweepInfo,
-    failed: Mapping[Unit, str],
-) -> None:
+def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[Unit, str]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
     trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]

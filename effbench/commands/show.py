@@ -110,13 +110,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args)
     else:
         with options.console(args) as console:
-            show(
-                console,
-                sweep,
-                rows,
-                table,
-                remarks,
-            )
+            show(console, sweep, rows, table, remarks)
     return 0
 
 
@@ -264,20 +258,9 @@ def end_of_sweep(outcome: Outcome) -> int:
         rows = label_rows(rows_of(store, sweep))
         remarks = notes(store, sweep, rows)
         db = store.name  # without a password, because output ends up in logs
-        again = resume_command(
-            sweep.id,
-            outcome.db,
-            db,
-            outcome.shard,
-        )
+        again = resume_command(sweep.id, outcome.db, db, outcome.shard)
     if rows:
-        show(
-            console,
-            sweep,
-            rows,
-            speedup_table(rows, None, sweep.baseline_mode),
-            remarks,
-        )
+        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     environments = len({row.source["environment_id"] for row in rows})
     where = ""
     if environments > 1:

@@ -274,13 +274,7 @@ def read(
     if baseline:
         baselines = store.baselines(baseline)
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(
-            store,
-            device_sweep,
-            environments,
-            infos,
-            baselines,
-        )
+        device_sweep.changes = read_changes(store, device_sweep, environments, infos, baselines)
     return data
 
 
@@ -355,11 +349,7 @@ def older(
     return selected
 
 
-def device_sweeps_of(
-    store: Store,
-    info: SweepInfo,
-    database: str,
-) -> list[DeviceSweep]:
+def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
     known = store.environments(row["environment_id"] for row in rows)
@@ -443,10 +433,4 @@ def read_changes(
         )
     except EffbenchError as error:
         return Changes(previous, None, str(error))
-    return Changes(
-        previous,
-        compared,
-        "",
-        shlex.join(words),
-        is_baseline,
-    )
+    return Changes(previous, compared, "", shlex.join(words), is_baseline)

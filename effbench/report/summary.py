@@ -282,11 +282,7 @@ def by_mode(rows: Rows) -> list[ModeSummary]:
     return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
 
 
-def summarise(
-    mode: str,
-    group: str,
-    rows: Rows,
-) -> ModeSummary:
+def summarise(mode: str, group: str, rows: Rows) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
     sources = [row.source for row in rows]
     ok = [row.source for row in rows if row.is_ok]

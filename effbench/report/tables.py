@@ -176,11 +176,7 @@ def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
     return row.base_mode == baseline_mode and row.source.get("speedup") in (None, 1.0)
 
 
-def entry_of(
-    row: LabelledRow,
-    metric: str,
-    baseline_mode: str,
-) -> Entry:
+def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     """Return the entry of a result."""
     entry = Entry(
         text=row.status,
@@ -201,13 +197,7 @@ def entry_of(
         _show_time(entry, SPEEDUPS[metric], baseline_mode)
         return entry
     entry.disturbance = marks.reason(row.source, metric)
-    entry.text, entry.interval = figure_texts(
-        metric,
-        value,
-        low,
-        high,
-        entry.marked,
-    )
+    entry.text, entry.interval = figure_texts(metric, value, low, high, entry.marked)
     if metric in SPEEDUPS:
         entry.time = time_text(row.source, SPEEDUPS[metric])
         if low is not None and high is not None and entry.is_known and not entry.marked:
@@ -215,11 +205,7 @@ def entry_of(
     return entry
 
 
-def _show_time(
-    entry: Entry,
-    time: str,
-    baseline_mode: str,
-) -> None:
+def _show_time(entry: Entry, time: str, baseline_mode: str) -> None:
     """Show the time instead of the speedup: of the baseline, and of a mode without a baseline, as
     the fastest mode is worth knowing without one."""
     entry.disturbance = marks.reason(entry.source, time)
@@ -342,15 +328,7 @@ def row_of(point: Rows, metric: str, modes: Sequence[str], baseline_mode: str) -
     leader = None
     if best:
         leader = best[0]
-    made = Row(
-        point[0].labels,
-        point[0].case,
-        metric,
-        cells,
-        leader,
-        best[1:],
-        len(ok) > 1,
-    )
+    made = Row(point[0].labels, point[0].case, metric, cells, leader, best[1:], len(ok) > 1)
     if made.winner is not None:
         # a speedup over a marked baseline is marked, even if the winner's time is not
         winner = cells[made.winner]
@@ -373,22 +351,14 @@ def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
     return modes + _possibly_better(ok, modes, decisive)
 
 
-def _can_lead(
-    entry: Entry,
-    metric: str,
-    decisive: str,
-) -> bool:
+def _can_lead(entry: Entry, metric: str, decisive: str) -> bool:
     if metric in RATES and entry.source.get(metric) is None:
         return False
     is_unmarked = marks.reason(entry.source, decisive) is None
     return is_unmarked and (entry.source.get(decisive) or 0) > 0
 
 
-def _possibly_better(
-    ok: Mapping[str, Entry],
-    modes: Sequence[str],
-    decisive: str,
-) -> list[str]:
+def _possibly_better(ok: Mapping[str, Entry], modes: Sequence[str], decisive: str) -> list[str]:
     """Return the marked modes, except `modes`, that may be better than the leader: not all of their
     interval is worse than its."""
     best_bound, worst_bound = INTERVALS[decisive]
@@ -428,11 +398,7 @@ def _decisive(sources: Sequence[ViewRow], metric: str) -> str:
     return SPEEDUPS[metric]
 
 
-def log_of(
-    row: ViewRow,
-    metric: str,
-    df_per_trial: float = 1.0,
-) -> LogEstimate:
+def log_of(row: ViewRow, metric: str, df_per_trial: float = 1.0) -> LogEstimate:
     """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
     interval implies."""
     low, high = INTERVALS[metric]

@@ -107,13 +107,7 @@ class Site:
             self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
-        folder = PageFolder(
-            page.name,
-            self.data,
-            self.writer,
-            device_sweep,
-            self.held,
-        )
+        folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
         if page.name == index.PAGE.name:
             newest_first = sorted(
                 self.held,
@@ -177,11 +171,7 @@ def fingerprint() -> str:
     return hashed.hexdigest()
 
 
-def address(
-    page: str,
-    device_sweep: DeviceSweep | None = None,
-    root: str = "",
-) -> str:
+def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
     """Return the relative URL of a page. `root`: path from the linking page to the top of the
     site."""
     if device_sweep:

@@ -121,11 +121,7 @@ def is_site(folder: Path) -> bool:
     return _listed(folder) is not None
 
 
-def _write_list(
-    out: Path,
-    files: list[str],
-    sweeps: Mapping[str, Any] | None = None,
-) -> None:
+def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = None) -> None:
     with replacing(out / MANIFEST) as file:
         file.write(json.dumps({"files": files, "sweeps": sweeps or {}}, indent=0).encode())
 

@@ -109,11 +109,7 @@ def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
-def numbers(
-    caption: str,
-    points: Sequence[Point],
-    names: Sequence[str],
-) -> Table:
+def numbers(caption: str, points: Sequence[Point], names: Sequence[str]) -> Table:
     """Return the points of a figure as a table of numbers. `names`: of their columns."""
     columns = [
         Column("case", "model", filter=True),
