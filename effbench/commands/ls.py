@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.table import Column, Table
+from effbench.table import Column, Record, Table
 from effbench.terminal import escape, terminal
 
 HELP = (
@@ -92,18 +92,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_table(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], wide: Collection[str] = ()
-) -> None:
-    columns = [
-        Column(
-            name,
-            optional=name == "baseline",
-            wide=name in wide,
-        )
-        for name in names
-    ]
-    terminal().print_table(Table.of(columns, rows))
+def print_table(rows: Sequence[Record]) -> None:
+    """Print rows with the same keys, which are the headings; without a baseline, that column is
+    omitted."""
+    names = rows[0] if rows else ()
+    columns = [Column(name, optional=name == "baseline") for name in names]
+    terminal().print_table(Table(columns, rows))
 
 
 def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
@@ -136,14 +130,15 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     for unit, extra in last.items():
         for name in extra.get("artifacts", ()):
             path = folder / name
-            rows.append((names[unit], str(path) if path.is_file() else f"{path} (gone)"))
+            text = str(path) if path.is_file() else f"{path} (gone)"
+            rows.append({"cell": names[unit], "file": text})
         for kind, why in extra.get("artifact_notes", {}).items():
-            rows.append((names[unit], f"no {kind}: {why}"))
+            rows.append({"cell": names[unit], "file": f"no {kind}: {why}"})
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
         )
-    print_table(("cell", "file"), rows)
+    print_table(rows)
 
 
 def print_sweeps(store: Store) -> None:
@@ -152,37 +147,23 @@ def print_sweeps(store: Store) -> None:
     rows = []
     for sweep in store.sweeps():
         names = dict.fromkeys(baseline.name for baseline in baselines.get(sweep.id, ()))
-        imported = ""
-        if sweep.imported_at is not None:
-            imported = ", imported"
+        imported = ", imported" if sweep.imported_at is not None else ""
         statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
         rows.append(
-            (
-                sweep.id,
-                sweep.name,
-                ", ".join(names),
-                f"{sweep.started_at:%Y-%m-%d %H:%M:%S}",
-                sweep.state + imported,
-                sweep.protocol.get("name", ""),
-                sweep.cells,
-                sweep.trials,
-                ", ".join(statuses),
-                sweep.label,
-            )
+            {
+                "sweep": sweep.id,
+                "name": sweep.name,
+                "baseline": ", ".join(names),
+                "started (UTC)": f"{sweep.started_at:%Y-%m-%d %H:%M:%S}",
+                "state": sweep.state + imported,
+                "protocol": sweep.protocol.get("name", ""),
+                "cells": sweep.cells,
+                "trials": sweep.trials,
+                "statuses": ", ".join(statuses),
+                "label": sweep.label,
+            }
         )
-    headings = (
-        "sweep",
-        "name",
-        "baseline",
-        "started (UTC)",
-        "state",
-        "protocol",
-        "cells",
-        "trials",
-        "statuses",
-        "label",
-    )
-    print_table(headings, rows, wide=("name", "baseline", "protocol", "statuses", "label"))
+    print_table(rows)
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
@@ -202,12 +183,21 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
         if row is None and place(unit) in shown:
             continue
         shown.add(place(unit))
-        facts: tuple[Any, ...] = ("not run yet", 0, "")
+        status, trials, latency = "not run yet", 0, ""
         if row is not None:
-            latency = METRICS["latency_ms"].format(row["latency_ms"])
-            facts = (row["status"], row["trials"], signed(latency, is_marked(row)))
-        rows.append((unit.cell_key[:12], name, devices[unit.cell_key], *facts))
-    print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
+            status, trials = row["status"], row["trials"]
+            latency = signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row))
+        rows.append(
+            {
+                "cell key": unit.cell_key[:12],
+                "cell": name,
+                "device": devices[unit.cell_key],
+                "status": status,
+                "trials": trials,
+                "latency": latency,
+            }
+        )
+    print_table(rows)
     note = marks_note(label_rows(rows_of(store, sweep)))
     if note:
         terminal().print_line(escape(note), "dim")
@@ -217,27 +207,29 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     rows = rows_of(store, sweep)
-    names = row_names(rows)
-    failed = [
-        (row, name) for row, name in zip(rows, names, strict=True) if row["status"] != Status.OK
-    ]
+    failed = {}
+    for row, name in zip(rows, row_names(rows), strict=True):
+        if row["status"] != Status.OK:
+            failed[name] = row
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
         terminal().print(text, highlight=False)
     elif traceback:
-        print_tracebacks(store, sweep, {Unit.of(row): name for row, name in failed})
+        print_tracebacks(store, sweep, {name: Unit.of(row) for name, row in failed.items()})
     else:
-        texts = [(row["status"], name, row["reason"]) for row, name in failed]
-        print_table(("status", "cell", "reason"), texts)
+        table = []
+        for name, row in failed.items():
+            table.append({"status": row["status"], "cell": name, "reason": row["reason"]})
+        print_table(table)
 
 
-def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[Unit, str]) -> None:
+def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Unit]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
     trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
     last = {Unit.of(trial): trial for trial in trials}
     console = terminal()
-    for unit, name in failed.items():
+    for name, unit in failed.items():
         trial = last[unit]
         extra = trial["extra"]
         head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
