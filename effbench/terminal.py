@@ -4,7 +4,7 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import rich.console
 from rich import markup
@@ -15,11 +15,16 @@ from rich.table import Table as RichTable
 
 from effbench.printable import printable
 
-if TYPE_CHECKING:
-    from effbench.table import Table
-
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
+
+
+class Tabular(Protocol):
+    """A table that can be drawn in several forms, as `table.Table`."""
+
+    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable: ...
+
+    def listed(self) -> RichTable: ...
 
 
 class Console(rich.console.Console):
@@ -39,7 +44,7 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Table, *, lines: bool = False) -> None:
+    def print_table(self, table: Tabular, *, lines: bool = False) -> None:
         """Print a table in the first form in which no word breaks: with `lines` as borders, with
         second lines below the first, without borders, or as one line per value."""
         for form in (
@@ -53,7 +58,7 @@ class Console(rich.console.Console):
                 return
         self.print(table.listed())
 
-    def fitted(self, table: Table) -> RenderableType | None:
+    def fitted(self, table: Tabular) -> RenderableType | None:
         """Return the first of these forms that needs no wrapping; None if none fits."""
         for form in (
             {"lines": True},
