@@ -158,7 +158,7 @@ class LabelledRow:
 
 
 #: Rows of one sweep or more, labelled together.
-Rows = Sequence[LabelledRow]
+LabelledRows = Sequence[LabelledRow]
 
 
 def label_rows(rows: Iterable[ViewRow]) -> list[LabelledRow]:
@@ -218,7 +218,7 @@ def short_label(label: str) -> str:
     return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
 
 
-def axis_of(rows: Rows) -> str:
+def axis_of(rows: LabelledRows) -> str:
     """Return the label for the x axis of figures: the rate if all requests arrive at one and
     several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
     all rows have a number."""
@@ -235,7 +235,7 @@ def axis_of(rows: Rows) -> str:
     return best
 
 
-def _count_numbers(rows: Rows, label: str) -> int:
+def _count_numbers(rows: LabelledRows, label: str) -> int:
     """Return how many numbers a label has; 0 if a row has none."""
     numbers = {row.number(label) for row in rows}
     if all(map(math.isfinite, numbers)):

@@ -20,7 +20,7 @@ from effbench.errors import (
     UsageError,
     suggest,
 )
-from effbench.labels import Rows, grouped, label_rows
+from effbench.labels import LabelledRows, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
 from effbench.report import marks
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def with_note(markdown: str, rows: Rows) -> str:
+def with_note(markdown: str, rows: LabelledRows) -> str:
     """Return a Markdown table, followed by the explanation of its marks if it has any."""
     note = marks.note(rows)
     if note:
@@ -122,7 +122,7 @@ def with_note(markdown: str, rows: Rows) -> str:
     return markdown
 
 
-def write_bottlenecks(rows: Rows, args: argparse.Namespace) -> None:
+def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
     """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
     rows."""
     table = bottleneck_table(rows)
@@ -146,7 +146,7 @@ def write_bottlenecks(rows: Rows, args: argparse.Namespace) -> None:
             print_note(console, rows)
 
 
-def print_note(console: Console, rows: Rows) -> None:
+def print_note(console: Console, rows: LabelledRows) -> None:
     note = marks.note(rows)
     if note:
         console.print_line(escape(note), "dim")
@@ -155,7 +155,7 @@ def print_note(console: Console, rows: Rows) -> None:
 def show(
     console: Console,
     sweep: SweepInfo,
-    rows: Rows,
+    rows: LabelledRows,
     table: SpeedupTable,
     remarks: Sequence[str] = (),
 ) -> None:
@@ -190,7 +190,7 @@ def show(
         print_means(console, modes)
 
 
-def title_of(sweep: SweepInfo, rows: Rows) -> str:
+def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
     """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
     facts = [sweep.label]
     for row in rows:
@@ -225,7 +225,7 @@ def about(table: SpeedupTable) -> list[str]:
     return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
 
 
-def reasons(rows: Rows) -> list[str]:
+def reasons(rows: LabelledRows) -> list[str]:
     """Return a line for each reason of failed cells, then a line with the cells that have unsteady
     trials."""
     failed = [row for row in rows if not row.is_ok]
@@ -244,7 +244,7 @@ def reasons(rows: Rows) -> list[str]:
     return lines
 
 
-def tally(rows: Rows) -> str:
+def tally(rows: LabelledRows) -> str:
     """Return the number of results by status, the most frequent first."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"

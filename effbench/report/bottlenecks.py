@@ -8,7 +8,7 @@ from typing import Any
 from effbench.labels import (
     ABSENT,
     LabelledRow,
-    Rows,
+    LabelledRows,
     ViewRow,
 )
 from effbench.metrics import METRICS, SPEEDUPS
@@ -88,7 +88,7 @@ def _speedup_text(row: ViewRow, metric: str | None) -> str:
     return text
 
 
-def no_bottlenecks(rows: Rows) -> str | None:
+def no_bottlenecks(rows: LabelledRows) -> str | None:
     """Return the line that stands for a table of bottlenecks without any; None if a result has
     one."""
     if any(why(row.source) is not None for row in rows):
@@ -105,7 +105,7 @@ def reason_of(row: LabelledRow) -> str:
     return why(row.source) or (NEEDS_GPU if row.source.get("device") == "cpu" else NOT_PROFILED)
 
 
-def bottleneck_table(rows: Rows) -> Table:
+def bottleneck_table(rows: LabelledRows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     columns = [

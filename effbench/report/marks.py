@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from effbench.labels import Rows, ViewRow
+from effbench.labels import LabelledRows, ViewRow
 from effbench.metrics import (
     METRICS,
     SPEEDUP_COLUMNS,
@@ -92,7 +92,7 @@ def reason(row: ViewRow, metric: str) -> str | None:
     return why
 
 
-def note(rows: Rows) -> str:
+def note(rows: LabelledRows) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
     reasons = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from effbench.labels import LabelledRow, Rows
+from effbench.labels import LabelledRow, LabelledRows
 from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.joining import JOINED
@@ -21,7 +21,7 @@ MOST_NAMES = 3
 NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
 
 
-def notes(store: Store, sweep: SweepInfo, rows: Rows) -> list[str]:
+def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     """Return a line for each note, with the rows that it is about. The modes of a row share most
     notes, so a line names a row and its modes once."""
     if not rows:
@@ -65,7 +65,7 @@ def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
         yield f"weights differ between processes: {differ}"
 
 
-def on_a_busy_host(rows: Rows) -> list[str]:
+def on_a_busy_host(rows: LabelledRows) -> list[str]:
     """Return a line for each latency speedup that was also measured while the host was disturbed.
 
     It is another one where one side waits for the host and the other does not.

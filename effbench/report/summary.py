@@ -23,7 +23,7 @@ from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
 from effbench.labels import (
     LabelledRow,
-    Rows,
+    LabelledRows,
     ViewRow,
     flatten,
     grouped,
@@ -267,7 +267,7 @@ def _bound_text(bound: float) -> str:
     return METRICS["speedup"].format(bound).removesuffix("×")
 
 
-def by_mode(rows: Rows) -> list[ModeSummary]:
+def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
     has_phases = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
@@ -282,7 +282,7 @@ def by_mode(rows: Rows) -> list[ModeSummary]:
     return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
 
 
-def summarise(mode: str, group: str, rows: Rows) -> ModeSummary:
+def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
     sources = [row.source for row in rows]
     ok = [row.source for row in rows if row.is_ok]

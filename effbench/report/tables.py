@@ -17,7 +17,7 @@ from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import (
     LabelledRow,
-    Rows,
+    LabelledRows,
     ViewRow,
     grouped,
     mode_order,
@@ -318,7 +318,7 @@ class Row:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def row_of(point: Rows, metric: str, modes: Sequence[str], baseline_mode: str) -> Row:
+def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str) -> Row:
     """Return the row of the results at one point, with its winner."""
     cells = {mode: Entry() for mode in modes}
     for row in point:
@@ -651,7 +651,7 @@ class SpeedupTable:
 
 
 def speedup_table(
-    rows: Rows, metric: str | None = "speedup", baseline_mode: str = "eager"
+    rows: LabelledRows, metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`. `speedup` gives two rows
     per point, for latency and period, if the point has periods to show; the baseline's column shows
@@ -673,7 +673,7 @@ def speedup_table(
     return SpeedupTable(pivoted, modes, metrics or [metric], baseline_mode)
 
 
-def _metrics_at(point: Rows, metric: str) -> list[str]:
+def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
     """Return the metrics of the rows of a point."""
     if metric != "speedup":
         return [metric]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.labels import (
-    Rows,
+    LabelledRows,
     axis_of,
     grouped,
     mode_order,
@@ -104,7 +104,7 @@ class Point:
 Points = Sequence[Point]
 
 
-def points_of(rows: Rows, baseline_mode: str, axis: str | None = None) -> list[Point]:
+def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -> list[Point]:
     """Return the points that all figures are drawn from, with all columns of the view, in reading
     order. `axis`: the label on the x axis, by default that of `axis_of`; rows without a number are
     omitted."""

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from effbench.labels import (
     LabelledRow,
-    Rows,
+    LabelledRows,
     grouped,
 )
 from effbench.report.data import DeviceSweep
@@ -38,7 +38,7 @@ class Finding:
     reason: str
 
 
-def findings(rows: Rows) -> dict[Finding, list[LabelledRow]]:
+def findings(rows: LabelledRows) -> dict[Finding, list[LabelledRow]]:
     """Return finding -> its results; the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: Finding(row.status, row.reason or NO_REASON))
     found = dict(sorted(bad.items(), key=lambda item: (severity(item[0].status), -len(item[1]))))
