@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 from dataclasses import dataclass, field
@@ -97,13 +98,13 @@ class Site:
             )
             kept = self.writer.kept(sweep.info.id, stamp)
             if kept is not None:
-                self.held += [HeldSweep.from_json(facts) for facts in kept]
+                self.held += [HeldSweep(**facts) for facts in kept]
                 continue
             written = set(self.writer.written)
             number = len(self.held)
             for device_sweep in self.data.load(sweep.info):
                 self.write_pages_of(device_sweep)
-            added = [held.to_json() for held in self.held[number:]]
+            added = list(map(dataclasses.asdict, self.held[number:]))
             self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:

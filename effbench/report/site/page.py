@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +39,7 @@ class HeldSweep:
     sweep_id: str
     name: str
     label: str
-    started_at: dt.datetime
+    started_at: str
     hardware: str
     slug: str
     several: bool
@@ -53,23 +51,15 @@ class HeldSweep:
             sweep_id=device_sweep.sweep["id"],
             name=device_sweep.name,
             label="" if label == device_sweep.name else label,
-            started_at=device_sweep.sweep["started_at"],
+            started_at=f"{device_sweep.sweep['started_at']:%Y-%m-%d %H:%M:%S}",
             hardware=device_sweep.hardware,
             slug=device_sweep.slug,
             several=len(device_sweep.environments) > 1,
         )
 
-    def to_json(self) -> Json:
-        return dataclasses.asdict(self) | {"started_at": self.started_at.isoformat()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> HeldSweep:
-        return cls(**{**data, "started_at": dt.datetime.fromisoformat(data["started_at"])})
-
     def facts(self) -> list[str]:
         """Return what the picker of the pages needs: folder, name, label, date and hardware."""
-        started = f"{self.started_at:%Y-%m-%d %H:%M}"
-        return [self.slug, self.name, self.label, started, self.hardware]
+        return [self.slug, self.name, self.label, self.started_at[:16], self.hardware]
 
 
 @dataclass
