@@ -25,7 +25,7 @@ SWEEP = "atlas"
 PICTURES = {
     "overview": ("index.html", "main", 900, "light"),
     "speedups": ("speedups.html", "main", 900, "dark"),
-    "scaling": ("scaling.html", "#latency", 900, "light"),
+    "scaling": ("charts.html", "#latency", 900, "light"),
 }
 WIDTH = 1260
 

@@ -4,20 +4,20 @@ columns."""
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rich import box
-from rich.cells import cell_len
-from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from effbench.errors import UsageError
 from effbench.printable import csv_value, one_line
@@ -32,10 +32,8 @@ TONES = {
     "good": "green",
     "": "",
 }
-#: Least width at which a wide column stays next to the others in a terminal.
-READABLE = 40
-#: Least width of a column whose words break.
-BROKEN = 6
+#: The values of a row by the keys of columns.
+Record = Mapping[str, Any]
 _MARKDOWN = frozenset("|`*[]\\")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -58,12 +56,28 @@ class Shown(NamedTuple):
     @property
     def line(self) -> str:
         """Return the text with its further lines in brackets."""
-        return f"{self.text} ({self.brackets})" if self.sub else self.text
+        if self.sub:
+            return f"{self.text} ({self.brackets})"
+        return self.text
 
     @property
     def brackets(self) -> str:
         """The further lines on one line."""
         return self.sub.replace("\n", ", ")
+
+    def rich(self, stacked: bool) -> str:
+        """Return markup for a terminal, the best figure with a star. `stacked`: put further lines
+        below the first instead of in brackets."""
+        lines = [self.line]
+        if stacked:
+            lines = [self.text, *self.sub.splitlines()]
+        if self.tone == "best":
+            lines[0] += " ★"
+        text = "\n".join(escape(one_line(line)) for line in lines)
+        style = TONES.get(self.tone)
+        if style:
+            return f"[{style}]{text}[/]"
+        return text
 
 
 @dataclass(frozen=True)
@@ -88,14 +102,17 @@ class Column:
 
     @property
     def heading(self) -> str:
-        return self.key if self.title is None else self.title
+        if self.title is None:
+            return self.key
+        return self.title
 
-    def shown(self, row: Mapping[str, Any]) -> Shown:
+    def shown(self, row: Record) -> Shown:
         value = row.get(self.key)
         if isinstance(value, Shown):
             return value
-        text = "" if value is None else str(value)
-        return Shown(value, self.format(value) if self.format else text)
+        if self.format is not None:
+            return Shown(value, self.format(value))
+        return Shown(value, "" if value is None else str(value))
 
 
 @dataclass(frozen=True)
@@ -106,8 +123,8 @@ class Table:
     site."""
 
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
-    data: Sequence[Mapping[str, Any]] | None = None
+    rows: Sequence[Record]
+    data: Sequence[Record] | None = None
     group: str | None = None
     once: Sequence[str] = ()
     caption: str = ""
@@ -118,179 +135,114 @@ class Table:
         columns: Sequence[Column],
         rows: Iterable[Sequence[Any]],
         caption: str = "",
-        **more: Any,
+        group: str | None = None,
     ) -> Table:
         """Return a table of rows that hold one value per column."""
         keys = [column.key for column in columns]
-        return cls(
-            columns, [dict(zip(keys, row, strict=True)) for row in rows], caption=caption, **more
-        )
+        named = [dict(zip(keys, row, strict=True)) for row in rows]
+        return cls(columns, named, caption=caption, group=group)
+
+    @property
+    def used(self) -> list[Column]:
+        """The columns that people see: optional ones only if a row has a text there."""
+        return [column for column in self.columns if self._is_used(column)]
+
+    def _is_used(self, column: Column) -> bool:
+        return not column.optional or any(column.shown(row).line for row in self.rows)
 
     def render(self, fmt: str) -> str:
         """Return the table as text that ends with a newline. Raises UsageError for an unknown
         format."""
-        if fmt == "json":
-            return as_json(self.records())
-        renderers = {"markdown": self._markdown, "csv": self._csv, "html": self._html}
+        renderers = {"json": self._json, "markdown": self._markdown, "csv": self._csv}
         if fmt not in renderers:
-            raise UsageError(
-                f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}"
-            )
+            raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(renderers)}")
         return renderers[fmt]()
 
-    def rich(
-        self,
-        *,
-        width: int,
-        lines: bool = False,
-        stacked: bool = False,
-        gap: int = 2,
-        breaks: bool = False,
-    ) -> RichTable:
-        """Return the table for a rich console of `width` characters, with the longest headings
-        wrapped to fit.
+    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
+        """Return the table for a rich console, which fits it to its width.
 
-        `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets.
-        `gap`: spaces between columns without borders. `breaks`: for a table that is too wide
-        otherwise; breaks words rather than figures.
+        `lines`: draw borders. `stacked`: the narrow form, with second lines below the first instead
+        of in brackets, and headings that break after their signs.
         """
-        columns, rows = self._for_people()
-        style = {"box": box.HEAVY_HEAD} if lines else {"box": None, "padding": (0, gap - 1, 0, 1)}
-        drawn = RichTable(header_style="bold", pad_edge=False, **style)
-        texts = [
-            [one_line(line) for row in rows for line in _lines(row[i], stacked)]
-            for i in range(len(columns))
-        ]
-        if breaks:  # intervals and stars go below their figures
-            pairs = zip(columns, texts, strict=True)
-            texts = [
-                re.split(r"\n| (?=[(★])", "\n".join(it)) if column.numeric else it
-                for column, it in pairs
-            ]
-        room = width - (3 * len(columns) - 1 if lines else gap * len(columns))
-        headings = fit_headings([escape(column.heading) for column in columns], texts, room)
-        widths = fit_widths(
-            headings, texts, [not column.numeric for column in columns], room, breaks=breaks
-        )
-        for column, heading, most in zip(columns, headings, widths, strict=True):
-            side = "right" if column.numeric else "left"
-            drawn.add_column(heading, justify=side, overflow="fold", max_width=most)
-        before: Mapping[str, Any] = {}
-        for number, (row, values) in enumerate(zip(rows, self.rows, strict=True)):
-            if lines and number and values.get(self.group) != before.get(self.group):
+        drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
+        if not lines:
+            drawn.box = None
+            drawn.padding = (0, 0 if stacked else 1, 0, 1)
+        columns = self.used
+        for column in columns:
+            self._add_column(drawn, column, stacked)
+        before: Record | None = None
+        for row in self.rows:
+            if lines and before is not None and self._begins_group(row, before):
                 drawn.add_section()
-            blank = (
-                self.once
-                if all(key in before and before[key] == values[key] for key in self.once)
-                else ()
-            )
-            cells = (
-                "" if it.key in blank else _styled(shown, stacked)
-                for it, shown in zip(columns, row, strict=True)
-            )
-            drawn.add_row(*cells)
-            before = values
+            blank = self._repeated(row, before)
+            texts = []
+            for column in columns:
+                text = "" if column.key in blank else column.shown(row).rich(stacked)
+                texts.append(text)
+            drawn.add_row(*texts)
+            before = row
         return drawn
 
-    def roomy(self, width: int) -> RichTable | Group:
-        """Return the table with borders for a rich console. If a wide column would wrap below
-        READABLE characters, return it without borders instead, each row followed by its wide
-        columns on lines of their own."""
-        columns, rows = self._for_people()
-        drawn = self.rich(width=width, lines=True, stacked=True)
-        widths = [column.max_width for column in drawn.columns]
-        wide = [i for i, column in enumerate(columns) if column.wide]
-        is_cramped = any(
-            widths[i] < min(READABLE, cell_len(row[i].line)) for i in wide for row in rows
+    def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
+        heading = escape(column.heading)
+        if stacked:
+            heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
+        # words such as ids, which are to be copied, break last
+        is_word = not any(" " in column.shown(row).line for row in self.rows)
+        drawn.add_column(
+            heading,
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            no_wrap=is_word,
         )
-        return self.split(width) if is_cramped else drawn
 
-    def split(self, width: int) -> Group:
-        """Return the table for a rich console without borders, each row followed by its wide
-        columns on lines of their own, with their headings if there are several."""
-        columns, rows = self._for_people()
-        wide = [i for i, column in enumerate(columns) if column.wide]
-        titles = {i: f"{escape(columns[i].heading)}: " if len(wide) > 1 else "" for i in wide}
-        narrow = replace(self, columns=[column for column in columns if not column.wide])
-        for breaks in (False, True):
-            drawn = narrow.rich(width=width, stacked=True, gap=1, breaks=breaks)
-            widths = [column.max_width for column in drawn.columns]
-            if sum(widths) + len(widths) <= width:
-                break
-        while sum(widths) + len(widths) > width:  # rich breaks words
-            widths[widths.index(max(widths))] -= 1
-        parts: list[RenderableType] = []
-        for row, *cells in zip(rows, *(column.cells for column in drawn.columns), strict=True):
-            heads = [
-                replace(it.copy(), width=least)
-                for it, least in zip(drawn.columns, widths, strict=True)
-            ]
-            line = RichTable(
-                *heads, header_style="bold", box=None, pad_edge=False, padding=(0, 0, 0, 1)
-            )
-            line.show_header = not parts
-            line.add_row(*cells)
-            texts = (titles[i] + _styled(row[i], False) for i in wide if row[i].line)
-            parts += [line, *(Padding(Text.from_markup(text), (0, 0, 0, 2)) for text in texts)]
-        return Group(*parts)
+    def listed(self) -> RichTable:
+        """Return one line per value, for a console that is too narrow for columns."""
+        drawn = RichTable.grid(padding=(0, 1))
+        for row in self.rows:
+            for column in self.used:
+                shown = column.shown(row)
+                if shown.line:
+                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
+            drawn.add_row()
+        return drawn
 
-    def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
-        rows = [[column.shown(row) for column in self.columns] for row in self.rows]
-        used = [
-            i
-            for i, column in enumerate(self.columns)
-            if not column.optional or any(row[i].line for row in rows)
-        ]
-        return [self.columns[i] for i in used], [[row[i] for i in used] for row in rows]
+    def _begins_group(self, row: Record, before: Record) -> bool:
+        return self.group is not None and row.get(self.group) != before.get(self.group)
+
+    def _repeated(self, row: Record, before: Record | None) -> Sequence[str]:
+        """Return the keys `once` if all their values are those of the row before."""
+        if before is None or any(row[key] != before[key] for key in self.once):
+            return ()
+        return self.once
 
     def _markdown(self) -> str:
-        columns, rows = self._for_people()
-        lines = [[markdown_text(column.heading) for column in columns]]
-        lines += [["---:" if column.numeric else "---" for column in columns]]
-        for row in rows:
-            texts = (markdown_text(shown.line) for shown in row)
-            lines.append(
-                [
-                    f"**{text}**" if it.tone == "best" else text
-                    for text, it in zip(texts, row, strict=True)
-                ]
-            )
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-    def _html(self) -> str:
-        columns, rows = self._for_people()
-        classes = [
-            " ".join(["num"] * column.numeric + ["reason"] * column.wide) for column in columns
+        columns = self.used
+        lines = [
+            [markdown_text(column.heading) for column in columns],
+            ["---:" if column.numeric else "---" for column in columns],
         ]
-        heads = "".join(
-            _element(
-                "th",
-                html.escape(column.heading),
-                {"scope": "col", "class": names, "title": column.help or ""},
-            )
-            for names, column in zip(classes, columns, strict=True)
-        )
-        lines = []
-        for row in rows:
-            cells = (
-                _element(
-                    "td",
-                    _html_text(shown),
-                    {"class": f"{names} {shown.tone}".strip(), "title": shown.hint},
-                )
-                for names, shown in zip(classes, row, strict=True)
-            )
-            lines.append(f"<tr>{''.join(cells)}</tr>\n")
-        body = "".join(lines)
-        return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+        for row in self.rows:
+            line = []
+            for column in columns:
+                shown = column.shown(row)
+                text = markdown_text(shown.line)
+                line.append(f"**{text}**" if shown.tone == "best" else text)
+            lines.append(line)
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the exact values of each row, as in CSV and JSON."""
         if self.data is not None:
             return [dict(row) for row in self.data]
-        return [
-            {column.key: column.shown(row).value for column in self.columns} for row in self.rows
-        ]
+        records = []
+        for row in self.rows:
+            records.append({column.key: column.shown(row).value for column in self.columns})
+        return records
+
+    def _json(self) -> str:
+        return as_json(self.records())
 
     def _csv(self) -> str:
         records = self.records()
@@ -299,13 +251,14 @@ class Table:
         writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for record in records:
-            writer.writerow(
-                {
-                    key: str(it).lower() if isinstance(it, bool) else csv_value(it)
-                    for key, it in record.items()
-                }
-            )
+            writer.writerow({key: _csv_text(value) for key, value in record.items()})
         return out.getvalue()
+
+
+def _csv_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_value(value)
 
 
 def as_json(data: Any) -> str:
@@ -317,91 +270,9 @@ def as_json(data: Any) -> str:
 def markdown_text(text: object) -> str:
     """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML,
     code, emphasis, a link or an image."""
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
-
-
-def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:
-    """Return an HTML element of escaped content; attributes are escaped here, empty ones
-    omitted."""
-    given = "".join(f' {key}="{html.escape(value)}"' for key, value in attributes.items() if value)
-    return f"<{name}{given}>{content}</{name}>"
-
-
-def _html_text(shown: Shown) -> str:
-    text = html.escape(one_line(shown.text)).replace(" %", "&nbsp;%")
-    if shown.link:
-        text = _element("a", text, {"href": shown.link})
-    if shown.glyph:
-        color, character = shown.glyph
-        text = (
-            _element(
-                "span",
-                character,
-                {"class": "glyph", "style": f"color:{color}", "aria-hidden": "true"},
-            )
-            + text
-        )
-    return text + (
-        _element("span", html.escape(one_line(shown.brackets)), {"class": "sub"})
-        if shown.sub
-        else ""
-    )
-
-
-def _styled(shown: Shown, stacked: bool) -> str:
-    text = "\n".join(map(escape, _lines(shown, stacked)))
-    style = TONES.get(shown.tone)
-    return f"[{style}]{text}[/]" if style else text
-
-
-def _lines(shown: Shown, stacked: bool) -> list[str]:
-    star = " ★" if shown.tone == "best" else ""
-    return [f"{shown.text}{star}", *shown.sub.splitlines()] if stacked else [f"{shown.line}{star}"]
-
-
-def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: int) -> list[str]:
-    """Return the headings with line breaks, added to the longest first until all columns fit into
-    `room` characters or no heading can become narrower. `texts`: the lines below each heading."""
-    contents = [max(map(cell_len, lines), default=0) for lines in texts]
-    widths, fitted = [cell_len(heading) for heading in headings], list(headings)
-    while sum(map(max, widths, contents)) > room:
-        # `max-autotune`, `compile+graph` and `generate.prompt` break after their signs
-        at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
-        words = re.split(r"(?<=[-+. ])(?!%)", headings[at])
-        lines = [""]
-        for word in words:
-            fits = cell_len((lines[-1] + word).rstrip()) < widths[at]
-            lines = [*lines[:-1], lines[-1] + word] if fits or not lines[-1] else [*lines, word]
-        narrower = max(cell_len(line.rstrip()) for line in lines)
-        if narrower >= widths[at] or widths[at] <= contents[at]:
-            break
-        widths[at], fitted[at] = narrower, "\n".join(line.rstrip() for line in lines)
-    return fitted
-
-
-def fit_widths(
-    headings: Sequence[str],
-    texts: Sequence[Sequence[str]],
-    wraps: Sequence[bool],
-    room: int,
-    *,
-    breaks: bool,
-) -> list[int]:
-    """Return the widths of columns in `room` characters: the widest columns that wrap are narrowed,
-    at most to their longest word, and with `breaks` further. If they still do not fit, rich breaks
-    words of every column."""
-    columns = [
-        [*heading.split("\n"), *lines] for heading, lines in zip(headings, texts, strict=True)
-    ]
-    widths = [max(map(cell_len, lines)) for lines in columns]
-    words = [
-        max(cell_len(word) for line in lines for word in (line.split() or [""])) if wrap else width
-        for lines, wrap, width in zip(columns, wraps, widths, strict=True)
-    ]
-    broken = [min(word, BROKEN) if wrap else word for word, wrap in zip(words, wraps, strict=True)]
-    for least in (words, broken) if breaks else (words,):
-        while sum(widths) > room and (
-            loose := [i for i in range(len(widths)) if widths[i] > least[i]]
-        ):
-            widths[max(loose, key=lambda i: widths[i])] -= 1
-    return widths
+    escaped = []
+    for character in one_line(text):
+        if character in _MARKDOWN:
+            character = f"&#{ord(character)};"
+        escaped.append(_HTML.get(character, character))
+    return "".join(escaped)

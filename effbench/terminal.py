@@ -4,18 +4,27 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
 import rich.console
 from rich import markup
 from rich.console import ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table as RichTable
 
 from effbench.printable import printable
 
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
+
+
+class Tabular(Protocol):
+    """A table that can be drawn in several forms, as `table.Table`."""
+
+    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable: ...
+
+    def listed(self) -> RichTable: ...
 
 
 class Console(rich.console.Console):
@@ -35,34 +44,34 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Any, **form: bool) -> None:
-        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If
-        words would break, such as ids that are to be copied, wide columns move below their rows."""
-        drawn = table.rich(width=self.width, **form)
-        if Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width:
-            is_wide = any(column.wide for column in table.columns)
-            drawn = (
-                table.split(self.width)
-                if is_wide
-                else table.rich(width=self.width, breaks=True, **form)
-            )
-        self.print(drawn)
+    def print_table(self, table: Tabular, *, lines: bool = False) -> None:
+        """Print a table in the first form in which no word breaks: with `lines` as borders, with
+        second lines below the first, without borders, or as one line per value."""
+        for form in (
+            {"lines": lines},
+            {"lines": lines, "stacked": True},
+            {"lines": False, "stacked": True},
+        ):
+            drawn = table.rich(**form)
+            if self._widths_of(drawn).minimum <= self.width:
+                self.print(drawn)
+                return
+        self.print(table.listed())
 
-    def fitted(self, table: Any) -> RenderableType | None:
-        """Return the first form of a `table.Table` that the console is wide enough for: second
-        lines in brackets, second lines below the first, the same without borders and at last with
-        narrow gaps. None if none fits."""
-        unbounded = self.options.update(max_width=10_000)
-        forms = (
+    def fitted(self, table: Tabular) -> RenderableType | None:
+        """Return the first of these forms that needs no wrapping; None if none fits."""
+        for form in (
             {"lines": True},
             {"lines": True, "stacked": True},
-            {"stacked": True},
-            {"stacked": True, "gap": 1},
-        )
-        drawn = (table.rich(width=self.width, **form) for form in forms)
-        return next(
-            (it for it in drawn if Measurement.get(self, unbounded, it).maximum <= self.width), None
-        )
+            {"lines": False, "stacked": True},
+        ):
+            drawn = table.rich(**form)
+            if self._widths_of(drawn).maximum <= self.width:
+                return drawn
+        return None
+
+    def _widths_of(self, drawn: RichTable) -> Measurement:
+        return Measurement.get(self, self.options.update(max_width=10_000), drawn)
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

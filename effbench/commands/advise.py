@@ -151,10 +151,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         console.print_line(escape(advice.answer), "bold")
-        console.print(
-            console.fitted(advice.table)
-            or advice.table.rich(width=console.width, stacked=True, gap=1, breaks=True)
-        )
+        console.print_table(advice.table, lines=True)
         for line in advice.lines:
             console.print_line(escape(line), "dim")
     return 0

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import cell_row, label_rows, row_names
+from effbench.labels import (
+    cell_row,
+    grouped,
+    label_rows,
+    row_names,
+)
 from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.report.marks import is_marked, signed
@@ -21,15 +25,25 @@ from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.table import Column, Table
+from effbench.table import Column, Record, Table
 from effbench.terminal import escape, terminal
 
 HELP = (
     "List the sweeps in the database, or the planned cells, failed results or artifacts of one"
     " sweep."
 )
-#: Returns the cell key and environment id of a result or a trial.
-unit_of = itemgetter("cell_key", "environment_id")
+
+
+class Unit(NamedTuple):
+    """What has one result: a cell in an environment."""
+
+    cell_key: str
+    environment_id: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Unit:
+        """Return the unit of a result or a trial."""
+        return cls(row["cell_key"], row["environment_id"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --failures: add the traceback of each cell's last failed trial, or the end of its"
         " output"
     )
-    parser.add_argument("--traceback", action="store_true", help=last)
+    parser.add_argument(
+        "--traceback",
+        action="store_true",
+        help=last,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,26 +92,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_table(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], wide: Collection[str] = ()
-) -> None:
-    columns = [Column(name, optional=name == "baseline", wide=name in wide) for name in names]
-    terminal().print_table(Table.of(columns, rows))
+def print_table(rows: Sequence[Record]) -> None:
+    """Print rows with the same keys, which are the headings; without a baseline, that column is
+    omitted."""
+    names = rows[0] if rows else ()
+    columns = [Column(name, optional=name == "baseline") for name in names]
+    terminal().print_table(Table(columns, rows))
 
 
-def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
-    """Return (cell key, environment id) -> unique name for every planned cell, once for each
-    environment that it was planned for or ran in. The environment id is "" if no environment is
-    known."""
-    ran = (row["id"] for row in store.environments_of(sweep.id))
+def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
+    """Return the unique name of every planned cell, once for each environment that it was planned
+    for or ran in. The environment id is "" if no environment is known."""
+    ran = [row["id"] for row in store.environments_of(sweep.id)]
     ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
     environments = {row["id"]: row for row in store.environments(ids)}
     added = labels(environments.values())
+    known = [key for key in ids if key in environments]
     rows = {}
     for cell in store.planned(sweep.id):
-        for key in [key for key in ids if key in environments] or [""]:
-            place = {name: environments[key][name] for name in TELLING} | added[key] if key else {}
-            rows[cell.key, key] = {**cell_row(cell), **place, "environment_id": key}
+        for key in known or [""]:
+            row = {**cell_row(cell), "environment_id": key}
+            if key:
+                row |= {name: environments[key][name] for name in TELLING} | added[key]
+            rows[Unit(cell.key, key)] = row
     return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
@@ -101,83 +122,82 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     """Print each cell's files, and the artifacts that it could not write, with the reason."""
     names = names_of(store, sweep)
     # only the last attempt of a round still has its files
-    kinds = {"artifacts", "artifact_notes"}
-    last = {
-        unit_of(trial): trial["extra"]
-        for trial in store.trials(sweep.id)
-        if kinds & trial["extra"].keys()
-    }
+    last = {}
+    for trial in store.trials(sweep.id):
+        if {"artifacts", "artifact_notes"} & trial["extra"].keys():
+            last[Unit.of(trial)] = trial["extra"]
     rows = []
     for unit, extra in last.items():
-        for path in (folder / name for name in extra.get("artifacts", ())):
-            rows.append((names[unit], f"{path}{'' if path.is_file() else ' (gone)'}"))
-        rows += [
-            (names[unit], f"no {kind}: {why}")
-            for kind, why in extra.get("artifact_notes", {}).items()
-        ]
+        for name in extra.get("artifacts", ()):
+            path = folder / name
+            text = str(path) if path.is_file() else f"{path} (gone)"
+            rows.append({"cell": names[unit], "file": text})
+        for kind, why in extra.get("artifact_notes", {}).items():
+            rows.append({"cell": names[unit], "file": f"no {kind}: {why}"})
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
         )
-    print_table(("cell", "file"), rows)
+    print_table(rows)
 
 
 def print_sweeps(store: Store) -> None:
     store.find_sweep("last")  # raises NothingFoundError for an empty database
-    # sweep id -> its baseline names, in order and without duplicates
-    baselines: dict[str, dict[str, None]] = {}
-    for baseline in store.baselines():
-        baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
-    rows = [
-        (
-            sweep.id,
-            sweep.name,
-            ", ".join(baselines.get(sweep.id, ())),
-            str(sweep.started_at)[:19],
-            sweep.state + ", imported" * (sweep.imported_at is not None),
-            sweep.protocol.get("name", ""),
-            sweep.cells,
-            sweep.trials,
-            ", ".join(f"{number} {status}" for status, number in sweep.statuses.items()),
-            sweep.label,
+    baselines = grouped(store.baselines(), lambda baseline: baseline.sweep_id)
+    rows = []
+    for sweep in store.sweeps():
+        names = dict.fromkeys(baseline.name for baseline in baselines.get(sweep.id, ()))
+        imported = ", imported" if sweep.imported_at is not None else ""
+        statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
+        rows.append(
+            {
+                "sweep": sweep.id,
+                "name": sweep.name,
+                "baseline": ", ".join(names),
+                "started (UTC)": f"{sweep.started_at:%Y-%m-%d %H:%M:%S}",
+                "state": sweep.state + imported,
+                "protocol": sweep.protocol.get("name", ""),
+                "cells": sweep.cells,
+                "trials": sweep.trials,
+                "statuses": ", ".join(statuses),
+                "label": sweep.label,
+            }
         )
-        for sweep in store.sweeps()
-    ]
-    names = (
-        "sweep",
-        "name",
-        "baseline",
-        "started (UTC)",
-        "state",
-        "protocol",
-        "cells",
-        "trials",
-        "statuses",
-        "label",
-    )
-    print_table(names, rows, wide=("name", "baseline", "protocol", "statuses", "label"))
+    print_table(rows)
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
-    results = {unit_of(row): row for row in store.results(sweep.id)}
-    names, rows = names_of(store, sweep), []
-    under = {
-        row["id"]: interpreter_of(row)
-        for row in store.environments({key for _, key in names if key})
-    }
-    shown = {(cell_key, under[key]) for cell_key, key in results}
+    results = {Unit.of(row): row for row in store.results(sweep.id)}
+    names = names_of(store, sweep)
+    known = store.environments({unit.environment_id for unit in names if unit.environment_id})
+    interpreters = {row["id"]: interpreter_of(row) for row in known}
+
+    def place(unit: Unit) -> tuple[str, tuple[str | None, ...] | None]:
+        return unit.cell_key, interpreters.get(unit.environment_id)
+
+    shown = set(map(place, results))
+    rows = []
     for unit, name in names.items():
-        row, place = results.get(unit), (unit[0], under.get(unit[1]))
-        if row is None and place in shown:
+        row = results.get(unit)
+        if row is None and place(unit) in shown:
             continue
-        shown.add(place)
-        latency = (
-            signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row)) if row else ""
+        shown.add(place(unit))
+        status, trials, latency = "not run yet", 0, ""
+        if row is not None:
+            status, trials = row["status"], row["trials"]
+            latency = signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row))
+        rows.append(
+            {
+                "cell key": unit.cell_key[:12],
+                "cell": name,
+                "device": devices[unit.cell_key],
+                "status": status,
+                "trials": trials,
+                "latency": latency,
+            }
         )
-        measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
-        rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
-    print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
+    print_table(rows)
     note = marks_note(label_rows(rows_of(store, sweep)))
     if note:
         terminal().print_line(escape(note), "dim")
@@ -187,34 +207,33 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     rows = rows_of(store, sweep)
-    failed = [
-        (row, name)
-        for row, name in zip(rows, row_names(rows), strict=True)
-        if row["status"] != Status.OK
-    ]
-    console = terminal()
+    failed = {}
+    for row, name in zip(rows, row_names(rows), strict=True):
+        if row["status"] != Status.OK:
+            failed[name] = row
     if not failed:
-        console.print(
-            f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok", highlight=False
-        )
-        return
-    if not traceback:
-        print_table(
-            ("status", "cell", "reason"),
-            [(row["status"], name, row["reason"]) for row, name in failed],
-        )
-        return
-    last = {
-        unit_of(trial): trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK
-    }
-    for row, name in failed:
-        trial = last[unit_of(row)]
-        text = (
-            trial["extra"].get("traceback")
-            or trial["extra"].get("log")
-            or "no traceback and no output recorded"
-        )
+        text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
+        terminal().print(text, highlight=False)
+    elif traceback:
+        print_tracebacks(store, sweep, {name: Unit.of(row) for name, row in failed.items()})
+    else:
+        table = []
+        for name, row in failed.items():
+            table.append({"status": row["status"], "cell": name, "reason": row["reason"]})
+        print_table(table)
+
+
+def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Unit]) -> None:
+    """Print the reason and the traceback of the last failed trial of each result, or the end of its
+    output."""
+    trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
+    last = {Unit.of(trial): trial for trial in trials}
+    console = terminal()
+    for name, unit in failed.items():
+        trial = last[unit]
+        extra = trial["extra"]
         head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
         console.print_line(f"{head}: {escape(trial['reason'] or '')}")
+        text = extra.get("traceback") or extra.get("log") or "no traceback and no output recorded"
         for line in str(text).splitlines():
             console.print_line(f"    {escape(line)}")

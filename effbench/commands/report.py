@@ -47,20 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    began = time.perf_counter()
+    if args.format == "markdown":
+        write_markdown(args)
+    else:
+        write_html(args)
+    return 0
+
+
+def write_markdown(args: argparse.Namespace) -> None:
     from effbench.report import data, markdown  # slow
 
-    if args.format == "markdown":
-        if args.axis:
-            raise UsageError("--axis needs --format html: Markdown has no figures")
-        with Store.open(args.db, mode="read") as store:
-            store.find_sweep("last")  # raises NothingFoundError for an empty database
-            # Markdown shows no history
-            content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
-        warn_of_other_references(content, args.baseline)
-        options.write(markdown.report(content.device_sweeps), args)
-        return 0
-    from effbench.commands.claims import every_entry
+    if args.axis:
+        raise UsageError("--axis needs --format html: Markdown has no figures")
+    with Store.open(args.db, mode="read") as store:
+        store.find_sweep("last")  # raises NothingFoundError for an empty database
+        # Markdown shows no history
+        content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
+    warn_of_other_references(content, args.baseline)
+    options.write(markdown.report(content.device_sweeps), args)
+
+
+def write_html(args: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    from effbench.commands.claims import every_entry  # all slow
+    from effbench.report import data
     from effbench.report.site.build import write_site
     from effbench.report.site.writer import is_site
 
@@ -82,18 +92,23 @@ def run(args: argparse.Namespace) -> int:
         f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s):"
         " open it in a browser"
     )
-    if omitted := one_line(content.omitted()):
+    omitted = one_line(content.omitted())
+    if omitted:
         print(omitted)
-    return 0
 
 
 def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
     """Say on stderr which sweeps are not compared with the chosen baseline."""
+    if baseline is None:
+        return
     for device_sweep in content.device_sweeps:
-        if baseline is not None and not device_sweep.changes.is_baseline:
-            what = "with the previous sweep" if device_sweep.changes.previous else "with nothing"
-            why = f"{baseline!r} names no other sweep on {device_sweep.hardware}"
+        changes = device_sweep.changes
+        if not changes.is_baseline:
+            what = "with nothing"
+            if changes.previous:
+                what = "with the previous sweep"
             print(
-                f"effbench: sweep {device_sweep.sweep['id']} is compared {what}: {why}",
+                f"effbench: sweep {device_sweep.sweep['id']} is compared {what}:"
+                f" {baseline!r} names no other sweep on {device_sweep.hardware}",
                 file=sys.stderr,
             )

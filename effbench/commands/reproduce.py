@@ -181,9 +181,8 @@ def show_table(console: Console, done: Run, pivot: Pivot) -> None:
         path = done.experiment.path
         done.mistakes.append(f"{path}: table {pivot.title!r}: {describe(error)}")
         return
-    drawn = table.rich(width=console.width, breaks=True)
-    drawn.title, drawn.title_justify = escape(pivot.title), "left"
-    console.print(drawn)
+    console.print_line(escape(pivot.title), "italic")
+    console.print_table(table)
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:

@@ -9,26 +9,39 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
-from effbench.labels import LabelledRow, grouped, label_rows
+from effbench.config import DEFAULT_DB
+from effbench.errors import (
+    INTERRUPTED,
+    NothingFoundError,
+    UsageError,
+    suggest,
+)
+from effbench.labels import LabelledRows, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
 from effbench.report import marks
+from effbench.report.bottlenecks import (
+    NOT_PROFILED,
+    WHY_NOT_PROFILED,
+    bottleneck_table,
+    no_bottlenecks,
+)
 from effbench.report.notes import notes, on_a_busy_host
 from effbench.report.reasons import sentence
-from effbench.report.summary import ModeSummary, by_mode, modes_table, notes_on_means
+from effbench.report.summary import (
+    ModeSummary,
+    by_mode,
+    modes_table,
+    notes_on_means,
+)
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
-    NOT_PROFILED,
-    WHY_NOT_PROFILED,
     SpeedupTable,
-    bottleneck_table,
-    no_bottlenecks,
     rows_of,
     speedup_table,
 )
@@ -38,9 +51,14 @@ from effbench.sweeping.resume import resume_command
 from effbench.table import markdown_text
 from effbench.terminal import Console, escape, terminal
 
+if TYPE_CHECKING:
+    from effbench.sweeping.run import Outcome
+
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
+#: Columns of the means that only reports have.
+NOT_SHOWN = ("relative_memory", "compile_cold_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,36 +114,39 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def with_note(markdown: str, rows: Sequence[LabelledRow]) -> str:
+def with_note(markdown: str, rows: LabelledRows) -> str:
     """Return a Markdown table, followed by the explanation of its marks if it has any."""
     note = marks.note(rows)
-    return f"{markdown}\n{markdown_text(note)}\n" if note else markdown
+    if note:
+        return f"{markdown}\n{markdown_text(note)}\n"
+    return markdown
 
 
-def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> None:
+def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
     """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
     rows."""
     table = bottleneck_table(rows)
     nothing = no_bottlenecks(rows)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
-    elif args.format == "markdown":
+        return
+    if args.format == "markdown":
         options.write(nothing or with_note(table.render("markdown"), rows), args)
-    else:
-        with options.console(args) as console:
-            if nothing is None:
-                console.print(table.roomy(console.width))
-            else:
-                console.print_line(nothing)
-            if nothing is None and any(row["why"] == NOT_PROFILED for row in table.rows):
+        return
+    with options.console(args) as console:
+        if nothing is not None:
+            console.print_line(nothing)
+        else:
+            console.print_table(table, lines=True)
+            if any(row["why"] == NOT_PROFILED for row in table.rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
-            for line in on_a_busy_host(rows):
-                console.print_line(escape(line))
-            if nothing is None:
-                print_note(console, rows)
+        for line in on_a_busy_host(rows):
+            console.print_line(escape(line))
+        if nothing is None:
+            print_note(console, rows)
 
 
-def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
+def print_note(console: Console, rows: LabelledRows) -> None:
     note = marks.note(rows)
     if note:
         console.print_line(escape(note), "dim")
@@ -134,34 +155,33 @@ def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
 def show(
     console: Console,
     sweep: SweepInfo,
-    rows: Sequence[LabelledRow],
+    rows: LabelledRows,
     table: SpeedupTable,
     remarks: Sequence[str] = (),
 ) -> None:
     """Print title, table, legend, the best modes of each model, the reasons of failures, `remarks`,
     and the mean speedups."""
-    places = dict.fromkeys(
-        f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows
-    )
-    state = "" if sweep.state == "completed" else sweep.state
-    title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
-    facts = map(escape, filter(None, [sweep.label, *places, state]))
-    console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
-    metric = METRICS[table.metrics[0]]
+    console.print(title_of(sweep, rows), highlight=False)
     if not table.is_shown:
+        metric = METRICS[table.metrics[0]]
         console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
         return
-    console.print(
-        console.fitted(table.wide(best=False))
-        or table.long().rich(width=console.width, lines=True, breaks=True)
-    )
+    drawn = console.fitted(table.wide(best=False))
+    if drawn is not None:
+        console.print(drawn)
+    else:
+        console.print_table(table.long(), lines=True)
     footnotes = [*about(table), *table.legend()]
     if footnotes:
-        console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
+        console.print(
+            escape(" · ".join(footnotes)),
+            style="dim",
+            highlight=False,
+        )
     if table.is_marked:
         print_note(console, rows)
-    by_case = grouped((row for row in table.rows if row.best), attrgetter("case"))
-    for case, of_case in by_case.items():
+    decided = [row for row in table.rows if row.best]
+    for case, of_case in grouped(decided, attrgetter("case")).items():
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
     for text in [*reasons(rows), *remarks]:
         console.print_line(escape(text))
@@ -170,14 +190,23 @@ def show(
         print_means(console, modes)
 
 
+def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
+    """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
+    facts = [sweep.label]
+    for row in rows:
+        facts.append(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}")
+    if sweep.state != "completed":
+        facts.append(sweep.state)
+    name = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
+    words = [f"[bold]{escape(name)}[/]"]
+    words += [escape(fact) for fact in dict.fromkeys(facts) if fact]
+    return " · ".join(words)
+
+
 def print_means(console: Console, modes: Sequence[ModeSummary]) -> None:
     """Print each mode's mean speedups and pass rate."""
     means = modes_table(modes)
-    columns = [
-        column
-        for column in means.columns
-        if column.key not in ("relative_memory", "compile_cold_s")
-    ]
+    columns = [column for column in means.columns if column.key not in NOT_SHOWN]
     console.print(f"\n{means.caption}", style="dim")
     console.print_table(dataclasses.replace(means, columns=columns))
     for note in notes_on_means(modes):
@@ -190,38 +219,38 @@ def about(table: SpeedupTable) -> list[str]:
     if not table.has_figures:
         return []
     if metric.name == "speedup":
-        quantities = dict.fromkeys(row.quantity for row in table.rows)
-        return [
-            f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"
-        ]
+        quantities = " and ".join(dict.fromkeys(row.quantity for row in table.rows))
+        return [f"× against {table.baseline_mode}, whose column shows its {quantities}"]
     text = f"{metric.title}: {metric.help}"
     return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
 
 
-def reasons(rows: Sequence[LabelledRow]) -> list[str]:
+def reasons(rows: LabelledRows) -> list[str]:
     """Return a line for each reason of failed cells, then a line with the cells that have unsteady
     trials."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    failed = [row for row in rows if not row.is_ok]
+    lines = []
+    by_reason = grouped(failed, lambda row: (row.status, row.reason or NO_REASON))
+    for (status, reason), of_reason in by_reason.items():
+        cells = listed([row.name for row in of_reason], MOST_NAMES)
+        lines.append(f"{status} {cells}: {reason}")
     unsteady = []
     for row in rows:
-        source = row.source
-        if source["status"] != Status.OK:
-            groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(
-                row.name
-            )
-        elif source["unsteady_trials"]:
-            unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
-    lines = [
-        f"{status} {listed(cells, MOST_NAMES)}: {reason}"
-        for (status, reason), cells in groups.items()
-    ]
-    return [
-        *lines,
-        *([f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}"] if unsteady else []),
-    ]
+        number = row.source["unsteady_trials"]
+        if row.is_ok and number:
+            unsteady.append(f"{row.name} ({number} of {row.source['trials']})")
+    if unsteady:
+        lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
+    return lines
 
 
-def end_of_sweep(outcome: Any) -> int:
+def tally(rows: LabelledRows) -> str:
+    """Return the number of results by status, the most frequent first."""
+    counts = Counter(row.status for row in rows)
+    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+
+
+def end_of_sweep(outcome: Outcome) -> int:
     """Print the table, the failures, the database and the next step; return the exit code."""
     console = terminal()
     with Store.open(outcome.db, mode="read") as store:
@@ -232,23 +261,31 @@ def end_of_sweep(outcome: Any) -> int:
         again = resume_command(sweep.id, outcome.db, db, outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    counts = Counter(row.source["status"] for row in rows)
-    numbers = (
-        ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    )
     environments = len({row.source["environment_id"] for row in rows})
-    where = f" in {environments} environments" if environments > 1 else ""
-    console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
-    option = [*([] if outcome.db == options.DEFAULT_DB else ["--db", db]), "--sweep", sweep.id]
-    has_failed = any(Status(status).is_failure for status in counts)
-    steps = {"report": ["report"]} | (
-        {"failures": ["ls", "--failures", "--traceback"]} if has_failed else {}
-    )
-    if outcome.state == "interrupted":
+    where = ""
+    if environments > 1:
+        where = f" in {environments} environments"
+    cells = count(sweep.cells, "cell")
+    console.print_line(f"{tally(rows)} of {cells}{where} · database {db}")
+    options_of_sweep = ["--sweep", sweep.id]
+    if outcome.db != DEFAULT_DB:
+        options_of_sweep = ["--db", db, *options_of_sweep]
+    has_failed = any(Status(row.status).is_failure for row in rows)
+    is_interrupted = outcome.state == "interrupted"
+    if is_interrupted:
         console.print_line(f"interrupted; resume with: {escape(again)}")
-        del steps["report"]
-    for name, words in steps.items():
-        console.print_line(f"{name}: {escape(shlex.join(['effbench', *words, *option]))}")
-    if outcome.state == "interrupted":
+    else:
+        words = ["effbench", "report", *options_of_sweep]
+        console.print_line(f"report: {escape(shlex.join(words))}")
+    if has_failed:
+        words = [
+            "effbench",
+            "ls",
+            "--failures",
+            "--traceback",
+            *options_of_sweep,
+        ]
+        console.print_line(f"failures: {escape(shlex.join(words))}")
+    if is_interrupted:
         return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)

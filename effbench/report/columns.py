@@ -3,15 +3,27 @@ cell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from effbench.labels import ABSENT
-from effbench.metrics import INTERVALS, METRICS, format_bytes, is_missing
+from effbench.labels import ABSENT, ViewRow
+from effbench.metrics import (
+    INTERVALS,
+    METRICS,
+    format_bytes,
+    is_missing,
+)
 
 #: Suffix of a column's name -> its unit.
-UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
+UNITS = {
+    "ms": "ms",
+    "s": "s",
+    "mhz": "MHz",
+    "c": "°C",
+    "w": "W",
+    "mj": "mJ",
+    "bytes": "bytes",
+}
 _TITLES = {"case": "model", "series": "mode"}
 
 
@@ -21,7 +33,9 @@ def title_and_unit(name: str) -> tuple[str, str]:
     if name in METRICS:
         return METRICS[name].title, METRICS[name].unit
     stem, _, end = name.rpartition("_")
-    unit = UNITS.get(end, "") if stem else ""
+    unit = ""
+    if stem:
+        unit = UNITS.get(end, "")
     title = (stem if unit else name).replace("_", " ")
     return _TITLES.get(name, title.replace(" ci ", " 95 % ")), unit
 
@@ -30,7 +44,9 @@ def heading(name: str) -> str:
     """Return the title with its unit: `latency (ms)`. Sizes in bytes show their units in each value
     instead."""
     title, unit = title_and_unit(name)
-    return f"{title} ({unit})" if unit not in ("", "bytes") else title
+    if unit not in ("", "bytes"):
+        return f"{title} ({unit})"
+    return title
 
 
 def value_text(name: str, value: Any) -> str:
@@ -38,7 +54,9 @@ def value_text(name: str, value: Any) -> str:
     if is_missing(value):
         return ABSENT
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     if name in METRICS:
         return METRICS[name].format(value)
     if not isinstance(value, int | float):
@@ -47,14 +65,16 @@ def value_text(name: str, value: Any) -> str:
     if unit == "bytes":
         return format_bytes(value)
     text = f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
-    return f"{text} {unit}" if unit else text
+    if unit:
+        return f"{text} {unit}"
+    return text
 
 
-def interval_text(name: str, row: Mapping[str, Any]) -> str:
+def interval_text(name: str, row: ViewRow) -> str:
     """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty without one."""
     if name not in INTERVALS:
         return ""
-    low, high = map(row.get, INTERVALS[name])
-    if is_missing(low) or is_missing(high) or not low < high:
+    low, high = (row.get(bound) for bound in INTERVALS[name])
+    if low is None or high is None or not low < high:  # unknown values are NaN in a frame
         return ""
     return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"

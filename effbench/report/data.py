@@ -1,4 +1,4 @@
-"""The report's data, read from a database: sweeps by hardware, changes, history, calibrations."""
+"""The report's data, read from a database: sweeps by hardware, changes, history."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from effbench.cell import digest
-from effbench.comparison.compare import Selection, compare_sweeps
+from effbench.comparison.compare import Compared, Selection, compare_sweeps
 from effbench.comparison.history import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
-from effbench.environments import COLUMNS, TELLING, hardware_of, interpreter_of
+from effbench.environments import (
+    hardware_of,
+    interpreter_of,
+)
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
-from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_order, short_label
-from effbench.metrics import INTERVALS, METRICS
+from effbench.labels import (
+    LabelledRow,
+    ViewRow,
+    grouped,
+    label_rows,
+    short_label,
+)
 from effbench.printable import listed
-from effbench.report import marks
+from effbench.report.figures.base import Point, points_of
 from effbench.report.history_table import Filters
 from effbench.report.history_table import read as read_history
-from effbench.report.marks import why_marked
-from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
-from effbench.stats.intervals import is_number
+from effbench.report.tables import SpeedupTable, rows_of, speedup_table
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
@@ -42,11 +48,26 @@ MOST_OLDER_CELLS = 20_000
 #: Most results of the history per sweep of the report, so that it does not take longer the larger a
 #: database grows.
 MOST_RESULTS = 25_000
-NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 
-#: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a
-#: float32 array).
-Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
+
+#: Columns of a sweep, an environment or a claim -> values.
+Facts = Mapping[str, Any]
+#: A row of the table `trial`: column -> value.
+TrialRow = Mapping[str, Any]
+#: Timer -> number of samples taken, and the stored samples in order as a float32 array.
+Timers = Mapping[str, tuple[int, Any]]
+
+
+class Trial(NamedTuple):
+    row: TrialRow
+    samples: Timers
+
+
+class Command(NamedTuple):
+    """The command that measures a cell again, or the reason why there is none."""
+
+    text: str | None
+    why_not: str | None
 
 
 @dataclass(frozen=True)
@@ -58,8 +79,8 @@ class Changes:
     the earlier sweep is a baseline, of which no cell may be missing, as in a check.
     """
 
-    previous: Mapping[str, Any] | None = None
-    compared: Any | None = None
+    previous: Facts | None = None
+    compared: Compared | None = None
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
     is_baseline: bool = False
@@ -69,20 +90,21 @@ class Changes:
 class DeviceSweep:
     """One sweep on one hardware, the subject of most pages.
 
-    `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the
-    known columns. `database`: holds the trials; None if there are none.
+    `rows`: of the view `results`. `unmeasured`: keys of planned cells without a result.
+    `database`: holds the trials; None if there are none.
     """
 
-    sweep: Mapping[str, Any]
+    sweep: Facts
     hardware: str
-    rows: Sequence[Mapping[str, Any]]
-    environments: Sequence[Mapping[str, Any]]
-    unmeasured: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[ViewRow]
+    environments: Sequence[Facts]
+    unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
     # cell key -> overrides that reproduce it
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
-    axis: str | None = None  # label on the x axis of figures; None: the default of `axis_of`
+    # label on the x axis of figures, with or without `model.module.`; None: that of `axis_of`
+    axis: str | None = None
 
     @cached_property
     def labelled(self) -> list[LabelledRow]:
@@ -94,25 +116,21 @@ class DeviceSweep:
         return speedup_table(self.labelled, "speedup", self.baseline_mode)
 
     @cached_property
-    def drawn(self) -> list[dict[str, Any]]:
-        return drawn_rows(self.labelled, self.baseline_mode, self.axis)
+    def points(self) -> list[Point]:
+        """What figures are drawn from."""
+        axis = None
+        for label in self.numbers:
+            if self.axis in (label, short_label(label)):
+                axis = label
+        return points_of(self.labelled, self.baseline_mode, axis)
 
     @cached_property
     def numbers(self) -> set[str]:
         """The labels with a number in a row: what figures can have on the x axis."""
-        return {
-            label
-            for row in self.labelled
-            for label in row.labels
-            if math.isfinite(row.number(label))
-        }
-
-    def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`, if a row
-        has a number."""
-        self.axis = next(
-            (label for label in self.numbers if name in (label, short_label(label))), None
-        )
+        numbers = set()
+        for row in self.labelled:
+            numbers |= {label for label in row.labels if math.isfinite(row.number(label))}
+        return numbers
 
     @property
     def baseline_mode(self) -> str:
@@ -125,37 +143,32 @@ class DeviceSweep:
     @cached_property
     def slug(self) -> str:
         """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
-        readable = re.sub(r"[^a-z0-9]+", "-", f"{self.hardware} {self.sweep['id']}".lower()).strip(
-            "-"
-        )[:60]
-        mark = hashlib.sha256(
-            f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")
-        ).hexdigest()[:6]
-        return f"{readable}-{mark}".lstrip("-")
+        name = f"{self.hardware} {self.sweep['id']}"
+        readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
+        unique = f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")
+        return f"{readable}-{hashlib.sha256(unique).hexdigest()[:6]}".lstrip("-")
 
     def trials(self) -> Iterator[Trial]:
-        """Yield the trials by cell key and environment. Requires `database`."""
+        """Yield the trials by cell key and environment; none without a database."""
+        if self.database is None:
+            return
         environments = [row["id"] for row in self.environments]
         with Store.open(self.database, mode="read") as store:
-            yield from store.trials_with_samples(self.sweep["id"], environments)
+            for row, samples in store.trials_with_samples(self.sweep["id"], environments):
+                yield Trial(row, samples)
 
-    def command(
-        self, params: Mapping[str, Any], environment_id: str
-    ) -> tuple[str | None, str | None]:
-        """Return (command that measures a cell again under its interpreter, None), or (None,
-        reason). Imported sweeps get no command: a reader who pastes it would run code that someone
-        else chose."""
+    def command(self, params: Facts, environment_id: str) -> Command:
+        """Return the command that measures a cell again under its interpreter. Imported sweeps get
+        no command: a reader who pastes it would run code that someone else chose."""
         if self.sweep.get("imported_at") is not None:
-            return (
-                None,
-                "the sweep was imported, so review the parameters below before you run the cell",
-            )
+            why = "the sweep was imported, so review the parameters below before you run the cell"
+            return Command(None, why)
         words = self.overrides.get(digest(dict(params)))
         if words is None:
-            return None, "the sweep did not record the overrides of its cells"
+            return Command(None, "the sweep did not record the overrides of its cells")
         facts = (self.sweep["host"].get("environments") or {}).get(environment_id) or {}
         interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
-        return shlex.join(["effbench", *words, *interpreter]), None
+        return Command(shlex.join(["effbench", *words, *interpreter]), None)
 
 
 @dataclass(frozen=True)
@@ -171,57 +184,51 @@ class OlderSweep:
 class ReportData:
     """`device_sweeps`: in the order of the overview. `older`: sweeps that only have pages of their
     own, newest first; `load` reads one. `sweeps`: all, newest first. `axis`: of the figures, None
-    for the default. `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, or
-    None."""
+    for the default."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
-    sweeps: Sequence[Mapping[str, Any]] = ()
-    environments: Sequence[Mapping[str, Any]] = ()
-    claims: Sequence[Mapping[str, Any]] = ()
+    sweeps: Sequence[Facts] = ()
+    claims: Sequence[Facts] = ()
     history: History | None = None
     older: Sequence[OlderSweep] = ()
     axis: str | None = None
-    calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     def set_axis(self, name: str) -> None:
         """Draw figures against the label with this name, with or without `model.module.`. Raises
         UsageError if no row has a number there."""
-        known: dict[str, str] = {}
-        for device_sweep in self.device_sweeps:
-            device_sweep.set_axis(name)
-            known |= {short_label(label): label for label in device_sweep.numbers}
         self.axis = name
-        if name not in {*known, *known.values()}:
+        labels: set[str] = set()
+        for device_sweep in self.device_sweeps:
+            device_sweep.axis = name
+            labels |= device_sweep.numbers
+        short = sorted({short_label(label) for label in labels})
+        if name not in labels.union(short):
             raise UsageError(
-                f"--axis={name} is not a swept number of these sweeps; choose"
-                f" {', '.join(sorted(known))}"
+                f"--axis={name} is not a swept number of these sweeps; choose {', '.join(short)}"
             )
 
     def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
         """Read an older sweep, and yield its device sweeps, without changes. Those of the overview
         are skipped: a sweep may be the newest on one of its machines only."""
-        on_overview = {(it.sweep["id"], it.hardware) for it in self.device_sweeps}
+        on_overview = {(known.sweep["id"], known.hardware) for known in self.device_sweeps}
         with Store.open(self.database, mode="read") as store:
             device_sweeps = device_sweeps_of(store, info, self.database)
         for device_sweep in device_sweeps:
             if (info.id, device_sweep.hardware) not in on_overview:
-                if self.axis is not None:
-                    device_sweep.set_axis(self.axis)
+                device_sweep.axis = self.axis
                 yield device_sweep
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {
-            device_sweep.sweep["id"]: device_sweep.sweep["name"]
-            for device_sweep in self.device_sweeps
-        }
+        shown = {known.sweep["id"]: known.sweep["name"] for known in self.device_sweeps}
         shown |= {sweep.info.id: sweep.info.name for sweep in self.older}
-        omitted = [row for row in self.sweeps if row["trials"] and row["id"] not in shown]
-        # the name of a sweep on the page selects that one
-        names = [
-            row["id"] if row["name"] in {None, *shown.values()} else row["name"] for row in omitted
-        ]
+        names = []
+        for row in self.sweeps:
+            if row["trials"] and row["id"] not in shown:
+                # the name of a sweep on the page selects that one
+                is_taken = row["name"] in {None, *shown.values()}
+                names.append(row["id"] if is_taken else row["name"])
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
@@ -230,44 +237,6 @@ class ReportData:
             f"{which}: {listed(distinct, MOST_NAMES)}. Select sweeps with --sweep NAME"
             " (repeatable)."
         )
-
-
-def drawn_rows(
-    labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the rows that all figures are drawn from: the view's columns and the following, in
-    reading order.
-
-    `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of
-    `axis_of`, and `x` its value; rows without a number are omitted. `series`: mode with its swept
-    settings. `series_rank`: its rank in canonical order. `is_baseline`: whether its mode is the
-    baseline's. `mark`, `ratio_mark`: why its times and its speedup are marked. Unknown values, also
-    of unknown columns, are None.
-    """
-    axis = axis or axis_of(labelled)
-    labelled = [row for row in labelled if math.isfinite(row.number(axis))]
-    order = {
-        name: rank
-        for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))
-    }
-    rows = []
-    for row in labelled:
-        drawn = dict(row.source)
-        for name in NUMBERS:
-            value = row.source.get(name)
-            drawn[name] = value if is_number(value) else None
-        x = row.number(axis)
-        drawn |= {
-            "case": row.curve(axis),
-            "axis": short_label(axis),
-            "x": int(x) if x.is_integer() else x,
-        }
-        drawn |= {"series": row.mode, "series_rank": order[row.mode]}
-        drawn |= {"is_baseline": is_baseline(row, baseline_mode)}
-        drawn |= {"mark": why_marked(row.source), "ratio_mark": marks.reason(row.source, "speedup")}
-        rows.append(drawn)
-    cases = {case: rank for rank, case in enumerate(dict.fromkeys(row["case"] for row in rows))}
-    return sorted(rows, key=lambda row: (cases[row["case"]], row["x"], row["series_rank"]))
 
 
 # --- reading ---
@@ -282,31 +251,31 @@ def read(
     baseline: str | None = None,
 ) -> ReportData:
     """Read the results of the referenced sweeps, by default of the newest of each hardware, and
-    their changes; with `whole`, also history (with `references`, of their hardware) and
-    calibrations, and without `references` which older sweeps the site includes. `baseline`: what to
-    compare with, instead of the previous sweep."""
+    their changes; with `whole`, also history (with `references`, of their hardware), and without
+    `references` which older sweeps the site includes. `baseline`: what to compare with, instead of
+    the previous sweep."""
     infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
-    data = ReportData(database, device_sweeps, environments=store.environments())
+    data = ReportData(database, device_sweeps)
+    environments = store.environments()
     if whole:
-        shown = {device_sweep.hardware for device_sweep in device_sweeps}
-        ids = (
-            [row["id"] for row in data.environments if hardware_of(row) in shown]
-            if references
-            else ()
+        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
+        ids = [row["id"] for row in environments if hardware_of(row) in hardware]
+        filters = Filters(
+            environment_ids=ids if references else (),
+            most=MOST_RESULTS * len(device_sweeps),
+            everything=True,
         )
-        most = MOST_RESULTS * len(device_sweeps)
-        filters = Filters(environment_ids=ids, most=most, everything=True)
         data.history = read_history(store, filters=filters)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         if not references:
             data.older = older(store, infos, device_sweeps)
-        data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
-    baselines = store.baselines(baseline) if baseline else []  # refuses an unknown one
+    # refuses an unknown one
+    baselines = []
+    if baseline:
+        baselines = store.baselines(baseline)
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(
-            store, device_sweep, data.environments, infos, baselines
-        )
+        device_sweep.changes = read_changes(store, device_sweep, environments, infos, baselines)
     return data
 
 
@@ -314,21 +283,24 @@ def chosen(
     store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]
 ) -> list[DeviceSweep]:
     """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
-    wanted = {store.find_sweep(reference).id: None for reference in references} or newest(
-        store, infos
-    )
     by_id = {info.id: info for info in infos}
-    found = {sweep_id: device_sweeps_of(store, by_id[sweep_id], database) for sweep_id in wanted}
-    for sweep_id in (it for it in found if references and not found[it]):
-        raise NothingFoundError(
-            f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells"
-        )
-    return [
-        device_sweep
-        for sweep_id, hardware in wanted.items()
-        for device_sweep in found[sweep_id]
-        if hardware is None or device_sweep.hardware in hardware
-    ]
+    if not references:
+        selected = []
+        for sweep_id, hardware in newest(store, infos).items():
+            for device_sweep in device_sweeps_of(store, by_id[sweep_id], database):
+                if device_sweep.hardware in hardware:
+                    selected.append(device_sweep)
+        return selected
+    wanted = dict.fromkeys(store.find_sweep(reference).id for reference in references)
+    selected = []
+    for sweep_id in wanted:
+        device_sweeps = device_sweeps_of(store, by_id[sweep_id], database)
+        if not device_sweeps:
+            raise NothingFoundError(
+                f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells"
+            )
+        selected += device_sweeps
+    return selected
 
 
 def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
@@ -341,95 +313,90 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
     for info in recorded_here_first(infos):
         if seen == every:
             break
-        if not info.trials or (info.name or "").startswith(CONFIRMING):
+        if not _is_shown(info):
             continue
-        if new := set(store.hardware(info.id)) - seen:
+        new = set(store.hardware(info.id)) - seen
+        if new:
             newest_on[info.id] = new
             seen |= new
     return newest_on
+
+
+def _is_shown(info: SweepInfo) -> bool:
+    """Return whether a sweep has a trial, and does not only confirm another sweep."""
+    return info.trials > 0 and not (info.name or "").startswith(CONFIRMING)
 
 
 def older(
     store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[DeviceSweep]
 ) -> list[OlderSweep]:
     """Return the sweeps with a trial that the overview does not have, or has on one of their
-    machines only; newest first, as many as the site includes. Sweeps that only confirm another
-    sweep are skipped."""
+    machines only; newest first, as many as the site includes."""
     on_overview: dict[str, set[str]] = {}
     for device_sweep in device_sweeps:
         on_overview.setdefault(device_sweep.sweep["id"], set()).add(device_sweep.hardware)
-    chosen: list[OlderSweep] = []
+    selected: list[OlderSweep] = []
     cells = 0
-    for info in infos:
-        if not info.trials or (info.name or "").startswith(CONFIRMING):
-            continue
+    for info in filter(_is_shown, infos):
         shown = on_overview.get(info.id, set())
         if shown and set(store.hardware(info.id)) == shown:
             continue
         recorded = store.recorded(info.id)
         cells += recorded.results
-        if len(chosen) == MOST_OLDER or cells > MOST_OLDER_CELLS:
+        if len(selected) == MOST_OLDER or cells > MOST_OLDER_CELLS:
             break
-        stamp = digest(
-            [plain(dataclasses.asdict(info)), plain(dataclasses.asdict(recorded)), sorted(shown)]
-        )
-        chosen.append(OlderSweep(info, stamp))
-    return chosen
+        facts = [dataclasses.asdict(info), dataclasses.asdict(recorded), sorted(shown)]
+        selected.append(OlderSweep(info, digest(plain(facts))))
+    return selected
 
 
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
-    environments = {
-        facts["id"]: facts for facts in store.environments(row["environment_id"] for row in rows)
-    }
-    by_hardware = grouped(rows, lambda row: hardware_of(environments[row["environment_id"]]))
+    known = store.environments(row["environment_id"] for row in rows)
+    environments = {facts["id"]: facts for facts in known}
     overrides = store.cell_overrides(info.id)
-    return [
-        DeviceSweep(
+    device_sweeps = []
+    by_hardware = grouped(rows, lambda row: hardware_of(environments[row["environment_id"]]))
+    for hardware, of_hardware in by_hardware.items():
+        ids = dict.fromkeys(row["environment_id"] for row in of_hardware)
+        device_sweep = DeviceSweep(
             sweep=dataclasses.asdict(info),
             hardware=hardware,
             rows=of_hardware,
-            environments=[
-                environments[key]
-                for key in dict.fromkeys(row["environment_id"] for row in of_hardware)
-            ],
+            environments=[environments[key] for key in ids],
             unmeasured=unmeasured(store, info, of_hardware, environments),
             database=database,
             overrides=overrides,
         )
-        for hardware, of_hardware in by_hardware.items()
-    ]
+        device_sweeps.append(device_sweep)
+    return device_sweeps
 
 
 def unmeasured(
     store: Store,
     info: SweepInfo,
-    rows: Sequence[Mapping[str, Any]],
-    environments: Mapping[str, Mapping[str, Any]],
-) -> list[dict[str, Any]]:
-    """Return the planned cells that have no result under an interpreter of these rows, as rows of
-    the view. Environments of one interpreter share the cells: nodes of a cluster, shards, or before
-    and after an upgrade."""
-    names = ("environment_id", *TELLING, *COLUMNS)
-    under = {key: interpreter_of(row) for key, row in environments.items()}
-    places = {
-        under[row["environment_id"]]: {name: row[name] for name in names if name in row}
-        for row in rows
-    }
-    measured = {(row["cell_key"], under[row["environment_id"]]) for row in rows}
-    return [
-        {**cell, **place, "cell_key": cell["key"]}
-        for cell in store.planned_cells(info.id)
-        for key, place in places.items()
-        if (cell["key"], key) not in measured
-    ]
+    rows: Sequence[ViewRow],
+    environments: Mapping[str, Facts],
+) -> list[str]:
+    """Return the keys of the planned cells that have no result, for each interpreter of these rows.
+    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
+    an upgrade."""
+    measured: dict[tuple[str | None, ...], set[str]] = {}
+    for row in rows:
+        interpreter = interpreter_of(environments[row["environment_id"]])
+        measured.setdefault(interpreter, set()).add(row["cell_key"])
+    planned = [str(cell["key"]) for cell in store.planned_cells(info.id)]
+    missing = []
+    for keys in measured.values():
+        missing += [key for key in planned if key not in keys]
+    return missing
 
 
 def read_changes(
     store: Store,
     after: DeviceSweep,
-    environments: Sequence[Mapping[str, Any]],
+    environments: Sequence[Facts],
     infos: Sequence[SweepInfo],
     baselines: Sequence[BaselineInfo],
 ) -> Changes:
@@ -438,16 +405,25 @@ def read_changes(
     there. `environments`: all. If the comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
     info = by_id[after.sweep["id"]]
-    ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
-    before = by_id.get({one.hardware: one.sweep_id for one in baselines}.get(after.hardware))
-    is_baseline = before not in (None, info)
+    named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
+    before = by_id.get(named.get(after.hardware, ""))
+    is_baseline = before is not None and before != info
     if not is_baseline:
-        before = by_id.get(store.previous(info.id, ids))
+        ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
+        before = by_id.get(store.previous(info.id, ids) or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)
-    words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
-    words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
+    words = [
+        "effbench",
+        "compare",
+        before.id,
+        info.id,
+        "--on",
+        after.hardware,
+    ]
+    if after.database is not None and after.database != DEFAULT_DB:
+        words += ["--db", masked_url(after.database)]
     try:
         compared = compare_sweeps(store, before, info, read_limits(), Selection(on=after.hardware))
     except EffbenchError as error:

@@ -13,9 +13,8 @@ from effbench.report.tables import NO_REASON
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
-    "Brackets hold 95 % intervals: the speedup's covers measurement noise, the others the choice of"
-    " models and batch sizes. With too few cells for an interval, they hold the smallest and the"
-    " largest value."
+    "Brackets hold the 95 % interval of a speedup, which covers measurement noise, and the smallest"
+    " and the largest value of the others."
 )
 MOST_FAILURES = 20
 LONGEST_REASON = 300
@@ -33,7 +32,7 @@ def section(device_sweep: DeviceSweep) -> str:
     intervals = (map(score_interval, mode.scores.values()) for mode in modes)
     brackets = [
         *chain(*intervals),
-        *(text for mode in modes for _, text in (mode.memory, mode.compiled)),
+        *(part.range for mode in modes for part in (mode.memory, mode.compiled)),
     ]
     has_bounds = any(" to " in text or "–" in text for text in brackets)
     counts = summary.count_statuses(rows)

@@ -4,12 +4,16 @@ per output."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from effbench.labels import LabelledRow
-from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
-from effbench.printable import count, listed
+from effbench.labels import LabelledRows, ViewRow
+from effbench.metrics import (
+    METRICS,
+    SPEEDUP_COLUMNS,
+    SPEEDUPS,
+    is_missing,
+)
+from effbench.printable import listed
 from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
@@ -19,10 +23,23 @@ MOST_CELLS = 3
 #: Reasons that the note lists before it counts the others.
 MOST_REASONS = 3
 #: Units of times, rates and energies: a disturbed host changes them.
-_UNITS = frozenset({"ms", "s", "mJ", "tokens/s", "samples/s"})
+_UNITS = frozenset(
+    {
+        "ms",
+        "s",
+        "mJ",
+        "tokens/s",
+        "samples/s",
+    }
+)
 #: Metrics without such a unit that follow from times.
 _FROM_TIMES = frozenset(
-    {*SPEEDUPS, "gpu_idle_fraction", "roofline_fraction", "break_even_calls"}
+    {
+        *SPEEDUPS,
+        "gpu_idle_fraction",
+        "roofline_fraction",
+        "break_even_calls",
+    }
     | {columns.separate for columns in SPEEDUP_COLUMNS.values()}
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -39,13 +56,13 @@ def is_timed(metric: str) -> bool:
     return metric in _FROM_TIMES or METRICS[metric].unit in _UNITS
 
 
-def is_marked(row: Mapping[str, Any]) -> bool:
+def is_marked(row: ViewRow) -> bool:
     """Return whether the times of this row of the view `results` are marked. Unknown values in a
     frame count as no."""
     return row.get("marked") in (True, 1)
 
 
-def why_marked(row: Mapping[str, Any]) -> str | None:
+def why_marked(row: ViewRow) -> str | None:
     """Return why a row is marked; None if it is not."""
     if not is_marked(row):
         return None
@@ -54,10 +71,12 @@ def why_marked(row: Mapping[str, Any]) -> str | None:
 
 def signed(text: str, marked: bool) -> str:
     """Return the text of a figure, with SIGN if it is marked."""
-    return f"{SIGN}{text}" if marked else text
+    if marked:
+        return f"{SIGN}{text}"
+    return text
 
 
-def reason(row: Mapping[str, Any], metric: str) -> str | None:
+def reason(row: ViewRow, metric: str) -> str | None:
     """Return why a metric of a row of the view `results` is marked; None if it is not.
 
     Speedups have marks of their own: both sides of a pair meet the same host, which its times do
@@ -68,32 +87,33 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
     if metric not in SPEEDUPS:
         return why_marked(row)
     why = row.get("speedup_disturbance")
-    return None if is_missing(why) else why
+    if is_missing(why):
+        return None
+    return why
 
 
-def note(rows: Sequence[LabelledRow]) -> str:
+def note(rows: LabelledRows) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
-    marked = [
-        row for row in rows if is_marked(row.source) or reason(row.source, "speedup") is not None
-    ]
-    if not marked:
+    reasons = {}
+    for row in rows:
+        why = why_marked(row.source) or reason(row.source, "speedup")
+        if why is not None:
+            reasons[row.name] = why.removeprefix(OF_BASELINE)
+    if not reasons:
         return ""
     if len(rows) == 1:
         which = "the only result"
-    elif len(marked) == len(rows):
+    elif len(reasons) == len(rows):
         which = f"all {len(rows)} results"
     else:
-        which = listed([row.name for row in marked], MOST_CELLS)
-        which += f" ({len(marked)} of {count(len(rows), 'result')})"
-    whys = [why_marked(row.source) or reason(row.source, "speedup") or "" for row in marked]
-    whys = [why.removeprefix(OF_BASELINE) for why in whys]
-    on_cpu = all(row.source.get("device") == "cpu" for row in marked)
-    advice = ON_CPU if on_cpu else ON_GPU
-    return (
-        f"{SIGN} measured on a disturbed machine: {which};"
-        f" {listed(disturbances(whys), MOST_REASONS, '; ')}. {advice}."
-    )
+        which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
+    whys = listed(disturbances([*reasons.values()]), MOST_REASONS, "; ")
+    on_cpu = all(row.source.get("device") == "cpu" for row in rows if row.name in reasons)
+    advice = ON_GPU
+    if on_cpu:
+        advice = ON_CPU
+    return f"{SIGN} measured on a disturbed machine: {which}; {whys}. {advice}."
 
 
 def disturbances(reasons: Sequence[str]) -> list[str]:
@@ -103,7 +123,11 @@ def disturbances(reasons: Sequence[str]) -> list[str]:
     for reason in reasons:
         groups.setdefault(_NUMBER.sub("#", reason), []).append(reason)
     texts = []
-    for same in sorted(groups.values(), key=len, reverse=True):
+    for same in sorted(
+        groups.values(),
+        key=len,
+        reverse=True,
+    ):
         texts.append(_with_ranges(same))
     return texts
 
@@ -111,13 +135,14 @@ def disturbances(reasons: Sequence[str]) -> list[str]:
 def _with_ranges(reasons: Sequence[str]) -> str:
     """Return a text for reasons that differ only in their numbers, each number replaced by its
     range."""
-    if len(set(reasons)) == 1:
-        return reasons[0]
-    numbers = [_NUMBER.findall(reason) for reason in reasons]
     words = _NUMBER.split(reasons[0])
     text = words[0]
-    for position, word in enumerate(words[1:]):
-        values = sorted((of_reason[position] for of_reason in numbers), key=float)
-        span = values[0] if values[0] == values[-1] else f"{values[0]}–{values[-1]}"
-        text += span + word
+    by_position = zip(*map(_NUMBER.findall, reasons), strict=True)
+    for numbers, word in zip(by_position, words[1:], strict=True):
+        low = min(numbers, key=float)
+        high = max(numbers, key=float)
+        text += low
+        if high != low:
+            text += f"–{high}"
+        text += word
     return text

@@ -3,10 +3,10 @@ host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from effbench.labels import LabelledRow
+from effbench.labels import LabelledRow, LabelledRows
 from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.joining import JOINED
@@ -17,43 +17,11 @@ from effbench.store.sweeps import SweepInfo
 MOST_NAMES = 3
 
 
-def dropout_off(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
-    off = facts.get("dropout_off")
-    if not isinstance(off, list):  # older versions recorded a number
-        return None
-    return f"dropout off in training: {listed([str(one) for one in off], MOST_NAMES)}"
-
-
-def grad_mode(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
-    reason = facts.get("grad_mode_reason")
-    return f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})" if reason else None
-
-
-def weights_differ(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
-    differ = (facts.get("facts") or {}).get("weights_differ")
-    return f"weights differ between processes: {differ}" if differ else None
-
-
-def no_pairs(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
-    """Return why a speedup does not come from pairs, unless that holds for all cells of this
-    kind."""
-    reason = facts.get("no_pairs")
-    if reason is None or row.source["phase"] != "inference" or "stream" in row.source["params"]:
-        return None
-    return f"speedups of separate processes: {reason}"
-
-
-#: Parts of `extra` that the notes need, and their makers.
+#: Parts of `extra` that the notes need.
 NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
-MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (
-    dropout_off,
-    grad_mode,
-    no_pairs,
-    weights_differ,
-)
 
 
-def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
+def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     """Return a line for each note, with the rows that it is about. The modes of a row share most
     notes, so a line names a row and its modes once."""
     if not rows:
@@ -79,11 +47,25 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")] if hosts else []
 
 
-def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterable[str]:
-    return filter(None, (maker(facts, row) for maker in MAKERS))
+def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
+    """Yield what is special about how a row was measured."""
+    off = facts.get("dropout_off")
+    if isinstance(off, list):  # older versions recorded a number
+        yield f"dropout off in training: {listed(list(map(str, off)), MOST_NAMES)}"
+    reason = facts.get("grad_mode_reason")
+    if reason:
+        yield f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})"
+    # no pairs: unless that holds for all cells of this kind
+    reason = facts.get("no_pairs")
+    is_plain = row.source["phase"] == "inference" and "stream" not in row.source["params"]
+    if reason is not None and is_plain:
+        yield f"speedups of separate processes: {reason}"
+    differ = (facts.get("facts") or {}).get("weights_differ")
+    if differ:
+        yield f"weights differ between processes: {differ}"
 
 
-def on_a_busy_host(rows: Sequence[LabelledRow]) -> list[str]:
+def on_a_busy_host(rows: LabelledRows) -> list[str]:
     """Return a line for each latency speedup that was also measured while the host was disturbed.
 
     It is another one where one side waits for the host and the other does not.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from operator import attrgetter
 
-from effbench.labels import grouped
-from effbench.metrics import METRICS, change_text, percent
+from effbench.labels import ViewRow, grouped
+from effbench.metrics import (
+    METRICS,
+    SPEEDUPS,
+    change_text,
+    percent,
+)
 from effbench.printable import count
 from effbench.report.marks import signed
-from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
+from effbench.report.tables import NO_INTERVAL, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
 #: Relative changes of GPU time or kernel count below this fraction are no reason.
@@ -20,78 +25,106 @@ def reason(row: Row) -> str:
     """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no
     mode beats the baseline, return the baseline's bottleneck; empty if the baseline was not
     profiled."""
-    base = next(
-        (entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"),
-        {},
-    )
+    base = _baseline_of(row)
     busy_ms, bound = base.get("gpu_busy_ms"), base.get("bound")
     call_ms = base.get(SPEEDUPS.get(row.metric, "latency_ms"))
     if not busy_ms or not call_ms or not bound or row.leader is None:
         return ""
-    bound = f"{bound}-bound"
-    waits = max(0.0, 1 - busy_ms / call_ms)
-    if base["bound"] != "launch" and waits >= LAUNCH_IDLE:
-        bound = f"the GPU is idle for {percent(waits)} of each call"
+    idle = max(0.0, 1 - busy_ms / call_ms)
+    bottleneck = f"{bound}-bound"
+    if bound != "launch" and idle >= LAUNCH_IDLE:
+        bottleneck = f"the GPU is idle for {percent(idle)} of each call"
     best = row.cells[row.leader]
     if best.baseline or any(row.cells[mode].baseline for mode in row.tied):
-        return (
-            f"{bound}: the GPU is busy for {percent(1 - waits)} of each call"
-            if waits < LAUNCH_IDLE
-            else bound
-        )
-    return f"{bound}: {', '.join(effects(base, best.source))}".removesuffix(": ")
+        if idle >= LAUNCH_IDLE:
+            return bottleneck
+        return f"{bottleneck}: the GPU is busy for {percent(1 - idle)} of each call"
+    changes = effects(base, best.source)
+    if changes:
+        return f"{bottleneck}: {', '.join(changes)}"
+    return bottleneck
 
 
-def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _baseline_of(row: Row) -> ViewRow:
+    """Return the baseline's result in a row; empty if it is not ok."""
+    for entry in row.cells.values():
+        if entry.baseline and entry.is_ok:
+            return entry.source
+    return {}
+
+
+def effects(before: ViewRow, after: ViewRow) -> list[str]:
     """Return how a mode changes launches, kernels and GPU time."""
     changes = []
-    kernels, fewer = before.get("kernels"), after.get("kernels")
-    fused = kernels and fewer and fewer < (1 - LITTLE) * kernels
-    if after.get("graph_pool_bytes") is not None and kernels and kernels > 1:
-        single = after.get("phase") == "inference" and not after.get("graph_breaks")
-        graphs = "one graph" if single else "graphs"
-        changes.append(
-            f"{kernels:,} launches become "
-            + (f"{graphs} of {count(fewer, 'kernel')}" if fused else graphs)
-        )
-    elif fused:
-        changes.append(f"{kernels:,} kernels become {fewer:,}")
-    if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
-        changes.append(f"GPU time {change_text(after['gpu_busy_ms'] / before['gpu_busy_ms'])}")
+    kernels = before.get("kernels") or 0
+    is_fused = _decrease(kernels, after.get("kernels")) is not None
+    if kernels > 1 and after.get("graph_pool_bytes") is not None:
+        is_single = after.get("phase") == "inference" and not after.get("graph_breaks")
+        graphs = "graphs"
+        if is_single:
+            graphs = "one graph"
+        if is_fused:
+            graphs += f" of {count(after['kernels'], 'kernel')}"
+        changes.append(f"{kernels:,} launches become {graphs}")
+    elif is_fused:
+        changes.append(f"{kernels:,} kernels become {after['kernels']:,}")
+    gpu_time = _decrease(before.get("gpu_busy_ms"), after.get("gpu_busy_ms"))
+    if gpu_time is not None:
+        changes.append(f"GPU time {change_text(gpu_time)}")
     return changes
+
+
+def _decrease(before: float | None, after: float | None) -> float | None:
+    """Return after ÷ before; None unless the figure is less, and not only a little."""
+    if not before or not after or after >= (1 - LITTLE) * before:
+        return None
+    return after / before
 
 
 def sentence(rows: Sequence[Row]) -> str:
     """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins
     latency and period (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×),
     default wins period (2.40×). At bs 1, launch-bound: 15 launches become one graph.`"""
-    points = grouped((row for row in rows if row.best), lambda row: str(row.labels["bs"]))
-    if not points:
+    decided = [row for row in rows if row.best]
+    if not decided:
         return undecided(rows)
-    groups = grouped(
-        points, lambda bs: tuple((outcome_of(row), row.quantity) for row in points[bs])
-    )
-    texts = []
-    for key, sizes in groups.items():
-        clauses = []
-        for outcome in dict.fromkeys(outcome for outcome, _ in key):
-            at = [number for number, (other, _) in enumerate(key) if other == outcome]
-            gains = " / ".join(
-                filter(None, (_range([points[bs][number] for bs in sizes]) for number in at))
-            )
-            clauses.append(
-                f"{outcome} {_and([key[number][1] for number in at])}"
-                + (f" ({gains})" if gains else "")
-            )
-        where = "" if len(groups) == 1 else f"at bs {_and(sizes)} "
-        texts.append(where + ", ".join(clauses))
-    clearest = max(
-        (row for row in rows if row.best), key=lambda row: row.cells[row.leader].value or 0
-    )
+    points = grouped(decided, attrgetter("size"))
+    # sizes with the same outcomes share a part of the sentence
+    alike = grouped(points.values(), _outcomes)
+    parts = []
+    for same in alike.values():
+        part = ", ".join(_clauses(same))
+        if len(alike) > 1:
+            sizes = [point[0].size for point in same]
+            part = f"at bs {_and(sizes)} {part}"
+        parts.append(part)
+    text = f"{'; '.join(parts)}."
+    clearest = max(decided, key=lambda row: row.best_entry.value or 0)
     why = reason(clearest)
-    if why and len(points) > 1:
-        why = f"at bs {clearest.labels['bs']}, {why}"
-    return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
+    if not why:
+        return text
+    if len(points) > 1:
+        why = f"at bs {clearest.size}, {why}"
+    return f"{text} {why[0].upper()}{why[1:]}."
+
+
+def _outcomes(point: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """Return the outcome of each quantity at one size."""
+    return tuple((outcome_of(row), row.quantity) for row in point)
+
+
+def _clauses(points: Sequence[Sequence[Row]]) -> list[str]:
+    """Return one clause per outcome of these points, whose rows are of the same quantities and have
+    the same outcomes."""
+    by_quantity = zip(*points, strict=True)
+    clauses = []
+    for outcome, of_outcome in grouped(by_quantity, lambda rows: outcome_of(rows[0])).items():
+        quantities = [rows[0].quantity for rows in of_outcome]
+        ranges = [_range(rows) for rows in of_outcome]
+        gains = " / ".join(text for text in ranges if text)
+        clause = f"{outcome} {_and(quantities)}"
+        clauses.append(f"{clause} ({gains})" if gains else clause)
+    return clauses
 
 
 def undecided(rows: Sequence[Row]) -> str:
@@ -111,27 +144,36 @@ def _has_marks(row: Row) -> bool:
 
 def outcome_of(row: Row) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
-    return f"{row.winner} wins" if row.winner else f"{_and(row.best)} tie in"
+    if row.winner:
+        return f"{row.winner} wins"
+    return f"{_and(row.best)} tie in"
 
 
 def _range(rows: Sequence[Row]) -> str:
     """Return the range of the best figures; empty where the baseline is among the best modes, or
     nothing is known."""
-    best = [row for row in rows if not any(row.cells[mode].baseline for mode in row.best)]
-    cells = {str(row.labels["bs"]): row.cells[row.leader] for row in best}
-    known = {
-        bs: cell.value
-        for bs, cell in cells.items()
-        if cell.value is not None and cell.text != UNCLEAR
-    }
+    cells = {}
+    for row in rows:
+        if not row.ties_with_baseline:
+            cells[row.size] = row.best_entry
+    known = {}
+    for bs, cell in cells.items():
+        if cell.value is not None and not cell.is_unclear:
+            known[bs] = cell.value
     if not known:
         return ""
     metric = METRICS[rows[0].metric]
-    low, high = map(metric.format, (min(known.values()), max(known.values())))
-    where = "" if len(known) == len(cells) else f" at bs {_and([*known])}"
-    text = low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}"
-    return signed(text, any(cells[bs].marked for bs in known)) + where
+    low = metric.format(min(known.values()))
+    high = metric.format(max(known.values()))
+    text = high
+    if low != high:
+        text = f"{low.removesuffix(metric.unit).rstrip()}–{high}"
+    text = signed(text, any(cells[bs].marked for bs in known))
+    if len(known) == len(cells):
+        return text
+    return f"{text} at bs {_and([*known])}"
 
 
 def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,42 +1,63 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
-The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of
-cells; cells of one model are not independent, so these intervals are too narrow.
+The interval of a mean speedup covers measurement noise. The choice of cells has no interval,
+because cells of one model are not independent; memory and compile time have their range.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from operator import attrgetter
+from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import SEVERITY, Status
+from effbench.cell import SEVERITY
 from effbench.environments import SOFTWARE
-from effbench.labels import LabelledRow, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS, change_text
+from effbench.labels import (
+    LabelledRow,
+    LabelledRows,
+    ViewRow,
+    flatten,
+    grouped,
+    mode_order,
+)
+from effbench.metrics import (
+    INTERVALS,
+    METRICS,
+    SPEEDUPS,
+    change_text,
+)
 from effbench.report import marks
 from effbench.report.colors import glyph_of
+from effbench.report.columns import value_text
 from effbench.report.marks import is_marked, signed
 from effbench.report.reasons import undecided
-from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of
+from effbench.report.tables import (
+    UNCLEAR,
+    Row,
+    SpeedupTable,
+    log_of,
+)
 from effbench.stats.intervals import (
     CLEAR,
-    Interval,
     LogEstimate,
-    geometric_mean,
     is_clear,
-    is_number,
     mean_of_estimates,
     mean_of_related_estimates,
-    median_interval,
 )
 from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
+    from effbench.comparison.verdicts import Change
     from effbench.report.data import Changes, DeviceSweep
 
 #: Most changes shown in a summary.
@@ -50,19 +71,21 @@ ALIKE = 1e-6
 
 def severity(status: str) -> int:
     """Return the rank of a status, the worst first; an unknown status comes before all others."""
-    return SEVERITY.index(status) if status in SEVERITY else -1
+    if status in SEVERITY:
+        return SEVERITY.index(status)
+    return -1
 
 
 def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
     """Return status -> number of results, the worst status first."""
-    counts = Counter(str(row.source["status"]) for row in rows)
+    counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in sorted(counts, key=severity)}
 
 
 def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     """Return the results that are not ok, the worst status first."""
-    bad = (row for row in rows if row.source["status"] != Status.OK)
-    return sorted(bad, key=lambda row: severity(row.source["status"]))
+    bad = [row for row in rows if not row.is_ok]
+    return sorted(bad, key=lambda row: severity(row.status))
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
@@ -70,52 +93,74 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     (model × batch size) with several ok modes, and its mean speedup."""
     if not any(mode.scores["speedup"].passed for mode in modes):
         return "No result of this sweep is ok."
-    if len({mode.mode for mode in modes}) < 2:
-        return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
-    if not any(row.best for row in table.rows):
-        return undecided(table.rows).capitalize()
     means = {mode.mode: mode for mode in modes}
+    if len(means) < 2:
+        return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
+    decided = [row for row in table.rows if row.best]
+    if not decided:
+        return undecided(table.rows).capitalize()
     sentences, points = [], "points (model × batch size)"
-    for metric in dict.fromkeys(row.metric for row in table.rows if row.best):
-        rows = [row for row in table.rows if row.best and row.metric == metric]
-        scores = {name: mode.scores[metric] for name, mode in means.items()}
-        wins = Counter(row.winner for row in rows)
-        ties = wins.pop(None, 0)
-        text = f"no mode wins any of {len(rows)} {points}"
-        if wins:
-            best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
-            also = f", {ties} {'is a tie' if ties == 1 else 'are ties'}" if ties else ""
-            text = f"{best} wins {wins[best]} of {len(rows)} {points}"
-            if equal := [mode for mode in wins if wins[mode] == wins[best] and mode != best]:
-                text += f", as many as {' and '.join(equal)}"
-            text += also
-            if not means[best].group and scores[best].value and scores[best].clear:
-                text += f"; its mean speedup is {score_text(scores[best])}"
-        sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")
+    for metric, rows in grouped(decided, attrgetter("metric")).items():
+        conclusion = _conclusion(rows, metric, means, points)
+        sentences.append(f"{rows[0].quantity.capitalize()}: {conclusion}.")
         points = "points"
     return " ".join(sentences)
+
+
+def _conclusion(
+    rows: Sequence[Row], metric: str, means: Mapping[str, ModeSummary], points: str
+) -> str:
+    """Return which mode wins most of the decided rows of a metric: `default wins 5 of 9 points, 2
+    are ties; its mean speedup is 1.30×`."""
+    winners = [row.winner for row in rows if row.winner is not None]
+    wins = Counter(winners)
+    if not wins:
+        return f"no mode wins any of {len(rows)} {points}"
+    most = max(wins.values())
+    first = [mode for mode, number in wins.items() if number == most]
+    best = max(first, key=lambda mode: means[mode].scores[metric].value or 0)
+    text = f"{best} wins {most} of {len(rows)} {points}"
+    if len(first) > 1:
+        first.remove(best)
+        text += f", as many as {' and '.join(first)}"
+    text += _ties_text(len(rows) - len(winners))
+    score = means[best].scores[metric]
+    if score.value and score.clear and not means[best].group:
+        text += f"; its mean speedup is {score_text(score)}"
+    return text
+
+
+def _ties_text(ties: int) -> str:
+    if ties == 1:
+        return ", 1 is a tie"
+    return f", {ties} are ties" if ties else ""
 
 
 # --- each mode over all points ---
 
 
+@dataclass(frozen=True)
+class OverCells:
+    """The middle of one value per cell (None without any), and its range as text."""
+
+    value: float | None
+    range: str
+
+
 def over_cells(
     values: Iterable[float | None],
-    middle: Callable[[Sequence[float]], Interval],
+    middle: Callable[[Sequence[float]], float],
     form: Callable[[float], str],
-) -> tuple[float | None, str]:
-    """Return the mean or median of one value per cell, and its 95 % interval as text, or the range
-    without one. `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing,
-    infinite and non-positive values are skipped."""
-    known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
+) -> OverCells:
+    """Return the mean or median of one value per cell. Missing, infinite and non-positive values
+    are skipped."""
+    known = [float(value) for value in values if value is not None and 0 < value < math.inf]
     if not known:
-        return None, ""
-    if math.isclose(known[0], known[-1], rel_tol=ALIKE):
-        return known[0], "one cell" if len(known) == 1 else f"the same in all {len(known)}"
-    mean = middle(known)
-    if mean.low is None or (middle is geometric_mean and not is_clear(mean.low, mean.high)):
-        return mean.value, f"range {form(known[0])} to {form(known[-1])}"
-    return mean.value, f"{form(mean.low)} to {form(mean.high)}"
+        return OverCells(None, "")
+    low, high = min(known), max(known)
+    if not math.isclose(low, high, rel_tol=ALIKE):
+        return OverCells(middle(known), f"range {form(low)} to {form(high)}")
+    return OverCells(low, "one cell" if len(known) == 1 else f"the same in all {len(known)}")
 
 
 @dataclass(frozen=True)
@@ -138,54 +183,64 @@ class ModeScore:
         return is_clear(self.low, self.high)
 
 
-def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
+def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
     cells. It requires an interval and at least two trials of each cell. With at least three trials
     it covers 93 to 98.2 %."""
-    passed = 0
-    marked = False
+    ok = [row for row in rows if row["status"] == "ok"]
+    counted = [row for row in ok if 0 < (row.get(metric) or 0) < math.inf]
+    if not counted:
+        return ModeScore(None, averaged=0, passed=len(ok), total=len(rows))
+    have_mark = [marks.reason(row, metric) is not None for row in counted]
     estimates = []
-    for row in rows:
-        if row["status"] != Status.OK:
-            continue
-        passed += 1
-        if 0 < (row.get(metric) or 0) < math.inf:
-            is_unsure = marks.reason(row, metric) is not None
-            estimates.append(estimate_of(row, metric, is_unsure))
-            marked = marked or is_unsure
-    if not estimates:
-        return ModeScore(None, 0, passed, len(rows))
-    # hosts that were joined are the same in all cells
-    mean_of = (
-        mean_of_related_estimates if any(row.get("hosts") for row in rows) else mean_of_estimates
-    )
+    for row, marked in zip(counted, have_mark, strict=True):
+        estimates.append(estimate_of(row, metric, marked))
+    mean_of = mean_of_estimates
+    if any(row.get("hosts") for row in rows):
+        # hosts that were joined are the same in all cells
+        mean_of = mean_of_related_estimates
     mean = mean_of(estimates).interval()
-    return ModeScore(mean.value, len(estimates), passed, len(rows), mean.low, mean.high, marked)
+    return ModeScore(
+        mean.value,
+        averaged=len(counted),
+        passed=len(ok),
+        total=len(rows),
+        low=mean.low,
+        high=mean.high,
+        marked=any(have_mark),
+    )
 
 
-def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimate:
+def estimate_of(row: ViewRow, metric: str, marked: bool) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
-    if not marked or not (is_number(low) and is_number(high) and 0 < low <= row[metric] <= high):
-        return log_of(row, metric, 1.0 if row.get("speedup_from") == PAIRS else SPEEDUP_DF)
-    below = math.log(row[metric] / low)
-    above = math.log(high / row[metric])
-    return LogEstimate(math.log(row[metric]), 0.0, 1.0, below, above)
+    if not marked or low is None or high is None or not 0 < low <= row[metric] <= high < math.inf:
+        df_per_trial = SPEEDUP_DF
+        if row.get("speedup_from") == PAIRS:
+            df_per_trial = 1.0
+        return log_of(row, metric, df_per_trial)
+    return LogEstimate(
+        math.log(row[metric]),
+        error=0.0,
+        df=1.0,
+        below=math.log(row[metric] / low),
+        above=math.log(high / row[metric]),
+    )
 
 
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged
     with inference calls. `group` names phase and environment if there are several. `scores`: one
-    per speedup. `memory` (ratio) and `compiled` (seconds) are results of `over_cells`;
-    `compiled_marked`: whether a compile time is marked."""
+    per speedup. `memory`: a ratio; `compiled`: in seconds; `compiled_marked`: whether a compile
+    time is marked."""
 
     mode: str
     group: str
     scores: dict[str, ModeScore]
-    memory: tuple[float | None, str]
-    compiled: tuple[float | None, str]
+    memory: OverCells
+    compiled: OverCells
     not_ok: str
     compiled_marked: bool = False
 
@@ -198,127 +253,152 @@ def score_text(score: ModeScore) -> str:
 
 def score_interval(score: ModeScore) -> str:
     """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
-    low, high, form = score.low, score.high, METRICS["speedup"].format
     words = []
-    if low is not None and low < high:
-        words = [
-            "–".join(
-                form(bound).removesuffix("×") if bound < 100 else f"{bound:,.0f}"
-                for bound in (low, high)
-            )
-        ]
-    return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
+    if score.low is not None and score.high is not None and score.low < score.high:
+        words.append(f"{_bound_text(score.low)}–{_bound_text(score.high)}")
+    if 0 < score.averaged < score.passed:
+        words.append(f"of {score.averaged}")
+    return ", ".join(words)
 
 
-def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
+def _bound_text(bound: float) -> str:
+    if bound >= 100:
+        return f"{bound:,.0f}"
+    return METRICS["speedup"].format(bound).removesuffix("×")
+
+
+def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
-    several = len({row.source["phase"] for row in rows}) > 1
+    has_phases = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
-    groups: dict[tuple[str, str], list[LabelledRow]] = {}
-    for row in sorted(rows, key=lambda row: order.index(row.mode)):
-        group = f"{row.source['phase'] if several else ''} {row.where}".strip()
-        groups.setdefault((row.mode, group), []).append(row)
-    summaries = []
-    for (mode, group), of_mode in groups.items():
-        ok = [row.source for row in of_mode if row.source["status"] == Status.OK]
-        scores = {}
-        for metric in SPEEDUPS:
-            scores[metric] = mode_score([row.source for row in of_mode], metric)
-        memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
-        seconds = METRICS["compile_cold_s"].format
-        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
-        slow = any(is_marked(row) and row.get("compile_cold_s") is not None for row in ok)
-        bad = Counter(
-            str(row.source["status"]) for row in of_mode if row.source["status"] != Status.OK
-        )
-        not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok, slow))
-    return summaries
+
+    def group(row: LabelledRow) -> tuple[str, str]:
+        phase = ""
+        if has_phases:
+            phase = row.source["phase"]
+        return row.mode, f"{phase} {row.where}".strip()
+
+    in_order = sorted(rows, key=lambda row: order.index(row.mode))
+    return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
+
+
+def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
+    """Return the summary of a mode's results in one group."""
+    sources = [row.source for row in rows]
+    ok = [row.source for row in rows if row.is_ok]
+    statuses = count_statuses(row for row in rows if not row.is_ok)
+    compiled = [row for row in ok if row.get("compile_cold_s") is not None]
+    return ModeSummary(
+        mode,
+        group,
+        scores={metric: mode_score(sources, metric) for metric in SPEEDUPS},
+        memory=over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text),
+        compiled=over_cells(
+            (row["compile_cold_s"] for row in compiled), median, METRICS["compile_cold_s"].format
+        ),
+        not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
+        compiled_marked=any(map(is_marked, compiled)),
+    )
 
 
 def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
     """Return what an unclear mean is, if one is, and which modes were run at fewer points than
     others."""
-    is_clear_in_all = all(
-        score.clear or score.marked for mode in modes for score in mode.scores.values()
-    )
-    notes = (
-        []
-        if is_clear_in_all
-        else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
-    )
-    fewer = []
+    notes = []
+    scores = [score for mode in modes for score in mode.scores.values()]
+    if not all(score.clear or score.marked for score in scores):
+        notes.append(f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one")
+    fewer: list[str] = []
     for of_group in grouped(modes, attrgetter("group")).values():
-        # the mean of the baseline is 1 at any points
-        totals = {
-            it.mode: it.scores["speedup"].total
-            for it in of_group
-            if it.scores["speedup"].value not in (None, 1)
-        }
-        most = max(totals.values(), default=0)
-        fewer += [f"{mode} ({total} of {most})" for mode, total in totals.items() if total < most]
-    where = ", ".join(dict.fromkeys(fewer))
-    return notes + [
-        f"do not compare the mean of a mode that was not run at every point: {where}"
-    ] * bool(fewer)
+        fewer += _run_less(of_group)
+    if fewer:
+        where = ", ".join(dict.fromkeys(fewer))
+        notes.append(f"do not compare the mean of a mode that was not run at every point: {where}")
+    return notes
+
+
+def _run_less(modes: Sequence[ModeSummary]) -> list[str]:
+    """Return the modes that were run at fewer points than others."""
+    # the mean of the baseline is 1 at any points
+    others = [mode for mode in modes if mode.scores["speedup"].value not in (None, 1)]
+    totals = {mode.mode: mode.scores["speedup"].total for mode in others}
+    most = max(totals.values(), default=0)
+    return [f"{name} ({total} of {most})" for name, total in totals.items() if total < most]
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
     """Return a table of each mode's figures over all cells, with intervals or ranges as second
     lines. Columns without a figure are omitted."""
-    metrics = [metric for metric in SPEEDUPS if any(mode.scores[metric].averaged for mode in modes)]
     columns = [Column("mode")]
-    for metric in metrics:
-        columns.append(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True))
-    columns += [
-        Column("pass_rate", "pass rate", numeric=True),
-        Column("not_ok", "not ok", optional=True),
-    ]
-    if any(mode.memory[0] is not None for mode in modes):
+    for metric in SPEEDUPS:
+        if any(mode.scores[metric].averaged for mode in modes):
+            title = f"{METRICS[metric].title}, geometric mean"
+            columns.append(Column(metric, title, numeric=True))
+    columns.append(Column("pass_rate", "pass rate", numeric=True))
+    columns.append(Column("not_ok", "not ok", optional=True))
+    if any(mode.memory.value is not None for mode in modes):
         columns.append(Column("relative_memory", "memory against baseline", numeric=True))
-    if any(mode.compiled[0] is not None for mode in modes):
+    if any(mode.compiled.value is not None for mode in modes):
         columns.append(Column("compile_cold_s", "compile, cold (s, median)", numeric=True))
-    rows = []
-    for mode in modes:
-        score = mode.scores["speedup"]
-        passed = score.passed / score.total
-        rate = 100 if passed == 1 else min(round(100 * passed), 99)
-        ratio, ratios = mode.memory
-        seconds, interval = mode.compiled
-        text = signed(METRICS["compile_cold_s"].format(seconds), mode.compiled_marked)
-        row = {
-            "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
-            "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
-            "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
-            "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
-            "compile_cold_s": Shown(
-                seconds, text, "unsure" if mode.compiled_marked else "", interval
-            ),
-        }
-        for metric in metrics:
-            mean = mode.scores[metric]
-            tone = "unsure" if mean.marked else "strong"
-            row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
-        rows.append(row)
+    rows = [_mode_row(mode) for mode in modes]
     return Table(columns, rows, caption="Each mode over all models and batch sizes")
+
+
+def _mode_row(mode: ModeSummary) -> dict[str, Any]:
+    """Return the row of a mode in `modes_table`."""
+    score = mode.scores["speedup"]
+    passed = score.passed / score.total
+    rate = 100 if passed == 1 else min(round(100 * passed), 99)
+    memory, compiled = mode.memory, mode.compiled
+    seconds = signed(METRICS["compile_cold_s"].format(compiled.value), mode.compiled_marked)
+    row = {
+        "mode": Shown(
+            mode.mode,
+            mode.mode,
+            "mode",
+            mode.group,
+            glyph=glyph_of(mode.mode),
+        ),
+        "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
+        "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
+        "relative_memory": Shown(
+            memory.value, METRICS["relative_memory"].format(memory.value), sub=memory.range
+        ),
+        "compile_cold_s": Shown(
+            compiled.value, seconds, "unsure" if mode.compiled_marked else "", compiled.range
+        ),
+    }
+    for metric, mean in mode.scores.items():
+        tone = "strong"
+        if mean.marked:
+            tone = "unsure"
+        row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
+    return row
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:
     """Return the machine and its software versions on one line."""
     parts = [device_sweep.hardware]
     for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
-        if versions := {
-            str(environment[key])
-            for environment in device_sweep.environments
-            if environment.get(key)
-        }:
-            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(versions))}")
+        versions = {row.get(key) for row in device_sweep.environments} - {None, ""}
+        if versions:
+            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(map(str, versions)))}")
     return " · ".join(parts)
 
 
-def sure_changes(changes: Changes) -> list[Any]:
+def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return every recorded fact about a machine and its software as text."""
+    facts = flatten(environment)
+    return {name: value_text(name, value) for name, value in facts.items() if value is not None}
+
+
+def sure_changes(changes: Changes) -> list[Change]:
     """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as
     are missing cells, unless it is a baseline: a sweep of a few cells after one of many is no
     fault."""
-    counted = ("same", "ambiguous") if changes.is_baseline else ("same", "ambiguous", "missing")
+    if changes.compared is None:
+        return []
+    counted = {"same", "ambiguous"}
+    if not changes.is_baseline:
+        counted.add("missing")
     return [change for change in changes.compared.changes if change.verdict not in counted]

@@ -54,28 +54,29 @@ def shown(capsys):
     return run
 
 
-def test_marks_are_explained_once(database, shown):
+@pytest.mark.parametrize(
+    "command",
+    ["show", "ls --cells", "show --format markdown", "report --format markdown"],
+)
+def test_marks_are_explained_once(command, database, shown):
     database(default=BUSY)
-    for command in (
-        ["show"],
-        ["ls", "--cells"],
-        ["show", "--format", "markdown"],
-        ["report", "--format", "markdown"],
-    ):
-        text = shown(*command)
-        assert text.count("measured on a disturbed machine") == 1, command
-        assert text.count("host busy for 83 % of the timing") == 1 and "threads=1" in text
-        assert "~" in text.replace("~ measured", "")
-    assert "noisy" not in shown("show") and "host_tolerance" not in shown("show")
+    text = shown(*command.split())
+    assert text.count("measured on a disturbed machine") == 1
+    assert text.count("host busy for 83 % of the timing") == 1 and "threads=1" in text
+    assert "~" in text.replace("~ measured", "")
+    assert "noisy" not in text and "host_tolerance" not in text
+
+
+def test_marks_are_data(database, shown):
+    database(default=BUSY)
     entry = json.loads(shown("show", "--format", "json"))["rows"][0]["cells"]["default"]
-    assert (entry["marked"], entry["disturbance"], entry["best"]) == (
-        True,
-        BUSY["disturbance"],
-        False,
-    )
-    assert "disturbed machine" not in shown("show", "--metric", "rel_error"), (
-        "no figure there is marked"
-    )
+    facts = entry["marked"], entry["disturbance"], entry["best"]
+    assert facts == (True, BUSY["disturbance"], False)
+
+
+def test_figures_that_are_not_marked_have_no_note(database, shown):
+    database(default=BUSY)
+    assert "disturbed machine" not in shown("show", "--metric", "rel_error")
 
 
 def test_without_marks_there_is_no_note(database, shown):
@@ -97,9 +98,9 @@ def test_a_metric_without_figures_has_no_table_and_no_definition(database, shown
     assert "lower is better" in shown("show", "--metric", "rel_error")
 
 
-def test_one_trial_has_no_interval_and_this_is_said_once(database, shown):
+@pytest.mark.parametrize("command", ["show", "report --format markdown"])
+def test_one_trial_has_no_interval_and_this_is_said_once(command, database, shown):
     database(rounds=1)
-    for command in (["show"], ["report", "--format", "markdown"]):
-        text = shown(*command)
-        assert text.lower().count("one trial: no interval") == 1, command
-        assert "2.00×" in text and "★" not in text
+    text = shown(*command.split())
+    assert text.lower().count("one trial: no interval") == 1
+    assert "2.00×" in text and "★" not in text

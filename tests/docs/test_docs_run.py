@@ -130,11 +130,11 @@ def make_package_file(name, folder, monkeypatch, package):
 def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
-    folder, *_ = (path.parent for path in (tmp_path / "site").glob("*/scaling.html"))
-    assert "Preparation and first call together." in (folder / "scaling.html").read_text(
+    folder, *_ = (path.parent for path in (tmp_path / "site").glob("*/charts.html"))
+    assert "Preparation and first call together." in (folder / "charts.html").read_text(
         encoding="utf-8"
     )
-    assert "seconds to the first output" in (folder / "data/scaling-first-call-0.js").read_text(
+    assert "seconds to the first output" in (folder / "data/charts-first-call-0.js").read_text(
         encoding="utf-8"
     )
 

@@ -56,7 +56,6 @@ def site(
     """Writes a site; returns its folder."""
     known = {
         "sweeps": [one.sweep for one in device_sweeps],
-        "environments": device_sweeps and [make.ENVIRONMENT],
     }
     write_site(ReportData(database, device_sweeps, **known, **more), out)
     return out

@@ -7,7 +7,10 @@ from typing import Any
 
 from made_sweeps import environment
 
-from effbench.report.data import NUMBERS
+from effbench.metrics import INTERVALS, METRICS
+
+#: Columns with figures.
+NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 
 #: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
 GAIN = {

@@ -1,5 +1,7 @@
 """Numbers behind figures, without a browser."""
 
+import dataclasses
+
 import plotly.graph_objects as go
 import pytest
 import synthetic as make
@@ -7,9 +9,9 @@ from browsing import device_sweep
 
 from effbench.labels import label_rows
 from effbench.report import colors
-from effbench.report.data import drawn_rows
 from effbench.report.figures import all_figures, base, cost, scaling
-from effbench.report.site.page import numbers
+from effbench.report.figures.base import points_of
+from effbench.report.site.pages.charts import numbers
 from effbench.report.site.pages.speedups import shown
 from effbench.report.tables import speedup_table
 
@@ -19,24 +21,33 @@ def validated(drawing):
     return go.Figure(vars(drawing))
 
 
-def drawn(rows):
-    return drawn_rows(label_rows(rows), "eager")
+def points(rows):
+    return points_of(label_rows(rows), "eager")
 
 
-def of(rows, **wanted):
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+def of(drawn, **wanted):
+    """Return the points with these places."""
+    found = list(drawn)
+    for name, value in wanted.items():
+        found = [point for point in found if getattr(point, name) == value]
+    return found
+
+
+def at(drawn, **changed):
+    """Return the points with other columns, or at another axis."""
+    return [dataclasses.replace(point, values={**point.values, **changed}) for point in drawn]
 
 
 @pytest.fixture(scope="module")
 def sample():
-    return drawn(make.sample())
+    return points(make.sample())
 
 
 def test_the_rows_are_in_reading_order():
-    found = drawn(
+    found = points(
         [make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]
     )
-    assert [(row["case"], row["x"], row["series"]) for row in found] == [
+    assert [(point.case, point.x, point.series) for point in found] == [
         ("b", 1, "eager"),
         ("b", 8, "eager"),
         ("b", 8, "default"),
@@ -51,34 +62,33 @@ def by_length(bs, seq):
 
 
 def test_the_x_axis_is_bs_or_the_swept_number():
-    lengths = drawn([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
-    assert [(row["case"], row["axis"], row["x"]) for row in lengths] == [
+    lengths = points([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
+    assert [(point.case, point.axis, point.x) for point in lengths] == [
         ("gpt2 · bs=1", "seq", 64),
         ("gpt2 · bs=1", "seq", 128),
         ("gpt2 · bs=1", "seq", 256),
     ]
     axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
-    prompts = [row | {"axis": "prompt"} for row in lengths]
+    prompts = [dataclasses.replace(point, axis="prompt") for point in lengths]
     assert (
         scaling.LATENCY.draw(prompts).layout["xaxis"]["title"]["text"] == "prompt length (tokens)"
     )
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
-    by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
-    assert {row["case"] for row in by_bs} == {
+    by_bs, by_seq = points_of(both, "eager"), points_of(both, "eager", "model.module.seq")
+    assert {point.case for point in by_bs} == {
         "gpt2 · model.module.seq=64",
         "gpt2 · model.module.seq=128",
     }
-    assert {row["case"] for row in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
+    assert {point.case for point in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
 
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     if figure is scaling.TAIL:
         assert not figure.data(sample) and not figure.absent, "the page omits it"
-        sample = [row | {"axis": "stream.rate"} for row in sample]
+        sample = [dataclasses.replace(point, axis="stream.rate") for point in sample]
     data = figure.data(sample)
-    assert set(base.KEYS) < set(data[0])
     figure_drawn = validated(figure.draw(of(data, case="mlp")))
     titles = [
         axis.title.text
@@ -87,17 +97,16 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     ]
     assert len(figure_drawn.data) > 0 and all("(" in title for title in titles)
     assert figure.caption and not figure.data([])
-    table = numbers(figure.title, data, list(data[0]))
-    assert len(table.rows) == len(data) and len(table.columns) == len(data[0]) - 3, (
-        "axis, rank and marks are not numbers"
-    )
+    names = list(data[0].values)
+    table = numbers(figure.title, data, names)
+    assert len(table.rows) == len(data) and len(table.columns) == 3 + len(names)
 
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     data = scaling.latency_data(sample)
     graph = of(data, series="compile+graph", x=8)[0]
-    text = base.hover(graph | {"case": "<i>"})
+    text = base.hover(dataclasses.replace(graph, case="<i>"))
     assert (
         "&lt;i&gt;" in text
         and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
@@ -112,48 +121,42 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[
         0
     ] == pytest.approx(0.1)
-    wide = [
-        row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0}
-        for row in table
-    ]
+    wide = at(table, latency_ci_low_ms=0.4, latency_ms=1.0, latency_ci_high_ms=4.0)
     ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
     assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
-    for ends, ticks in (
-        ((19.5, 22.7), (20, 21, 22)),
-        ((4.1, 16.0), (5, 10, 15)),
-        ((3.0, 3.0), None),
-        ((1.0, 9.0), None),
-    ):
-        assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), (
-            "at most five"
-        )
-    assert base.log_axis("ms", [4.04], narrow=True)["dtick"] == "D2", (
-        "Plotly shows two decades about a single value"
-    )
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[
         0
     ].error_x.visible
 
 
-def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    cpu = [
-        one
-        | {
-            f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
-            for end, factor in (("low", 0.5), ("high", 2))
-        }
-        for one in make.cpu_quick()
-    ]
-    for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (drawn(cpu), 1 / 2, 2)):
-        row = scaling.throughput_data(rows)[0]
-        bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
-        assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [((19.5, 22.7), None), ((4.0, 16.0), None), ((3.0, 3.0), None), ((1.0, 9.0), "log")],
+)
+def test_a_small_axis_is_logarithmic_if_its_labels_have_room(ends, kind):
+    assert base.small_axis("s", ends).get("type") == kind
+
+
+def assert_bounds(point, low, high):
+    value = point["throughput_per_s"]
+    assert point["throughput_ci_low"] == pytest.approx(value * low)
+    assert point["throughput_ci_high"] == pytest.approx(value * high)
+
+
+def test_throughput_has_the_bounds_of_the_period(sample):
+    assert_bounds(scaling.throughput_data(sample)[0], 1 / 1.02, 1 / 0.98)
+
+
+def test_throughput_without_a_period_has_the_bounds_of_the_latency():
+    bounds = {"latency_ms": 2.0, "latency_ci_low_ms": 1.0, "latency_ci_high_ms": 4.0}
+    cpu = points([row | bounds for row in make.cpu_quick()[:2]])
+    assert_bounds(scaling.throughput_data(cpu)[0], 1 / 2, 2)
 
 
 def test_a_saturated_server_has_no_latency_beside_its_tail():
-    rows = drawn([make.row(), make.row(mode="default", status="degraded")])
-    table = scaling.tail_data([row | {"axis": "stream.rate"} for row in rows])
+    rows = points([make.row(), make.row(mode="default", status="degraded")])
+    table = scaling.tail_data([dataclasses.replace(row, axis="stream.rate") for row in rows])
     assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [
         (False,) * 2,
         (True,) * 2,
@@ -165,34 +168,13 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     assert not of(table, series="eager")
     ratios = [row["launch_ratio"] for row in of(table, case="mlp", x=1)]
     assert ratios == pytest.approx([1.0 / 0.5] * 6)
-    names = [note.text for note in validated(scaling.launch_bound_draw(table)).layout.annotations]
-    assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
+    assert len(validated(scaling.launch_bound_draw(table)).data) == 6, "one trace per mode"
     assert not of(table, case="transformer", x=64), "its baseline timed out"
-    alike = [row | {"launch_ratio": 8.0, "speedup": 2.0} for row in table]
+    alike = at(table, launch_ratio=8.0, speedup=2.0)
     axes = scaling.launch_bound_draw(alike).layout
     assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", (
         "the axes show the whole diagonal, from 1 to 8"
     )
-
-
-def test_break_even(sample):
-    table = cost.break_even_data(sample)
-    (faster,) = of(table, case="resnet50", x=1, series="default")
-    (slower,) = of(table, case="resnet50", x=64, series="default")
-    assert faster["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3) and slower["saved_ms"] < 0
-    assert not of(table, series="cuda-graph"), "nothing is compiled"
-    figure = validated(cost.break_even_draw(table))
-    marks = [trace for trace in figure.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in marks) == sum(row["saved_ms"] > 0 for row in table)
-    lines = [trace for trace in figure.data if trace.mode == "lines"]
-    for line, note in zip(lines, figure.layout.annotations, strict=True):
-        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(
-            float(note.text.replace(",", "").split()[0])
-        )
-    soon = [row | {"compile_cold_s": row["saved_ms"] / 1e3} for row in table]  # after one call
-    assert "1 call" in {note["text"] for note in cost.break_even_draw(soon).layout["annotations"]}
-    slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
-    assert not cost.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 
 
 def test_memory_in_mebibytes_with_the_pool_inside(sample):
@@ -203,11 +185,10 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
         0
     ] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    cold = [
-        row
-        | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
-        for row in of(table, case="mlp", series="default")
-    ]
+    cold = []
+    for point in of(table, case="mlp", series="default"):
+        peak = point["peak_reserved_bytes"] if point.x > 1 else 60 * 2**20
+        cold += at([point], peak_reserved_cold_bytes=peak)
     figure = validated(cost.memory_draw(cold))
     assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(
         ("default", "/")
@@ -216,14 +197,15 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
 
 def test_compile_seconds_cold_and_warm(sample):
     table = cost.compile_data(sample)
-    assert {row["series"] for row in table} == set(make.MODES) - {"eager", "cuda-graph"}
+    assert {point.series for point in table} == set(make.MODES) - {"eager", "cuda-graph"}
     figure = validated(cost.compile_draw(of(table, case="mlp")))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 
 
-def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
-    for value, low, high, tone, text in [
+@pytest.mark.parametrize(
+    ("value", "low", "high", "tone", "text"),
+    [
         (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"),
         (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
         (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."),
@@ -231,18 +213,16 @@ def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
         (2.0, 0.01, 400, "pale", "unclear"),
         (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
         (0.1, 0.09, 0.11, "heat v9 slower", "0.10× ↓"),
-    ]:
-        more = {
-            "latency_ms": 0.06,
-            "speedup": value,
-            "speedup_ci_low": low,
-            "speedup_ci_high": high,
-        }
-        (row,) = speedup_table(
-            label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])
-        ).rows
-        entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
-        assert (entry.tone, entry.text) == (tone, text)
+    ],
+)
+def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant(
+    value, low, high, tone, text
+):
+    figures = {"speedup": value, "speedup_ci_low": low, "speedup_ci_high": high}
+    rows = [make.row(latency_ms=0.06), make.row(mode="default", latency_ms=0.06, **figures)]
+    (row,) = speedup_table(label_rows(rows)).rows
+    entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
+    assert (entry.tone, entry.text) == (tone, text)
 
 
 def test_no_mode_has_the_mark_of_the_best_one():

@@ -11,11 +11,12 @@ from browsing import content, device_sweep, page_of, site
 
 from effbench.labels import label_rows
 from effbench.report import markdown, marks
-from effbench.report.data import drawn_rows
+from effbench.report.bottlenecks import bottleneck_table, time_cells
 from effbench.report.figures import scaling
+from effbench.report.figures.base import points_of
 from effbench.report.reasons import sentence
 from effbench.report.summary import by_mode, headline, score_text
-from effbench.report.tables import bottleneck_table, figure_texts, speedup_table, time_cells
+from effbench.report.tables import figure_texts, speedup_table
 
 WHY = "host busy for 83 % of the timing"
 BUSY = {"marked": True, "disturbance": WHY, "speedup_disturbance": WHY}
@@ -168,7 +169,7 @@ def test_markdown_csv_and_json_have_the_marks():
 def test_every_page_shows_a_mark_and_explains_it_once(tmp_path):
     one = device_sweep([EAGER, timed("default", 0.7, 0.3, 1.6, **BUSY), GRAPH])
     folder = site(tmp_path, one)
-    for page in ("speedups", "scaling", "cell"):
+    for page in ("speedups", "charts", "cell"):
         html = page_of(folder, one, page).read_text(encoding="utf-8")
         assert html.count("measured on a disturbed machine") == 1, page
     html = (folder / "index.html").read_text(encoding="utf-8")
@@ -189,7 +190,7 @@ def test_points_of_marked_results_are_open_and_keep_their_interval():
     rows = label_rows(
         [EAGER, timed("default", 0.7, 0.3, 1.6, **BUSY), timed("default", 0.9, 0.8, 1.0, bs=8)]
     )
-    drawing = scaling.LATENCY.draw(scaling.LATENCY.data(drawn_rows(rows, "eager")))
+    drawing = scaling.LATENCY.draw(scaling.LATENCY.data(points_of(rows, "eager")))
     (trace,) = [trace for trace in drawing.data if trace["meta"]["mode"] == "default"]
     assert trace["marker"]["symbol"] == ["square-open", "square"]
     assert trace["error_y"]["array"][0] == pytest.approx(0.9)

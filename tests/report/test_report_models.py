@@ -8,7 +8,7 @@ import pytest
 import synthetic as make
 from browsing import EVIL, Visit, device_sweep, page_of, site, until, visits
 
-from effbench.report.site.page import MODELS_A_PAGE
+from effbench.report.site.pages.charts import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 6_000_000
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def visit(chromium, made):
     with visits(chromium, "true") as opened:
-        yield lambda after="": opened(page_of(*made, "scaling"), after=after)
+        yield lambda after="": opened(page_of(*made, "charts"), after=after)
 
 
 def shown(one, section="latency"):
@@ -84,7 +84,7 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     models = [f"llama-decode-{64 * number}" for number in range(159)]
     one = device_sweep(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
     folder = site(tmp_path, one)
-    for name in ("scaling", "cost", "speedups", "failures"):
+    for name in ("charts", "speedups", "cell"):
         with Visit(chromium, page_of(folder, one, name)) as page:
             page.open_all()
             paths = {
@@ -96,21 +96,25 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
             page.assert_quiet()
 
 
-def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, made):
+def test_every_figure_is_drawn_unasked(chromium, made):
     """As in a screenshot of the whole page, which neither scrolls nor prints."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(page_of(*made, "scaling").resolve().as_uri())
+    page.goto(page_of(*made, "charts").resolve().as_uri())
     until(
         page,
         "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') ||"
         " one.dataset.drawn)",
     )
-    until(page, "document.querySelector('#why tbody td')")
-    assert page.evaluate("document.documentElement.scrollHeight") <= 4 * 900
+    assert page.evaluate("document.documentElement.scrollHeight") <= 6 * 900
     widths = page.locator("#latency figure:not([hidden])").evaluate_all(
         "all => all.map((one) => one.clientWidth)"
     )
     assert len(widths) == MODELS_A_PAGE and sum(widths[:4]) > 1000, "two rows of four"
-    page.locator("#why tbody td.reason").nth(3).click()
-    until(page, "location.pathname.endsWith('cell.html') && location.hash.startsWith('#cell=')")
     page.close()
+
+
+def test_a_row_leads_to_its_cell(chromium, made):
+    with Visit(chromium, page_of(*made, "cell")) as one:
+        until(one.page, "document.querySelector('#list tbody td')")
+        one.page.locator("#list tbody td.reason").nth(3).click()
+        until(one.page, "location.hash.startsWith('#cell=')")

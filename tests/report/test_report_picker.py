@@ -102,11 +102,11 @@ def test_choosing_a_sweep_opens_the_same_page_of_it(made, tmp_path, chromium):
     out = tmp_path / "site"
     write_site(report_of(made.path), out)
     newest, middle, oldest = (slug for slug, *_ in picked(out))
-    with Visit(chromium, out / newest / "cost.html") as one:
+    with Visit(chromium, out / newest / "charts.html") as one:
         until(one.page, "document.querySelectorAll('#subjects option').length === 3")
         assert one.texts("#subjects option")[0].startswith("nightly 2 · v2 · ")
         one.page.locator("#subjects").select_option(oldest)
-        one.page.wait_for_url(f"**/{oldest}/cost.html")
+        one.page.wait_for_url(f"**/{oldest}/charts.html")
         assert "nightly 0" in one.page.locator(".facts").first.inner_text()
         one.assert_quiet()
     with Visit(chromium, out / "index.html") as one:

@@ -1,6 +1,7 @@
 """Scores of a mode over all cells, why a mode wins, and both in the report as Markdown."""
 
 import math
+from statistics import geometric_mean, median
 
 import pytest
 import synthetic as make
@@ -17,7 +18,7 @@ from effbench.report.summary import (
     score_text,
 )
 from effbench.report.tables import speedup_table
-from effbench.stats.intervals import geometric_mean, median_interval, t_quantile
+from effbench.stats.intervals import t_quantile
 
 
 def default(*rows):
@@ -38,7 +39,11 @@ def test_scores_of_a_mode():
     score = found.scores["speedup"]
     assert score.value == pytest.approx(1.0) and 0.9 < score.low < 1.0 < score.high < 1.1
     assert (score.passed, score.total, score.averaged, found.not_ok) == (2, 3, 2, "1 oom")
-    for rows, text, interval in [
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "interval"),
+    [
         ([speedup(2.0), speedup(8.0)], "4.00×", ""),
         ([speedup(math.nan)], "—", ""),
         ([speedup(None, status="error")], "—", ""),
@@ -46,11 +51,16 @@ def test_scores_of_a_mode():
         ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06, of 2"),
         ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
         ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear", "0.61–30,176"),
-    ]:
-        score = default(*rows).scores["speedup"]
-        assert (score_text(score), score_interval(score)) == (text, interval)
-    for low, high, clear in ((0.9, 3.7, False), (1.1, 4.3, True)):
-        assert default(speedup(2.0, low, high)).scores["speedup"].clear is clear
+    ],
+)
+def test_the_text_of_a_score(rows, text, interval):
+    score = default(*rows).scores["speedup"]
+    assert (score_text(score), score_interval(score)) == (text, interval)
+
+
+@pytest.mark.parametrize(("low", "high", "clear"), [(0.9, 3.7, False), (1.1, 4.3, True)])
+def test_a_wide_interval_is_not_clear(low, high, clear):
+    assert default(speedup(2.0, low, high)).scores["speedup"].clear is clear
 
 
 def test_the_interval_of_a_score_is_that_of_cells_which_are_known_equally_well_or_not():
@@ -70,17 +80,17 @@ def test_the_interval_of_a_score_is_that_of_cells_which_are_known_equally_well_o
         math.sqrt(3),
         math.sqrt(16 / 3),
     )
-    for low, high, trials in (
-        (None, None, 5),
-        (1.5, 2.5, None),
-        (1.5, 2.5, 1),
-        (math.nan, math.nan, 5),
-        (0, 9, 5),
-    ):
-        unknown = default(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)).scores[
-            "speedup"
-        ]
-        assert (unknown.value, unknown.low, unknown.high) == (pytest.approx(2.0), None, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "trials"),
+    [(None, None, 5), (1.5, 2.5, None), (1.5, 2.5, 1), (math.nan, math.nan, 5), (0, 9, 5)],
+)
+def test_a_score_has_no_interval_if_a_cell_has_none(low, high, trials):
+    score = default(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)).scores[
+        "speedup"
+    ]
+    assert (score.value, score.low, score.high) == (pytest.approx(2.0), None, None)
 
 
 def test_latency_and_period_each_have_a_mean_and_a_winner():
@@ -122,27 +132,25 @@ def test_latency_and_period_each_have_a_mean_and_a_winner():
     ]
 
 
-def test_figures_over_cells_have_an_interval_or_say_why_not():
-    for values, middle, value, note in [
+@pytest.mark.parametrize(
+    ("values", "middle", "value", "note"),
+    [
         ([0.8], geometric_mean, 0.8, "one cell"),
         ([1.0] * 9, geometric_mean, 1.0, "the same in all 9"),
         # rounded bytes
-        (
-            [0.8333333330, 0.8333333328, 0.8333333331],
-            geometric_mean,
-            0.833333333,
-            "the same in all 3",
-        ),
-        # two ratios far apart: bounds from 0.009 to 57 are no news
-        ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "range 0.50 to 1.00"),
-        ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "range 1.00 to 9.00"),
-        # logs ±0.2231 and 0: standard error 0.2231 ÷ √3, t(2) = 4.3027
-        ([0.8, 1.0, 1.25, None, math.nan], geometric_mean, 1.0, "0.57 to 1.74"),
-        (list(range(1, 7)), median_interval, 3.5, "1.00 to 6.00"),
-    ]:
-        assert over_cells(values, middle, "{:.2f}".format) == (pytest.approx(value), note)
-    for nothing in ([None, math.nan, math.inf, 0.0, -1.0], []):
-        assert over_cells(nothing, geometric_mean, str) == (None, "")
+        ([0.8333333330, 0.8333333328], geometric_mean, 0.833333333, "the same in all 2"),
+        ([0.5, 1.0, None, math.nan], geometric_mean, math.sqrt(0.5), "range 0.50 to 1.00"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median, 3.0, "range 1.00 to 9.00"),
+    ],
+)
+def test_figures_over_cells_have_their_range(values, middle, value, note):
+    shown = over_cells(values, middle, "{:.2f}".format)
+    assert (shown.value, shown.range) == (pytest.approx(value), note)
+
+
+@pytest.mark.parametrize("values", [[None, math.nan, math.inf, 0.0, -1.0], []])
+def test_no_figure_over_cells(values):
+    assert over_cells(values, geometric_mean, str).value is None
 
 
 EAGER = {
@@ -159,21 +167,25 @@ def row_of(base, mode="compile+graph", **more):
     return speedup_table(label_rows(rows)).rows[0]
 
 
-def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
-    graph = {"kernels": 16, "graph_pool_bytes": 1, "gpu_busy_ms": 0.2}
-    for base, mode, more, text in [
-        ({}, "cuda-graph", graph, "launch-bound: 15 launches become one graph"),
-        ({}, "cuda-graph", graph | {"graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
+GRAPH = {"kernels": 16, "graph_pool_bytes": 1, "gpu_busy_ms": 0.2}
+FASTER = {"latency_ms": 0.4, "latency_ci_low_ms": 0.39, "latency_ci_high_ms": 0.41}
+
+
+@pytest.mark.parametrize(
+    ("base", "mode", "more", "text"),
+    [
+        ({}, "cuda-graph", GRAPH, "launch-bound: 15 launches become one graph"),
+        ({}, "cuda-graph", GRAPH | {"graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
         (
             {},
             "cuda-graph",
-            graph | {"kernels": 9, "gpu_busy_ms": 0.1},
+            GRAPH | {"kernels": 9, "gpu_busy_ms": 0.1},
             "launch-bound: 15 launches become one graph of 9 kernels, GPU time −50 %",
         ),
         (
             {"bound": "memory", "gpu_busy_ms": 0.6},
             "cuda-graph",
-            graph | {"gpu_busy_ms": 0.6},
+            GRAPH | {"gpu_busy_ms": 0.6},
             "the GPU is idle for 40 % of each call: 15 launches become one graph",
         ),
         (
@@ -182,22 +194,12 @@ def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
             {"kernels": 5, "graph_pool_bytes": None, "gpu_busy_ms": 0.7},
             "compute-bound: 15 kernels become 5, GPU time −29 %",
         ),
-        ({"bound": None}, "cuda-graph", graph, ""),
-        ({"gpu_busy_ms": None}, "cuda-graph", graph, ""),
-    ]:
-        assert (
-            reasons.reason(
-                row_of(
-                    base,
-                    mode,
-                    latency_ms=0.4,
-                    latency_ci_low_ms=0.39,
-                    latency_ci_high_ms=0.41,
-                    **more,
-                )
-            )
-            == text
-        )
+        ({"bound": None}, "cuda-graph", GRAPH, ""),
+        ({"gpu_busy_ms": None}, "cuda-graph", GRAPH, ""),
+    ],
+)
+def test_the_reason_names_the_bottleneck_and_what_the_mode_changes(base, mode, more, text):
+    assert reasons.reason(row_of(base, mode, **FASTER, **more)) == text
 
 
 def test_where_no_mode_beats_the_baseline_the_reason_says_what_is_left_to_gain():
@@ -290,7 +292,7 @@ def test_the_answer_modes_speedups_and_failures():
     text = markdown.report([device_sweep(make.sample())])
     assert text.startswith("## h200 standard on NVIDIA H200\n")
     assert "Latency: compile+graph wins 6 of 9 points (model × batch size), 3 are ties" in text
-    assert "Brackets hold 95 % intervals" in text
+    assert "Brackets hold the 95 % interval" in text
     assert "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded." in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     (line,) = [line for line in rows if line.startswith("| max-autotune | 1.")]

@@ -14,13 +14,12 @@ from effbench.errors import UsageError
 from effbench.labels import label_rows, mode_order, row_names
 from effbench.metrics import METRICS, ratio_text
 from effbench.report import tables
+from effbench.report.bottlenecks import NOT_PROFILED, bottleneck_table
 from effbench.report.tables import (
     NO_INTERVAL,
-    NOT_PROFILED,
     ONE_COMPILATION,
     SOME_INTERVALS,
     SPEEDUPS,
-    bottleneck_table,
 )
 from effbench.terminal import Console
 
@@ -72,23 +71,32 @@ def test_a_failure_is_never_best_and_the_baseline_can_be():
     assert cells["cuda-graph"].text == "degraded"
 
 
-def test_significance_and_the_legend():
-    for low, high, significant, mark in [
+MARKS = {"includes 1", "one trial: no interval", "unclear"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "significant", "mark"),
+    [
         (1.0, 1.2, False, "includes 1"),
         (0.9, 1.0, False, "includes 1"),
         (1.01, 1.2, True, "low–high"),
         (None, None, None, "one trial: no interval"),
         (0.01, 90.0, False, "unclear"),
-    ]:
-        table = speedup_table([make.row(), with_interval(low, high)])
-        entry = table.rows[0].cells["default"]
-        legend = " · ".join(table.legend())
-        assert entry.significant is significant and mark in legend
-        assert entry.text.endswith("n.s.") is (mark == "includes 1")
-        assert not any(
-            other in legend
-            for other in {"includes 1", "one trial: no interval", "unclear"} - {mark}
-        )
+    ],
+)
+def test_significance_and_the_legend(low, high, significant, mark):
+    table = speedup_table([make.row(), with_interval(low, high)])
+    entry = table.rows[0].cells["default"]
+    legend = " · ".join(table.legend())
+    assert entry.significant is significant and mark in legend
+    assert entry.text.endswith("n.s.") is (mark == "includes 1")
+    assert not any(other in legend for other in MARKS - {mark})
+
+
+def test_the_legend_omits_what_stands_above():
+    table = speedup_table([make.row(), with_interval(None, None)])
+    assert NO_INTERVAL in table.legend()
+    assert NO_INTERVAL not in table.legend(above=f"All: {NO_INTERVAL.upper()}.")
 
 
 def test_modes_without_a_throughput_do_not_win_it():
@@ -100,13 +108,18 @@ def test_modes_without_a_throughput_do_not_win_it():
     ]
 
 
-def test_modes_that_stopped_after_one_round():
-    stopped = make.row(mode="cuda-graph", speedup_ci_low=None, speedup_ci_high=None)
-    for rows, notes in (
-        ([make.row(), with_interval(1.0, 1.2), stopped], [SOME_INTERVALS]),
-        ([make.row(), stopped], [NO_INTERVAL]),
-    ):
-        assert speedup_table(rows).notes() == notes
+STOPPED = make.row(mode="cuda-graph", speedup_ci_low=None, speedup_ci_high=None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        ([make.row(), with_interval(1.0, 1.2), STOPPED], SOME_INTERVALS),
+        ([make.row(), STOPPED], NO_INTERVAL),
+    ],
+)
+def test_modes_that_stopped_after_one_round(rows, note):
+    assert speedup_table(rows).notes() == [note]
 
 
 def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
@@ -167,8 +180,7 @@ def test_latency_and_period_have_their_own_rows_winners_and_ties():
     assert [entry.text for entry in table.rows[1].cells.values()] == ["0.0800 ms", "2.00×", "2.00×"]
     assert table.notes() == [ONE_COMPILATION]
     assert (
-        table.long().rows[2]["metric period_speedup"].text == "2.00×"
-        and table.long().rows[3]["bs"] == 8
+        table.long().rows[2]["period_speedup"].text == "2.00×" and table.long().rows[3]["bs"] == 8
     )
     assert [line["metric"] for line in csv.DictReader(io.StringIO(table.render("csv")))][2:4] == [
         *SPEEDUPS
@@ -194,34 +206,20 @@ def test_a_row_names_some_of_many_tied_modes_and_its_record_all():
 
 @pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])
 def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
-    rows = [
-        make.row(model, bs, mode)
-        for model in ("attention", "mlp")
-        for bs in (1, 64)
-        for mode in modes
-    ]
-    for row in rows:
-        row |= (
-            period_speedup(0.84, 0.7, 1.0)
-            if row["mode"] == "default"
-            else period_speedup(14.5, 12.3, 15.6)
-        )
+    slower, faster = period_speedup(0.84, 0.7, 1.0), period_speedup(14.5, 12.3, 15.6)
+    rows = []
+    for mode in modes:
+        period = slower if mode == "default" else faster
+        rows += [make.row(model, 64, mode) | period for model in ("attention", "mlp")]
     console = Console(file=io.StringIO(), width=100)
     console.print(console.fitted(speedup_table(rows).wide(best=False)))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 100
-    drawn = [re.sub("[│ ]+", " ", line).split() for line in lines]
-    (latency, period) = (
-        [row for row in drawn if name in row and "speedup" not in row]
-        for name in ("latency", "period")
-    )
-    assert [row[:2] for row in latency] == [
-        ["attention", "1"],
-        ["attention", "64"],
-        ["mlp", "1"],
-        ["mlp", "64"],
-    ]
-    assert [row[0] for row in period] == ["period"] * 4 and "14.50×" in period[0]
+    words = [re.sub("[│ ]+", " ", line).split() for line in lines]
+    latency = [row[:2] for row in words if "latency" in row]
+    period = [row for row in words if "period" in row]
+    assert latency == [["attention", "64"], ["mlp", "64"]]
+    assert [row[0] for row in period] == ["period"] * 2 and "14.50×" in period[0]
 
 
 def test_no_baseline_not_run_and_another_baseline():
@@ -250,42 +248,53 @@ def test_no_baseline_not_run_and_another_baseline():
     )
 
 
-def test_digits():
-    """Numbers that round up have three digits, too, and small speedups two."""
-    for metric, values, texts in (
-        (
-            "latency_ms",
-            (0.99996, 9.996, 99.96, 0.1, 0.12345),
-            ["1.00 ms", "10.0 ms", "100 ms", "0.100 ms", "0.123 ms"],
-        ),
-        (
-            "speedup",
-            (0.00133, 0.0899, 0.0994, 0.0999, 0.894),
-            ["0.0013×", "0.090×", "0.099×", "0.10×", "0.89×"],
-        ),
-    ):
-        assert [METRICS[metric].format(value) for value in values] == texts
-    assert [ratio_text(77.61, 4.456, high) for high in (999, 1350.2)] == [
-        "77.610 (4.456–999.000)",
-        "77.6 (4.46–1350)",
-    ]
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("latency_ms", 0.99996, "1.00 ms"),
+        ("latency_ms", 9.996, "10.0 ms"),
+        ("latency_ms", 99.96, "100 ms"),
+        ("latency_ms", 0.1, "0.100 ms"),
+        ("latency_ms", 0.12345, "0.123 ms"),
+        ("speedup", 0.00133, "0.0013×"),
+        ("speedup", 0.0899, "0.090×"),
+        ("speedup", 0.0994, "0.099×"),
+        ("speedup", 0.0999, "0.10×"),
+        ("speedup", 0.894, "0.89×"),
+    ],
+)
+def test_numbers_that_round_up_have_three_digits_too_and_small_speedups_two(metric, value, text):
+    assert METRICS[metric].format(value) == text
 
 
-def test_other_metrics():
-    rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
-    for metric, text, best in [
+def test_ratios_have_three_decimals_unless_a_bound_is_large():
+    assert ratio_text(77.61, 4.456, 999) == "77.610 (4.456–999.000)"
+    assert ratio_text(77.61, 4.456, 1350.2) == "77.6 (4.46–1350)"
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "best"),
+    [
         ("latency_ms", "0.500 ms", "default"),
         ("peak_reserved_bytes", "42.5 MiB", None),
         ("throughput_per_s", "2500 samples/s", "default"),
         ("flops", "1e+09", None),
         ("graph_breaks", "0", None),
-    ]:
-        (row,) = speedup_table(rows, metric).rows
-        assert (row.cells["default"].text, row.winner) == (text, best)
-    (row,) = speedup_table(
-        [make.failed("mlp", 1, "default", "degraded", "limit", recompiles=8)], "recompiles"
-    ).rows
+    ],
+)
+def test_other_metrics(metric, text, best):
+    rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
+    (row,) = speedup_table(rows, metric).rows
+    assert (row.cells["default"].text, row.winner) == (text, best)
+
+
+def test_a_count_explains_a_status():
+    degraded = make.failed("mlp", 1, "default", "degraded", "limit", recompiles=8)
+    (row,) = speedup_table([degraded], "recompiles").rows
     assert (row.cells["default"].text, row.cells["default"].value) == ("8 (degraded)", None)
+
+
+def test_an_unknown_metric_is_refused():
     with pytest.raises(UsageError, match="latency_ms"):
         speedup_table([], "speed")
 
@@ -306,26 +315,21 @@ def test_order_of_rows_and_modes():
     assert speedup_table(rows).modes == [*make.MODES, "aa", "zz"]
 
 
-def test_what_was_swept_becomes_a_label():
-    for column in (
-        "dtype",
-        "phase",
-        "torch_version",
-        "python",
-        "environment_id",
-        "sweep_id",
-        "cell_key",
-    ):
-        rows = [
-            make.row(mode=mode) | {column: value}
-            for value in ("a", "b")
-            for mode in ("eager", "default")
-        ]
-        table = speedup_table(rows)
-        assert [row.labels for row in table.rows] == [
-            {"model": "mlp", column: value, "bs": 1} for value in ("a", "b")
-        ]
-        assert all(entry.status == "ok" for entry in table.entries)
+@pytest.mark.parametrize(
+    "column",
+    ["dtype", "phase", "torch_version", "python", "environment_id", "sweep_id", "cell_key"],
+)
+def test_a_column_that_varies_becomes_a_label(column):
+    rows = []
+    for value in ("a", "b"):
+        rows += [make.row(mode=mode) | {column: value} for mode in ("eager", "default")]
+    table = speedup_table(rows)
+    labels = [row.labels for row in table.rows]
+    assert labels == [{"model": "mlp", column: value, "bs": 1} for value in ("a", "b")]
+    assert all(entry.is_ok for entry in table.entries)
+
+
+def test_a_parameter_that_was_swept_becomes_a_label():
     rows = [
         with_params({"model.module.width": width}, mode=mode)
         for width in (256, 512)

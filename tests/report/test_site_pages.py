@@ -1,4 +1,4 @@
-"""What the pages of history, claims, failures and environments show is what the database holds."""
+"""What the pages of history and claims and the overview show is what the database holds."""
 
 import claim_sweeps as sweeps
 import pytest
@@ -17,7 +17,7 @@ from effbench.report.history_table import read as read_history
 from effbench.report.site import cell_data
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
-from effbench.report.site.pages import environments, failures, index
+from effbench.report.site.pages import failures, index
 from effbench.report.site.pages.history import Lines
 from effbench.store import Store
 
@@ -154,46 +154,33 @@ def test_claims_with_their_verdicts(made, report, claims_site):
     assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
-def test_failures_the_worst_first_and_by_reason(made, report):
+def test_failures_by_reason_the_worst_first(made, report):
     own = report.device_sweeps[0]
-    measured, waiting = failures.named(own)
-    bad = failures.worst_first(measured)
     keys = [cell.key for cell in sweeps.cells()]
-    links = [f"cell.html#cell={key[:16]}" for key in keys]
-    reasons = failures.reasons_table(own, bad).rows
-    assert [(row["reason"], row["cells"]) for row in reasons] == [(sweeps.WHY, 2), (EVIL[1], 1)]
-    assert [row["one of them"].link for row in reasons] == [links[1], links[5]]
-    row = failures.bad_table(own, bad).rows[0]
-    assert row["cell"].link == links[1] and row["reason"] == sweeps.WHY
-    assert [row.source["cell_key"] for row in waiting] == [keys[3]]
+    links = [f"x/cell.html#cell={key[:16]}" for key in keys]
+    rows = failures.failures_table(own, "x/").rows
+    assert [(row["reason"], row["cells"]) for row in rows] == [(sweeps.WHY, 2), (EVIL[1], 1)]
+    assert [row["example"].link for row in rows] == [links[1], links[5]]
+    assert [row["status"].link for row in rows] == [
+        "x/cell.html#status=error",
+        "x/cell.html#status=oom",
+    ]
+    assert own.unmeasured == [keys[3]]
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
-    measured, waiting = failures.named(first)
-    (odd,) = failures.odd_table(first, measured).rows
-    assert (odd["cell"].link, odd["what"], odd["count"]) == (links[3], "recompiles", 2)
+    odd = failures.failures_table(first, "x/").rows[-1]
+    assert (odd["example"].link, odd["status"].text, odd["reason"], odd["cells"]) == (
+        links[3],
+        "ok",
+        "recompiles",
+        1,
+    )
 
 
-def test_environments_with_all_that_is_known(report):
-    new, old = environments.seen_environments(report)
-    assert (new["torch_version"], old["torch_version"]) == ("2.13.0", "2.12.0")
-    assert (len(new["sweeps"]), len(old["sweeps"])) == (
-        sweeps.SWEEPS - sweeps.UPDATE,
-        sweeps.UPDATE,
-    )
-    rows = {row["fact"]: texts(row) for row in environments.facts_table([new, old], report).rows}
-    found = {name: (row["differs"], row[new["id"]], row[old["id"]]) for name, row in rows.items()}
-    assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == (
-        "no",
-        "NVIDIA H200",
-        "NVIDIA H200",
-    )
-    assert found["copy_bytes_per_s"] == ("yes", "4.2 TB/s", "—") and found["launch"][1] == "0.01"
-    assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == (
-        "yes",
-        "—",
-        EVIL[0],
-    )
-    alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
-    assert len(set(environments.titles(alike).values())) == 2
+def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
+    own = report.device_sweeps[0]
+    html = page_of(claims_site[3], own, "cell").read_text(encoding="utf-8")
+    assert "NVIDIA H200 · driver" in html and "torch 2.13.0" in html
+    assert "<dt>cpu_name</dt>" in html and "<dt>platform</dt>" in html
 
 
 def test_environments_of_one_interpreter_share_the_plan(tmp_path):
@@ -201,58 +188,44 @@ def test_environments_of_one_interpreter_share_the_plan(tmp_path):
     here, there, missing = a_cell("mlp"), a_cell("gpt"), a_cell("vit")
     sweep = made.sweep({here: {}, there: None, missing: None})
     made.sweep([there], env=environment(cpu_name="EPYC"), into=sweep)
-    ((row,),) = (found.unmeasured for found in report_of(made.path).device_sweeps)
-    assert row["cell_key"] == missing.key
-
-
-def test_the_last_sweep_of_an_environment_has_the_pages_of_its_gpu(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "gpus.db")
-    sweep = made.sweep([a_cell()])
-    made.sweep([a_cell()], env=environment(gpu_name="A100"), into=sweep)
-    report = report_of(made.path)
-    seen = environments.seen_environments(report)
-    (row,) = (
-        row for row in environments.facts_table(seen, report).rows if row["fact"] == "last sweep"
-    )
-    slugs = {found.hardware: found.slug for found in report.device_sweeps}
-    assert len(slugs) == 2
-    for place in seen:
-        assert row[place["id"]].link == f"{slugs[place['gpu_name']]}/speedups.html"
+    unmeasured = [own.unmeasured for own in report_of(made.path).device_sweeps]
+    assert unmeasured == [[missing.key]]
 
 
 def changed(path, sweep_id):
-    return index.changed(report_of(path, [sweep_id]).device_sweeps[0].changes, "x/cell.html")
-
-
-def drawn(found):
-    macro = '{% from "changed.html.j2" import changes %}{{ changes(found) }}'
-    return templates().from_string(macro).render(found=found)
+    """Return the changes of a sweep, how they are shown, and their part of the page."""
+    changes = report_of(path, [sweep_id]).device_sweeps[0].changes
+    shown = index.ShownChanges.of(changes, "x/cell.html")
+    macro = (
+        '{% from "changed.html.j2" import show_changes with context %}'
+        "{{ show_changes(changes, shown) }}"
+    )
+    return changes, shown, templates().from_string(macro).render(changes=changes, shown=shown)
 
 
 def test_changes_since_the_sweep_before(made, monkeypatch):
     path, (before, after) = made[0].path, made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
-    found = changed(path, after)
+    changes, shown, html = changed(path, after)
     with Store.open(path) as store:
         compared = compare_sweeps(
             store, store.find_sweep(before), store.find_sweep(after), read_limits()
         )
-    assert found["previous"]["id"] == before
-    assert found["counts"] == counts(compared.changes)
+    assert changes.previous["id"] == before
+    assert shown.counts == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
-    rows = [texts(row) for row in found["rows"].rows]
-    assert (
-        [row["metric"] for row in rows]
-        == ["latency_ms", "period_ms"]
-        == [one.metric for one in sure]
-    )
-    assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
+    rows = [texts(row) for row in shown.rows.rows]
+    metrics = [one.metric for one in sure]
+    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == metrics
+    assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
+    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html and "▲ slower" in html
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
-    assert (len(changed(path, after)["rows"].rows), changed(path, after)["more"]) == (1, 1)
-    first, slower, broken = (
-        drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK)
-    )
+    assert (len(shown.rows.rows), shown.more) == (1, 1)
+
+
+def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
+    _, _, first = changed(made[0].path, made[1][0])
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
-    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in slower and "▲ slower" in slower
+    _, _, broken = changed(made[0].path, made[1][sweeps.BREAK])
     assert "<img" not in broken and "&lt;img" in broken
 
 
@@ -262,41 +235,32 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     for _ in range(2):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
-    found = changed(made.path, sweep)
-    assert (
-        found["previous"] is not None
-        and "several kinds of hardware or interpreters" in found["why"]
-    )
-    assert "cannot be compared" in drawn(found)
+    changes, shown, html = changed(made.path, sweep)
+    assert changes.previous is not None and shown is None
+    assert "several kinds of hardware or interpreters" in changes.why
+    assert "cannot be compared" in html
 
 
-def test_captions_explain_the_marks_that_a_page_has(tmp_path):
-    wide = make.row(mode="default", speedup=1.3, speedup_ci_low=0.01, speedup_ci_high=90.0)
-    failed = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
-    for rows, marks in [
-        ([make.row(), make.row(mode="default")], "★ Blue"),
-        ([make.row(), wide], "★ Blue Unclear"),
-        (failed, ""),
-        (
-            [
-                make.row(),
-                make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None),
-            ],
-            "Blue",
-        ),
-    ]:
-        one = device_sweep(rows)
-        folder = site(tmp_path / str(len(marks)), one)
-        pages = {
-            name: page_of(folder, one, name).read_text() for name in ("speedups", "scaling", "cell")
-        }
-        overview = (folder / "index.html").read_text().partition("<details>")[0]
-        for mark in ("★", "Blue", "Unclear"):
-            places = (
-                [overview, pages["speedups"]]
-                if mark != "Unclear"
-                else [overview, pages["scaling"], pages["cell"]]
-            )
-            assert [f"{mark}: " in text for text in places] == [mark in marks.split()] * len(
-                places
-            ), (mark, marks)
+WIDE = make.row(mode="default", speedup=1.3, speedup_ci_low=0.01, speedup_ci_high=90.0)
+ONE_TRIAL = make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)
+FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "marks"),
+    [
+        ([make.row(), make.row(mode="default")], {"★", "Blue"}),
+        ([make.row(), WIDE], {"★", "Blue", "Unclear"}),
+        (FAILED, set()),
+        ([make.row(), ONE_TRIAL], {"★", "Blue"}),
+    ],
+)
+def test_captions_explain_the_marks_that_a_page_has(rows, marks, tmp_path):
+    one = device_sweep(rows)
+    folder = site(tmp_path, one)
+    overview = (folder / "index.html").read_text().partition("<details>")[0]
+    speedups = page_of(folder, one, "speedups").read_text()
+    cells = page_of(folder, one, "cell").read_text()
+    assert {mark for mark in ("★", "Blue", "Unclear") if f"{mark}: " in overview} == marks
+    assert {mark for mark in ("★", "Blue", "Unclear") if f"{mark}: " in speedups} == marks
+    assert ("Unclear: " in cells) is ("Unclear" in marks)

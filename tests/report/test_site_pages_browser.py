@@ -1,5 +1,4 @@
-"""The pages of history, claims, failures and environments in a browser: from disk, linked,
-filtered, harmless."""
+"""The pages of history, claims and cells in a browser: from disk, linked, filtered, harmless."""
 
 import claim_sweeps as sweeps
 import pytest
@@ -30,7 +29,7 @@ def made(claims_site):
 def visit(chromium, made):
     """visit("history", after="#…") opens a page."""
     folder, report, *_ = made
-    slugs = {"failures": f"{report.device_sweeps[0].slug}/"}
+    slugs = {"cell": f"{report.device_sweeps[0].slug}/"}
     with visits(chromium, READY) as opened:
         yield lambda name, **more: opened(folder / f"{slugs.get(name, '')}{name}.html", **more)
 
@@ -45,19 +44,21 @@ def rows(one, place, column=None):
 
 
 def test_rows_are_filtered_by_the_url_and_linked(visit):
-    one = visit("failures")
-    assert (
-        rows(one, "#not-ok", "status") == ["error", "error", "oom"]
-        and len(rows(one, "#waiting")) == 1
-    )
-    choice = one.page.locator("#not-ok select[data-column=status]")
+    one = visit("cell", after="#status=error")
+    assert set(rows(one, "#list", "status")) == {"error"} and len(rows(one, "#list")) == 2
+    choice = one.page.locator("#list select[data-column=status]")
     choice.select_option("oom")
-    assert rows(one, "#not-ok", "status") == ["oom"] and one.page.url.endswith("#status=oom")
+    assert rows(one, "#list", "status") == ["oom"] and one.page.url.endswith("#status=oom")
     choice.select_option("")
-    assert len(rows(one, "#not-ok")) == 3 and "status" not in one.page.url
-    assert (
-        len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#not-ok")) == 1
-    )
+    assert len(rows(one, "#list")) > 3 and "status" not in one.page.url
+    one = visit("cell", after="#status=error&mode=default&model=mlp")
+    assert len(rows(one, "#list")) == 1
+    one = visit("index")
+    one.page.locator(".answer .tally a", has_text="oom").first.click()
+    one.page.wait_for_url("**/cell.html*")
+    assert one.page.url.endswith("/cell.html#status=oom")
+    until(one.page, "document.querySelector('#list tbody')")
+    assert rows(one, "#list", "status") == ["oom"]
     one = visit("claims")
     one.page.locator(".linked-grid select[data-column=verdict]").select_option("refuted")
     assert one.page.url.endswith("#verdict=refuted") and set(
@@ -67,8 +68,6 @@ def test_rows_are_filtered_by_the_url_and_linked(visit):
     one.page.locator("th button", has_text="claim").click()
     names = rows(one, ".linked-grid", "claim")
     assert names.index("P2") < names.index("P10"), "numbers in texts are sorted by their value"
-    facts = {row[1]: row[2:] for row in rows(visit("environments", after="#differs=yes"), "#facts")}
-    assert facts["torch"] == ["yes", "2.13.0", "2.12.0"] and "CUDA" not in facts
 
 
 def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):

@@ -1,5 +1,5 @@
 """Figures of the report: each module defines a `FIGURE` or several `FIGURES`, which `all_figures`
-finds. A figure's `data` function selects rows and columns of the report's results, and its `draw`
+finds. A figure's `data` function selects points and columns of the report's results, and its `draw`
 function draws them."""
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import pkgutil
 from effbench.report.figures.base import Figure
 
 
-def all_figures(page: str | None = None) -> list[Figure]:
-    """Return all figures, or those of one page, in reading order."""
-    modules = [
-        importlib.import_module(f"{__name__}.{info.name}")
-        for info in pkgutil.iter_modules(__path__)
-    ]
-    figures = [
-        it
-        for module in modules
-        for it in getattr(module, "FIGURES", [getattr(module, "FIGURE", None)])
-    ]
-    wanted = [figure for figure in figures if figure and page in (None, figure.page)]
-    return sorted(wanted, key=lambda figure: (figure.order, figure.name))
+def all_figures() -> list[Figure]:
+    """Return all figures, in reading order."""
+    figures: list[Figure] = []
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        figures += getattr(module, "FIGURES", ())
+        if hasattr(module, "FIGURE"):
+            figures.append(module.FIGURE)
+    return sorted(figures, key=lambda figure: (figure.order, figure.name))

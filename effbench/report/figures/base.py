@@ -1,27 +1,47 @@
-"""Shared parts of figures: declaration, drawing, traces by mode, axes, and text escaped for
+"""Shared parts of figures: points, declaration, drawing, traces by mode, axes, and text escaped for
 Plotly."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
 from typing import Any
 
+from effbench.labels import (
+    LabelledRows,
+    axis_of,
+    grouped,
+    mode_order,
+    short_label,
+)
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import one_line
+from effbench.report import marks
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
-from effbench.report.marks import SIGN, is_timed, signed
+from effbench.report.marks import (
+    SIGN,
+    is_timed,
+    signed,
+    why_marked,
+)
+from effbench.report.tables import is_baseline
+from effbench.stats.intervals import is_number
 
+#: Values with the names of Plotly.
+Plotly = dict[str, Any]
 GRAY = "rgba(128,136,146,0.8)"
-#: Columns that identify a result: model with other swept parameters, label on the x axis and its
-#: value (by default the batch size), mode, and the mode's rank; and why it is marked.
-KEYS = ("case", "axis", "x", "series", "series_rank", "mark")
 #: Opacity of marks of results that are marked, in figures that use open symbols for something else.
 PALE = 0.4
+#: Most characters of a text on hover.
+LONGEST_TEXT = 160
 #: Label on the x axis -> title and unit; others are their own title.
 _TITLES = {
     "bs": ("batch size", " (samples)"),
@@ -29,20 +49,101 @@ _TITLES = {
     "prompt": ("prompt length", " (tokens)"),
     "new_tokens": ("new tokens", ""),
 }
-#: Columns that hover texts omit: the first line or the interval of another column shows them.
-_UNLISTED = {*KEYS, *(bound for bounds in INTERVALS.values() for bound in bounds)}
-#: A result: column -> value, None if unknown.
-Row = Mapping[str, Any]
+#: Bounds, which hover texts show with the figure between them.
+_BOUNDS = frozenset(bound for bounds in INTERVALS.values() for bound in bounds)
+#: Columns that are figures: other values there are unknown.
+_FIGURES = frozenset([*METRICS, *_BOUNDS, "trials"])
+
+
+@dataclass(frozen=True)
+class Point:
+    """A result in a figure.
+
+    `case`: model with other swept parameters. `axis`: the label on the x axis, by default the batch
+    size, and `x` its value. `series`: mode with its swept settings, and `rank` its place in
+    canonical order. `is_baseline`: whether its mode is the baseline's. `mark`, `ratio_mark`: why
+    its times and its speedup are marked. `values`: the columns for hover texts and the table of
+    numbers; None if unknown.
+    """
+
+    case: str
+    axis: str
+    x: float
+    series: str
+    rank: int
+    is_baseline: bool
+    mark: str | None
+    ratio_mark: str | None
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a column; None if it is unknown."""
+        return self.values.get(name)
+
+    @property
+    def is_ok(self) -> bool:
+        return bool(self["status"] == "ok")
+
+    @property
+    def place(self) -> tuple[str, float]:
+        """What modes are compared at."""
+        return self.case, self.x
+
+    def with_columns(self, *names: str, **more: Any) -> Point:
+        """Return the point with these columns only, and `more` ones."""
+        return replace(self, values={name: self[name] for name in names} | more)
+
+    def with_ratio_mark(self) -> Point:
+        """Return the point for a figure of speedups, which have marks of their own."""
+        return replace(self, mark=self.ratio_mark)
+
+    def are_positive(self, *names: str) -> bool:
+        return all(self[name] is not None and self[name] > 0 for name in names)
+
+
+Points = Sequence[Point]
+
+
+def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -> list[Point]:
+    """Return the points that all figures are drawn from, with all columns of the view, in reading
+    order. `axis`: the label on the x axis, by default that of `axis_of`; rows without a number are
+    omitted."""
+    axis = axis or axis_of(rows)
+    with_number = [row for row in rows if math.isfinite(row.number(axis))]
+    modes = mode_order((row.mode, row.base_mode) for row in with_number)
+    ranks = {mode: rank for rank, mode in enumerate(modes)}
+    cases = {row.curve(axis): None for row in with_number}
+    order = {case: rank for rank, case in enumerate(cases)}
+    points = []
+    for row in with_number:
+        values = dict(row.source)
+        for name in _FIGURES & values.keys():
+            if not is_number(values[name]):
+                values[name] = None
+        x = row.number(axis)
+        point = Point(
+            case=row.curve(axis),
+            axis=short_label(axis),
+            x=int(x) if x.is_integer() else x,
+            series=row.mode,
+            rank=ranks[row.mode],
+            is_baseline=is_baseline(row, baseline_mode),
+            mark=why_marked(row.source),
+            ratio_mark=marks.reason(row.source, "speedup"),
+            values=values,
+        )
+        points.append(point)
+    return sorted(points, key=lambda point: (order[point.case], point.x, point.rank))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A section of the page named `page`.
+    """A section of the page of charts.
 
-    `data` turns the results (`data.drawn_rows`) into the rows to draw, with equal columns: KEYS,
-    then the columns for hover texts and the table of numbers. Without rows, the page shows
-    `absent`. `draw` takes all rows, or with `small_multiples` those of one `case`. Without
-    `absent`, the page omits an empty figure.
+    `data` turns the results (`points_of`) into the points to draw, with equal columns: those for
+    hover texts and the table of numbers. Without points, the page shows `absent`. `draw` takes all
+    points, or with `small_multiples` those of one `case`. Without `absent`, the page omits an empty
+    figure.
     """
 
     name: str
@@ -50,9 +151,8 @@ class Figure:
     order: int
     caption: str
     absent: str
-    data: Callable[[Sequence[Row]], list[Row]]
-    draw: Callable[[Sequence[Row]], Drawing]
-    page: str = "scaling"
+    data: Callable[[Points], list[Point]]
+    draw: Callable[[Points], Drawing]
     small_multiples: bool = False
 
 
@@ -66,81 +166,71 @@ class Drawing:
     """
 
     def __init__(self, height: int, **layout: Any) -> None:
-        self.data: list[dict[str, Any]] = []
-        self.layout: dict[str, Any] = {"height": height} | layout
+        self.data: list[Plotly] = []
+        self.layout: Plotly = {"height": height} | layout
 
     def add(self, kind: str = "scatter", **settings: Any) -> None:
         """Add a trace that belongs to no mode."""
-        self.data.append({"type": kind, "showlegend": False, **settings})
+        self.data.append(
+            {
+                "type": kind,
+                "showlegend": False,
+                **settings,
+            }
+        )
 
-    def add_mode(
-        self, rows: Sequence[Row], x: Sequence[Any], y: Sequence[Any], **settings: Any
-    ) -> None:
-        """Add a trace for the rows of one mode, in the mode's style and with one hover text per
-        row.
+    def add_mode(self, points: Points, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
+        """Add a trace for the points of one mode, in the mode's style and with one hover text per
+        point.
 
         Symbols of marked results are open, or pale if the settings choose the symbol. Bars are not
         marked.
         """
-        series = rows[0]["series"]
+        series = points[0].series
         style = style_of(series)
-        is_marked = [row["mark"] is not None for row in rows]
-        marker: dict[str, Any] = {"symbol": style.symbol, "size": 9}
-        if any(is_marked):
-            marker["symbol"] = [
-                f"{style.symbol}-open" if marked else style.symbol for marked in is_marked
-            ]
-        trace = {"type": "scatter", "marker": marker} | settings
-        trace["marker"] = {"color": style.color} | trace["marker"]
-        if trace["type"] == "scatter":
-            trace.setdefault("mode", "markers")
-            if any(is_marked) and "marker" in settings:
-                trace["marker"]["opacity"] = [PALE if marked else 1.0 for marked in is_marked]
-        trace |= {
+        is_marked = [point.mark is not None for point in points]
+        kind = settings.pop("type", "scatter")
+        marker = {"color": style.color} | settings.pop("marker", {})
+        if kind == "scatter":
+            settings.setdefault("mode", "markers")
+            if any(is_marked) and "symbol" in marker:
+                marker["opacity"] = [PALE if marked else 1.0 for marked in is_marked]
+            open_symbols = [f"{style.symbol}{'-open' * marked}" for marked in is_marked]
+            symbol = open_symbols if any(is_marked) else style.symbol
+            marker = {"symbol": symbol, "size": 9} | marker
+        trace = {
+            "x": x,
+            "y": y,
+            "name": safe(series),
+            "type": kind,
+            "marker": marker,
             "hoverinfo": "text",
-            "hovertext": [hover(row) for row in rows],
+            "hovertext": [hover(point) for point in points],
             "meta": {"mode": series},
         }
-        self.data.append({"x": x, "y": y, "name": safe(series), **trace})
-
-    def annotate(self, text: str, **settings: Any) -> None:
-        self.layout.setdefault("annotations", []).append(
-            {"text": text, "showarrow": False, **settings}
-        )
+        self.data.append(trace | settings)
 
 
-def columns_of(row: Row, *names: str) -> dict[str, Any]:
-    """Return KEYS and these columns of a row."""
-    return {name: row[name] for name in (*KEYS, *names)}
-
-
-def known(rows: Iterable[Row], *names: str) -> list[Any]:
+def known(points: Iterable[Point], *names: str) -> list[Any]:
     """Return the known values of these columns."""
-    return [row[name] for name in names for row in rows if row[name] is not None]
+    points = list(points)
+    values = [point[name] for name in names for point in points]
+    return [value for value in values if value is not None]
 
 
-def is_positive(row: Row, *names: str) -> bool:
-    return all(row[name] is not None and row[name] > 0 for name in names)
+def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Return mode -> its points ordered by x, modes in canonical order."""
+    ordered = sorted(points, key=lambda point: (point.rank, point.x))
+    return grouped(ordered, lambda point: point.series)
 
 
-def by_series(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
-    """Return (mode, rows ordered by x) pairs, modes in canonical order."""
-    ordered = sorted(rows, key=lambda row: (row["series_rank"], row["x"]))
-    return [(name, list(part)) for name, part in groupby(ordered, key=lambda row: row["series"])]
-
-
-def with_baseline(
-    rows: Sequence[Row], others: Iterable[Row], *names: str
-) -> list[tuple[Row, dict[str, Any]]]:
-    """Return each of the `others` that has a baseline among the rows, with these columns of the
-    baseline, named `baseline_…`."""
-    base: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        if row["is_baseline"]:
-            base.setdefault(
-                (row["case"], row["x"]), {f"baseline_{name}": row[name] for name in names}
-            )
-    return [(row, base[row["case"], row["x"]]) for row in others if (row["case"], row["x"]) in base]
+def baselines(points: Iterable[Point]) -> dict[tuple[str, float], Point]:
+    """Return place -> the baseline there."""
+    bases: dict[tuple[str, float], Point] = {}
+    for point in points:
+        if point.is_baseline:
+            bases.setdefault(point.place, point)
+    return bases
 
 
 # --- text ---
@@ -161,83 +251,107 @@ def short(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
 
 
-def hover(row: Row) -> str:
-    """Return the hover text of a row: which result it is, then one value per line."""
-    lines = [f"<b>{safe(row['series'])}</b> · {safe(row['case'])} · {point(row)}"]
-    for name, value in row.items():
-        if name in _UNLISTED or value is None:
+def hover(point: Point) -> str:
+    """Return the hover text of a point: which result it is, then one value per line."""
+    lines = [f"<b>{safe(point.series)}</b> · {safe(point.case)} · {x_text(point)}"]
+    for name, value in point.values.items():
+        if name in _BOUNDS or value is None:
             continue
-        text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
-        text = signed(text, is_marked_figure(row, name))
-        interval = interval_text(name, row)
-        lines.append(
-            f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else "")
-        )
-    if row["mark"] is not None:
-        lines.append(f"{SIGN} marked: {safe(short(row['mark'], 160))}")
+        text = value_text(name, value)
+        if isinstance(value, str):
+            text = safe(short(value, LONGEST_TEXT))
+        line = f"{title_and_unit(name)[0]}: {signed(text, is_marked_figure(point, name))}"
+        interval = interval_text(name, point.values)
+        if interval:
+            line += f" (95 %: {interval})"
+        lines.append(line)
+    if point.mark is not None:
+        lines.append(f"{SIGN} marked: {safe(short(point.mark, LONGEST_TEXT))}")
     return "<br>".join(lines)
 
 
-def is_marked_figure(row: Row, name: str) -> bool:
-    """Return whether the row is marked and a disturbance changes this column."""
-    return row["mark"] is not None and name in METRICS and is_timed(name)
+def is_marked_figure(point: Point, name: str) -> bool:
+    """Return whether the point is marked and a disturbance changes this column."""
+    return point.mark is not None and name in METRICS and is_timed(name)
 
 
-def point(row: Row) -> str:
-    """Return where a row is on the x axis: `bs 8`."""
-    return f"{safe(row['axis'])} {number_text(row['x'])}"
+def x_text(point: Point) -> str:
+    """Return where a point is on the x axis: `bs 8`."""
+    return f"{safe(point.axis)} {number_text(point.x)}"
 
 
 def number_text(number: float) -> str:
-    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+    if number == int(number):
+        return f"{number:.0f}"
+    return f"{number:g}"
 
 
 # --- axes ---
 
 
-def axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
+def axis(title: str, **more: Any) -> Plotly:
+    return {
+        "title": {"text": title, "standoff": 8},
+        "automargin": True,
+        "zeroline": False,
+    } | more
 
 
-def log_axis(
-    title: str, values: Sequence[float], narrow: bool = False, **more: Any
-) -> dict[str, Any]:
+def log_axis(title: str, values: Sequence[float], **more: Any) -> Plotly:
     """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and
-    1000. `narrow`: at most five ticks for a smaller factor, as the labels of Plotly's own overlap
-    on the x axis of a small drawing, also about a single value, for which Plotly shows two
-    decades."""
+    1000."""
     positive = [value for value in values if value > 0]
-    low, high = (min(positive), max(positive)) if positive else (1.0, 1.0)
-    ticks: dict[str, Any] = (
-        {"dtick": "D2"} if 4 < high / low < 1000 or (narrow and low == high) else {}
+    ticks = {}
+    if positive and 4 < max(positive) / min(positive) < 1000:
+        ticks["dtick"] = "D2"
+    return axis(
+        title,
+        type="log",
+        tickformat=",~r",
+        **ticks,
+        **more,
     )
-    if narrow and low < high <= 4 * low:
-        powers = range(math.floor(math.log10(high - low)) - 1, math.ceil(math.log10(high)) + 1)
-        steps = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
-        step = next(step for step in steps if high // step - low // step <= 4)
-        ticks = {
-            "tickvals": [
-                round(step * at, 12) for at in range(math.ceil(low / step), int(high // step) + 1)
-            ]
-        }
-    return axis(title, type="log", tickformat=",~r", **ticks, **more)
 
 
-def x_title(rows: Sequence[Row], unit: bool = False) -> str:
-    name = str(rows[0]["axis"]) if rows else "bs"
+def small_axis(title: str, values: Sequence[float]) -> Plotly:
+    """Return the x axis of a small drawing: logarithmic, or from zero if the values span a factor
+    of at most 4, as labels of a logarithmic axis would overlap."""
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > 4 * min(positive):
+        return log_axis(title, values)
+    return axis(
+        title,
+        rangemode="tozero",
+        nticks=5,
+    )
+
+
+def x_title(points: Points, unit: bool = False) -> str:
+    name = "bs"
+    if points:
+        name = points[0].axis
     title, unit_text = _TITLES.get(name, (name, ""))
-    return title + unit_text if unit else title
+    if unit:
+        return title + unit_text
+    return title
 
 
-def x_axis(rows: Sequence[Row]) -> dict[str, Any]:
+def x_axis(points: Points) -> Plotly:
     """Return the axis of `x` with at most eight ticks, at its values; logarithmic if all are
     positive."""
-    values = sorted({row["x"] for row in rows})
-    kind = "log" if values[0] > 0 else "linear"
-    return axis(safe(x_title(rows, unit=True)), type=kind, tickvals=values[:: -(-len(values) // 8)])
+    values = sorted({point.x for point in points})
+    kind = "linear"
+    if values[0] > 0:
+        kind = "log"
+    step = math.ceil(len(values) / 8)
+    return axis(
+        safe(x_title(points, unit=True)),
+        type=kind,
+        tickvals=values[::step],
+    )
 
 
-def mode_axis(names: Sequence[str]) -> dict[str, Any]:
+def mode_axis(names: Sequence[str]) -> Plotly:
     """Return an axis with one row per mode, the first at the top."""
     ticks = [safe(short(name, 18)) for name in names]
     return axis(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from effbench.metrics import INTERVALS
 from effbench.report.colors import style_of
@@ -12,183 +10,188 @@ from effbench.report.figures.base import (
     GRAY,
     Drawing,
     Figure,
-    Row,
+    Plotly,
+    Point,
+    Points,
+    baselines,
     by_series,
-    columns_of,
-    is_positive,
     known,
     log_axis,
     mode_axis,
-    point,
-    short,
-    with_baseline,
+    small_axis,
     x_axis,
+    x_text,
 )
 from effbench.report.tables import UNKNOWN
 
-#: Fractions of the axes (x, y) within which two names overlap.
-NEAR = (0.16, 0.07)
 
+@dataclass(frozen=True)
+class Curve:
+    """The columns that a figure draws against the x axis: `value`, and its bounds if it has any."""
 
-def latency_data(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per result; only `ok` results have figures."""
-    figures = ("latency_ms", *INTERVALS["latency_ms"], "period_ms", "throughput_per_s")
-    return only_ok(
-        [columns_of(row, "status", *figures, "trials") for row in rows], figures, *figures[:3]
-    )
+    title: str
+    value: str
+    bounds: tuple[str, str] | None = None
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.value, *(self.bounds or ()))
 
-def throughput_data(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per result; only `ok` results have figures.
+    def lengths(self, points: Points) -> tuple[list[float], list[float]]:
+        """Return the lengths of error bars above and below; 0 for unknown bounds."""
+        above, below = [], []
+        for point in points:
+            value = point[self.value]
+            low, high = (point[bound] for bound in self.bounds or (self.value, self.value))
+            is_known = value is not None and low is not None and high is not None
+            above.append(max(high - value, 0.0) if is_known else 0.0)
+            below.append(max(value - low, 0.0) if is_known else 0.0)
+        return above, below
 
-    The bounds follow from those of the period, or of the latency if there is no period.
-    """
-    figures = ("throughput_per_s", "throughput_ci_low", "throughput_ci_high", "period_ms")
-    found = []
-    for row in rows:
-        time = "latency_ms" if row["period_ms"] is None else "period_ms"
-        low, high = (row[bound] for bound in INTERVALS[time])
-        columns = columns_of(row, "status", "throughput_per_s")
-        work = (
-            None
-            if None in (row["throughput_per_s"], row[time])
-            else row["throughput_per_s"] * row[time]
-        )
-        # a longer period means less throughput
-        for name, bound in zip(figures[1:3], (high, low), strict=True):
-            columns[name] = work / bound if work is not None and bound else None
-        found.append(columns | {name: row[name] for name in ("period_ms", "trials")})
-    return only_ok(found, figures, *figures[:3])
+    def of_ok(self, points: Points, *others: str) -> list[Point]:
+        """Return the points with these columns and `others`. Results that are not ok have no
+        figures, so that lines break there, and intervals too wide to draw have no bounds. Return no
+        point if no result has a value."""
+        drawn = []
+        for point in points:
+            shown = point.with_columns("status", *self.columns, *others, "trials")
+            if not point.is_ok or not point.are_positive(self.value):
+                shown = _without(shown, *self.columns, *others)
+            elif self.bounds is not None and _is_too_wide(point, *self.bounds):
+                shown = _without(shown, *self.bounds)
+            drawn.append(shown)
+        if known(drawn, self.value):
+            return drawn
+        return []
 
-
-def tail_data(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per result if the x axis is the rate of arrivals, else no row; only `ok`
-    results have figures."""
-    figures = ("latency_p99_ms", "latency_ms")
-    rows = [
-        columns_of(row, "status", *figures, "trials")
-        for row in rows
-        if row["axis"] == "stream.rate"
-    ]
-    return only_ok(rows, figures, *["latency_p99_ms"] * 3)
-
-
-def only_ok(rows: list[dict], figures: Iterable[str], value: str, low: str, high: str) -> list[Row]:
-    """Remove the figures of results that are not ok, so that lines break there, and intervals too
-    wide to draw. Return no row if no result has a value."""
-    is_shown = [row["status"] == "ok" and is_positive(row, value) for row in rows]
-    for row, shown in zip(rows, is_shown, strict=True):
-        if not shown:
-            row |= dict.fromkeys(figures)
-        elif None not in (row[low], row[high]) and row[high] > UNKNOWN * row[low]:
-            row |= dict.fromkeys((low, high))
-    return rows if any(is_shown) else []
-
-
-def draw(value: str, low: str, high: str, title: str, rows: Sequence[Row]) -> Drawing:
-    """Draw a line per mode on logarithmic axes; for a single size, one row of dots per mode."""
-    parts = by_series(rows)
-    if len({row["x"] for row in rows}) == 1:
-        figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
-        figure.layout["xaxis"] = log_axis(
-            f"{title}, {point(rows[0])}", known(rows, value, low, high), narrow=True
-        )
-        for rank, (_, of_mode) in enumerate(parts):
-            bars = error_bars(of_mode, value, low, high)
+    def draw(self, points: Points) -> Drawing:
+        """Draw a line per mode on logarithmic axes; for a single size, one row of dots per mode."""
+        modes = by_series(points)
+        values = known(points, *self.columns)
+        if len({point.x for point in points}) == 1:
+            figure = Drawing(90 + 26 * len(modes), yaxis=mode_axis([*modes]))
+            figure.layout["xaxis"] = small_axis(f"{self.title}, {x_text(points[0])}", values)
+            for rank, of_mode in enumerate(modes.values()):
+                x = [point[self.value] for point in of_mode]
+                bars = self._error_bars(of_mode)
+                figure.add_mode(of_mode, x, [rank] * len(of_mode), error_x=bars)
+            return figure
+        figure = Drawing(290, xaxis=x_axis(points), yaxis=log_axis(self.title, values))
+        for mode, of_mode in modes.items():
+            style = style_of(mode)
             figure.add_mode(
-                of_mode, [row[value] for row in of_mode], [rank] * len(of_mode), error_x=bars
+                of_mode,
+                [point.x for point in of_mode],
+                [point[self.value] for point in of_mode],
+                mode="lines+markers",
+                line={"color": style.color, "dash": style.dash, "width": 1.8},
+                error_y=self._error_bars(of_mode),
             )
         return figure
-    figure = Drawing(290, xaxis=x_axis(rows), yaxis=log_axis(title, known(rows, value, low, high)))
-    for series, of_mode in parts:
-        style = style_of(series)
-        line = {"color": style.color, "dash": style.dash, "width": 1.8}
-        bars = error_bars(of_mode, value, low, high)
-        sizes, values = ([row[name] for row in of_mode] for name in ("x", value))
-        figure.add_mode(of_mode, sizes, values, mode="lines+markers", line=line, error_y=bars)
-    return figure
+
+    def _error_bars(self, points: Points) -> Plotly:
+        above, below = self.lengths(points)
+        return {
+            "type": "data",
+            "symmetric": False,
+            "thickness": 1.2,
+            "width": 3,
+            "visible": any(above) or any(below),
+            "array": above,
+            "arrayminus": below,
+        }
 
 
-def error_bars(rows: Sequence[Row], value: str, low: str, high: str) -> dict:
-    """Return Plotly's error bars; those of unknown bounds have no length."""
-
-    def lengths(upper: str, lower: str) -> list[float]:
-        ends = ((row[upper], row[lower]) for row in rows)
-        return [0.0 if None in both else max(both[0] - both[1], 0.0) for both in ends]
-
-    more, less = lengths(high, value), lengths(value, low)
-    looks = {
-        "type": "data",
-        "symmetric": False,
-        "thickness": 1.2,
-        "width": 3,
-        "visible": any(more) or any(less),
-    }
-    return looks | {"array": more, "arrayminus": less}
+def _without(point: Point, *names: str) -> Point:
+    """Return the point with these figures unknown."""
+    return point.with_columns(*point.values, **dict.fromkeys(names))
 
 
-def launch_bound_data(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per `ok` result that has a profiled baseline.
+def _is_too_wide(point: Point, low: str, high: str) -> bool:
+    return point.are_positive(low, high) and bool(point[high] > UNKNOWN * point[low])
+
+
+LATENCY_CURVE = Curve("latency (ms)", "latency_ms", INTERVALS["latency_ms"])
+THROUGHPUT_CURVE = Curve(
+    "throughput (samples/s)", "throughput_per_s", ("throughput_ci_low", "throughput_ci_high")
+)
+TAIL_CURVE = Curve("99th percentile latency (ms)", "latency_p99_ms")
+
+
+def latency_data(points: Points) -> list[Point]:
+    return LATENCY_CURVE.of_ok(points, "period_ms", "throughput_per_s")
+
+
+def tail_data(points: Points) -> list[Point]:
+    """Return the points if the x axis is the rate of arrivals, else none."""
+    arrivals = [point for point in points if point.axis == "stream.rate"]
+    return TAIL_CURVE.of_ok(arrivals, "latency_ms")
+
+
+def throughput_data(points: Points) -> list[Point]:
+    """Return the points with bounds of the throughput, which follow from those of the period, or of
+    the latency if there is no period."""
+    bounded = []
+    for point in points:
+        time = "period_ms"
+        if point["period_ms"] is None:
+            time = "latency_ms"
+        low, high = INTERVALS[time]
+        bounds: dict[str, float | None] = dict.fromkeys(THROUGHPUT_CURVE.bounds or ())
+        if point.are_positive("throughput_per_s", time, low, high):
+            work = point["throughput_per_s"] * point[time]
+            # a longer period means less throughput
+            bounds = {
+                "throughput_ci_low": work / point[high],
+                "throughput_ci_high": work / point[low],
+            }
+        bounded.append(point.with_columns(*point.values, **bounds))
+    return THROUGHPUT_CURVE.of_ok(bounded, "period_ms")
+
+
+def launch_bound_data(points: Points) -> list[Point]:
+    """Return one point per `ok` result that has a profiled baseline.
 
     `launch_ratio`: the baseline's latency ÷ its GPU busy time, the largest speedup from removing
     launches alone.
     """
-    ok = [row for row in rows if row["status"] == "ok"]
-    profiled = [row for row in ok if is_positive(row, "gpu_busy_ms", "latency_ms")]
-    others = [row for row in ok if not row["is_baseline"] and is_positive(row, "speedup")]
-    return [
-        columns_of(row, "speedup", "speedup_ci_low", "speedup_ci_high")
-        | base
-        | {"mark": row["ratio_mark"]}
-        | {"launch_ratio": base["baseline_latency_ms"] / base["baseline_gpu_busy_ms"]}
-        for row, base in with_baseline(profiled, others, "gpu_busy_ms", "latency_ms")
-    ]
+    ok = [point for point in points if point.is_ok]
+    bases = baselines(point for point in ok if point.are_positive("gpu_busy_ms", "latency_ms"))
+    drawn = []
+    for point in ok:
+        base = bases.get(point.place)
+        if base is None or point.is_baseline or not point.are_positive("speedup"):
+            continue
+        shown = point.with_columns(
+            "speedup",
+            *INTERVALS["speedup"],
+            baseline_gpu_busy_ms=base["gpu_busy_ms"],
+            baseline_latency_ms=base["latency_ms"],
+            launch_ratio=base["latency_ms"] / base["gpu_busy_ms"],
+        )
+        drawn.append(shown.with_ratio_mark())
+    return drawn
 
 
-def launch_bound_draw(rows: Sequence[Row]) -> Drawing:
+def launch_bound_draw(points: Points) -> Drawing:
     """Draw speedup against launch ratio on logarithmic axes, with lines where both are equal and at
     speedup 1."""
-    ratios, speedups = known(rows, "launch_ratio"), known(rows, "speedup")
+    ratios, speedups = known(points, "launch_ratio"), known(points, "speedup")
     ends = min(1.0, *ratios), max(ratios) * 1.05  # of the diagonal, which both axes show
     figure = Drawing(
         420,
         xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", [*ratios, *ends]),
         yaxis=log_axis("latency speedup (×)", [*speedups, *ends]),
     )
-    line = {
-        "type": "line",
-        "line": {"width": 1, "color": GRAY, "dash": "dot"},
-        "xref": "x",
-        "yref": "y",
-    }
+    line = {"width": 1, "color": GRAY, "dash": "dot"}
+    diagonal = {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1], "xref": "x"}
+    one = {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"}
     figure.layout["shapes"] = [
-        line | {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]},
-        line | {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"},
+        {"type": "line", "line": line, "yref": "y", **place} for place in (diagonal, one)
     ]
-    for _, of_mode in by_series(rows):
+    for of_mode in by_series(points).values():
         figure.add_mode(of_mode, known(of_mode, "launch_ratio"), known(of_mode, "speedup"))
-    _name_points(figure, rows)
     return figure
-
-
-def _name_points(figure: Drawing, rows: Sequence[Row]) -> None:
-    """Name each model and batch size at its best mark, unless the name would overlap another."""
-    both = known(rows, "launch_ratio"), known(rows, "speedup")
-    spans = [max(math.log(max(values) / min(values)), 1e-9) for values in both]
-    best: dict[tuple, Row] = {}
-    for row in sorted(rows, key=lambda row: -row["speedup"]):
-        best.setdefault((row["case"], row["x"]), row)
-    placed: list[tuple[float, float]] = []
-    for row in best.values():
-        at = math.log(row["launch_ratio"]) / spans[0], math.log(row["speedup"]) / spans[1]
-        if all(abs(at[0] - x) > NEAR[0] or abs(at[1] - y) > NEAR[1] for x, y in placed):
-            placed.append(at)
-            place = {
-                "x": math.log10(row["launch_ratio"]),
-                "y": math.log10(row["speedup"]),
-                "yshift": 13,
-            }
-            figure.annotate(f"{short(row['case'], 24)} · {point(row)}", font={"size": 11}, **place)
 
 
 LATENCY = Figure(
@@ -198,11 +201,11 @@ LATENCY = Figure(
     caption=(
         "Latency of one call (arrivals: of one request) on logarithmic axes. Bars are 95 %"
         f" intervals across trials, omitted if the upper bound is over {UNKNOWN} times the lower"
-        " one. Lines break at results that are not ok, which the page Failures lists."
+        " one. Lines break at results that are not ok, which the page Cells lists."
     ),
     absent="No ok result of this sweep has a latency.",
     data=latency_data,
-    draw=partial(draw, "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)"),
+    draw=LATENCY_CURVE.draw,
     small_multiples=True,
 )
 TAIL = Figure(
@@ -215,9 +218,7 @@ TAIL = Figure(
     ),
     absent="",
     data=tail_data,
-    draw=partial(
-        draw, "latency_p99_ms", "latency_p99_ms", "latency_p99_ms", "99th percentile latency (ms)"
-    ),
+    draw=TAIL_CURVE.draw,
     small_multiples=True,
 )
 THROUGHPUT = Figure(
@@ -233,13 +234,7 @@ THROUGHPUT = Figure(
         "No ok result of this sweep has a throughput. Arrivals, and streams on a CPU, have none."
     ),
     data=throughput_data,
-    draw=partial(
-        draw,
-        "throughput_per_s",
-        "throughput_ci_low",
-        "throughput_ci_high",
-        "throughput (samples/s)",
-    ),
+    draw=THROUGHPUT_CURVE.draw,
     small_multiples=True,
 )
 LAUNCH_BOUND = Figure(

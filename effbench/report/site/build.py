@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 from dataclasses import dataclass, field
@@ -10,26 +11,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
 
 from effbench.cell import digest
 from effbench.metrics import METRICS
+from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.site.page import HeldSweep, Page, PageFolder, newest_first
+from effbench.report.marks import note
+from effbench.report.site.page import HeldSweep, Page, PageFolder
 from effbench.report.site.pages import (
     cell,
+    charts,
     claims,
-    environments,
-    failures,
     history,
     index,
-    scaling,
     speedups,
 )
 from effbench.report.site.writer import Writer
+from effbench.report.summary import environment_facts, environment_line
+from effbench.report.tables import IS_UNCLEAR
 from effbench.store.secrets import masked_url
-from effbench.table import Table
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
@@ -40,12 +41,10 @@ PICKER = "data/sweeps.js"
 PAGES = (
     index.PAGE,
     speedups.PAGE,
-    *scaling.PAGES,
+    charts.PAGE,
     cell.PAGE,
     history.PAGE,
     claims.PAGE,
-    failures.PAGE,
-    environments.PAGE,
 )
 
 
@@ -57,10 +56,7 @@ def write_site(data: ReportData, out: Path) -> Writer:
     little memory; pages of those that have not changed since the site was last written are kept.
     """
     writer = Writer(Path(out))
-    # without importing Plotly, which is slow
-    plotly = Path(find_spec("plotly").origin).parent / "package_data" / "plotly.min.js"
-    writer.copy(f"{ASSETS}/{plotly.name}", plotly)
-    for path in sorted(STATIC.iterdir()):
+    for path in [plotly_script(), *sorted(STATIC.iterdir())]:
         writer.copy(f"{ASSETS}/{path.name}", path)
     site = Site(data, writer, environment())
     for device_sweep in data.device_sweeps:
@@ -92,54 +88,77 @@ class Site:
         """Write the pages of each older sweep, or keep those that the site has."""
         code = fingerprint()
         for sweep in self.data.older:
-            stamp = digest([sweep.stamp, code, masked_url(self.data.database), self.data.axis])
+            stamp = digest(
+                [
+                    sweep.stamp,
+                    code,
+                    masked_url(self.data.database),
+                    self.data.axis,
+                ]
+            )
             kept = self.writer.kept(sweep.info.id, stamp)
             if kept is not None:
-                self.held += [HeldSweep.from_json(facts) for facts in kept]
+                self.held += [HeldSweep(**facts) for facts in kept]
                 continue
             written = set(self.writer.written)
             number = len(self.held)
             for device_sweep in self.data.load(sweep.info):
                 self.write_pages_of(device_sweep)
-            added = [held.to_json() for held in self.held[number:]]
+            added = list(map(dataclasses.asdict, self.held[number:]))
             self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
         folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
         if page.name == index.PAGE.name:
-            self.writer.data(PICKER, [sweep.facts() for sweep in newest_first(self.held)])
+            newest_first = sorted(
+                self.held,
+                key=lambda sweep: sweep.started_at,
+                reverse=True,
+            )
+            self.writer.data(PICKER, [sweep.facts() for sweep in newest_first])
         self.writer.text(f"{folder.folder}{page.name}.html", self.html_of(page, folder))
 
     def html_of(self, page: Page, folder: PageFolder) -> str:
         """Write the data of a page, and return its HTML."""
         device_sweep = folder.device_sweep
-        root = "../" if device_sweep else ""
-        # pages without a device sweep link to the pages of the first one
-        current = device_sweep or next(iter(self.data.device_sweeps), None)
-        links = []
-        for other in PAGES:
-            if current or not other.of_device_sweep:
-                links.append(
-                    (other, address(other.name, current if other.of_device_sweep else None, root))
-                )
+        root = ""
+        if device_sweep:
+            root = "../"
         has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
+        has_picker = has_several and (device_sweep is not None or page is index.PAGE)
         context = {
             "page": page,
             "root": root,
             "assets": f"{root}{ASSETS}",
-            "nav": links,
+            "nav": self.links(device_sweep, root),
             "device_sweep": device_sweep,
-            "picker": (
-                f"{root}{PICKER}" if has_several and (device_sweep or page is index.PAGE) else ""
-            ),
+            "picker": f"{root}{PICKER}" if has_picker else "",
             "database": masked_url(self.data.database),
             "address": partial(address, root=root),
-            "lead": "",
-            "notes": [],
-            "models": [],
         }
-        template = self.templates.select_template([f"{page.name}.html.j2", "page.html.j2"])
+        template = self.templates.get_template(f"{page.name}.html.j2")
         return template.render(context | dict(page.context(folder)))
+
+    def links(self, device_sweep: DeviceSweep | None, root: str) -> list[tuple[Page, str]]:
+        """Return the pages of the navigation with their URLs. Pages without a device sweep link to
+        the pages of the first one."""
+        current = device_sweep
+        if current is None and self.data.device_sweeps:
+            current = self.data.device_sweeps[0]
+        links = []
+        for page in PAGES:
+            if not page.of_device_sweep:
+                links.append((page, address(page.name, root=root)))
+            elif current is not None:
+                links.append((page, address(page.name, current, root)))
+        return links
+
+
+def plotly_script() -> Path:
+    """Return Plotly's script, without importing Plotly, which is slow."""
+    package = find_spec("plotly")
+    assert package is not None and package.origin is not None, "effbench depends on Plotly"
+    return Path(package.origin).parent / "package_data" / "plotly.min.js"
 
 
 def fingerprint() -> str:
@@ -156,7 +175,9 @@ def fingerprint() -> str:
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
     """Return the relative URL of a page. `root`: path from the linking page to the top of the
     site."""
-    return f"{root}{device_sweep.slug}/{page}.html" if device_sweep else f"{root}{page}.html"
+    if device_sweep:
+        return f"{root}{device_sweep.slug}/{page}.html"
+    return f"{root}{page}.html"
 
 
 def environment() -> jinja2.Environment:
@@ -168,19 +189,28 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {
-        "metric": lambda value, name: METRICS[name].format(value),
+        "metric": metric_text,
+        "one_line": one_line,
+        "sentence": sentence,
         "when": when,
-        "table": html_table,
     }
-    env.globals["style_of"] = style_of
+    env.globals |= {
+        "environment_facts": environment_facts,
+        "environment_line": environment_line,
+        "is_unclear": IS_UNCLEAR,
+        "note": note,
+        "style_of": style_of,
+    }
     return env
 
 
-def html_table(table: Table, pinned: bool = False) -> Markup:
-    """Return a static HTML table in a box that scrolls; `Table` escapes all text. `pinned`: keep
-    the first column visible on a phone."""
-    box = Markup('<div class="scroll{}" tabindex="0" role="region" aria-label="{}">\n{}</div>')
-    return box.format(" pinned" if pinned else "", table.caption, Markup(table.render("html")))
+def metric_text(value: float | None, name: str) -> str:
+    return METRICS[name].format(value)
+
+
+def sentence(text: str) -> str:
+    """Return a note as a sentence: with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def when(time: dt.datetime) -> str:

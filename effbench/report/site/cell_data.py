@@ -9,43 +9,73 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from itertools import chain, count, groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from effbench.cell import digest
-from effbench.labels import PLACES, LabelledRow, flatten
+from effbench.labels import (
+    PLACES,
+    LabelledRow,
+    flatten,
+    grouped,
+)
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
-from effbench.report.data import DeviceSweep, Trial
+from effbench.report.data import (
+    DeviceSweep,
+    Timers,
+    Trial,
+    TrialRow,
+)
 from effbench.report.marks import signed, why_marked
-from effbench.report.site.writer import Writer, as_json
+from effbench.report.site.writer import Json, Writer, as_json
 from effbench.store.connect import artifact_home
 from effbench.store.schema import TRIAL
 
+#: Columns of `trial` that the page does not show side by side.
+_HIDDEN = frozenset(
+    {
+        "id",
+        "sweep_id",
+        "cell_key",
+        "environment_id",
+        "reason",
+        "extra",
+        "recorded_at",
+    }
+)
 #: Columns of `trial` that the page shows side by side, round and attempt first.
-FACTS = [
-    column.name
-    for column in TRIAL.columns
-    if column.name
-    not in ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
-]
-_VALUES = itemgetter(*FACTS)
+FACTS = [column.name for column in TRIAL.columns if column.name not in _HIDDEN]
 _NAMES = {"phase": "last phase", "started_at": "started (UTC)"}
 #: The heading of each of FACTS, and whether its values are sizes in bytes.
 HEADINGS = [
     [_NAMES.get(name) or heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS
 ]
 #: Parts of `extra` that other sections show.
-_ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
+_ELSEWHERE = frozenset(
+    {
+        "profile",
+        "traceback",
+        "log",
+        "artifacts",
+    }
+)
 #: Most characters per file of cells, unless a single cell has more.
 MOST_CHARACTERS = 800_000
 #: Samples drawn per trial and timer; fewer if a cell has many trials.
@@ -58,36 +88,37 @@ KINDS = (".json.gz", ".json", ".py", ".txt", ".log", ".dot", ".pickle")
 #: large.
 LARGEST = 4 * 2**20
 MOST = 64 * 2**20
+Indices = npt.NDArray[np.int64]
 
 
 def write_cells(
-    writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]
-) -> Iterator[list[str]]:
-    """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield [first key, path
-    in `folder`]."""
+    writer: Writer, folder: str, cells: Iterable[tuple[str, list[Json]]]
+) -> Iterator[tuple[str, str]]:
+    """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield (first key, path
+    in `folder`)."""
     texts: dict[str, str] = {}
-    numbers, size = count(), 0
-
-    def flush() -> list[str]:
-        first, path = next(iter(texts)), f"data/cells-{next(numbers)}.js"
-        writer.script(folder + path, "{" + ",\n".join(texts.values()) + "}")
-        texts.clear()
-        return [first, path]
-
+    number, size = 0, 0
     for key, entries in cells:
         text = f"{json.dumps(key)}:{as_json(entries)}"
         if texts and size + len(text) > MOST_CHARACTERS:
-            yield flush()
-            size = 0
+            yield _write_file(writer, folder, number, texts)
+            texts, size = {}, 0
+            number += 1
         texts[key] = text
         size += len(text)
     if texts:
-        yield flush()
+        yield _write_file(writer, folder, number, texts)
 
 
-def cells_of(
-    device_sweep: DeviceSweep, writer: Writer
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _write_file(
+    writer: Writer, folder: str, number: int, texts: Mapping[str, str]
+) -> tuple[str, str]:
+    path = f"data/cells-{number}.js"
+    writer.script(folder + path, "{" + ",\n".join(texts.values()) + "}")
+    return min(texts), path
+
+
+def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, list[Json]]]:
     """Yield (cell key, one entry per environment) for each cell.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were
@@ -95,29 +126,26 @@ def cells_of(
     """
     if device_sweep.database is None:
         return
-    rows = {
-        (row.source["cell_key"], row.source["environment_id"]): row for row in device_sweep.labelled
-    }
+    rows = {}
+    for row in device_sweep.labelled:
+        rows[row.source["cell_key"], row.source["environment_id"]] = row
     files = ArtifactFiles(writer, f"{device_sweep.slug}/", artifact_home(device_sweep.database))
-    for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial[0]["cell_key"]):
-        entries = [
-            entry(device_sweep, rows[key, environment], list(trials), files)
-            for environment, trials in groupby(
-                of_cell, key=lambda trial: trial[0]["environment_id"]
-            )
-            if (key, environment) in rows
-        ]
+    for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial.row["cell_key"]):
+        entries = []
+        for environment, trials in groupby(of_cell, key=lambda trial: trial.row["environment_id"]):
+            if (key, environment) in rows:
+                entries.append(entry(device_sweep, rows[key, environment], list(trials), files))
         if entries:
             yield key, entries
 
 
 def entry(
     device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles
-) -> dict[str, Any]:
+) -> Json:
     """Return the page's data of one result."""
     source = row.source
-    facts = [facts for facts, _ in trials]
-    command, why_not = device_sweep.command(source["params"], source["environment_id"])
+    facts = [trial.row for trial in trials]
+    command = device_sweep.command(source["params"], source["environment_id"])
     return {
         "env": source["environment_id"],
         "name": row.name,
@@ -125,83 +153,91 @@ def entry(
         "mode": row.mode,
         "glyph": glyph_of(row.base_mode),
         "about": {name: source[name] for name in ("model", "bs", "dtype", "phase", "device")},
-        "status": source["status"],
-        "reason": source["reason"],
+        "status": row.status,
+        "reason": row.reason,
         "bound": source.get("bound"),
         "disturbance": why_marked(source),
         "count": source["trials"],
         "results": results(row),
         "artifacts": files.links(trials),
         "params": flatten(source["params"]),
-        "command": command,
-        "why_not": why_not,
-        "trials": [
-            _VALUES(
-                row | {"started_at": row["started_at"] and f"{row['started_at']:%Y-%m-%d %H:%M:%S}"}
-            )
-            for row in facts
-        ],
+        "command": command.text,
+        "why_not": command.why_not,
+        "trials": [_facts(trial) for trial in facts],
         "extra": extra(facts),
-        "samples": samples([timers for _, timers in trials]),
+        "samples": samples([trial.samples for trial in trials]),
         "kernels": kernels(facts),
         "errors": errors(facts),
     }
 
 
+def _facts(trial: TrialRow) -> list[Any]:
+    """Return the values of FACTS."""
+    started_at = trial["started_at"]
+    if started_at:
+        trial = {**trial, "started_at": f"{started_at:%Y-%m-%d %H:%M:%S}"}
+    return [trial[name] for name in FACTS]
+
+
 def results(row: LabelledRow) -> dict[str, list[Any]]:
     """Return metric -> [value, its text, its interval's text, why it is marked or None] for the
     metrics that the result has."""
-    found = {}
+    values = {}
     for name, metric in METRICS.items():
         value = row.source.get(name)
         if value is not None:
             why = marks.reason(row.source, name)
             text = signed(metric.format(value), why is not None)
-            found[name] = [value, text, interval_text(name, row.source), why]
-    return found
+            values[name] = [
+                value,
+                text,
+                interval_text(name, row.source),
+                why,
+            ]
+    return values
 
 
-def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def extra(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
     """Return further recorded values: name -> one value per trial, None for trials without it."""
-    flat = [
-        flatten({key: value for key, value in row["extra"].items() if key not in _ELSEWHERE})
-        for row in rows
-    ]
-    by_name = {
-        name: [values.get(name) for values in flat]
-        for name in dict.fromkeys(chain.from_iterable(flat))
-    }
-    return {name: values for name, values in by_name.items() if values.count(None) < len(values)}
+    by_name: dict[str, list[Any]] = {}
+    for position, row in enumerate(rows):
+        shown = {key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}
+        for name, value in flatten(shown).items():
+            by_name.setdefault(name, [None] * len(rows))[position] = value
+    return {name: values for name, values in by_name.items() if any_known(values)}
 
 
-def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def any_known(values: Iterable[Any]) -> bool:
+    return any(value is not None for value in values)
+
+
+def samples(trials: Sequence[Timers]) -> dict[str, list[Json]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
     most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
-    by_timer: dict[str, list[dict[str, Any]]] = {}
+    by_timer: dict[str, list[Json]] = {}
     for position, timers in enumerate(trials):
         for timer, (taken, stored) in timers.items():
-            if len(stored):
-                shown = stored[evenly(len(stored), min(most, len(stored)))].astype(
-                    "<f4", copy=False
-                )
-                points = base64.b64encode(shown.tobytes()).decode("ascii")
-                facts = {
-                    "trial": position,
-                    "taken": int(taken),
-                    "stored": len(stored),
-                    "points": points,
-                }
-                by_timer.setdefault(timer, []).append(facts)
+            if not len(stored):
+                continue
+            shown = stored[evenly(len(stored), min(most, len(stored)))]
+            points = shown.astype("<f4", copy=False).tobytes()
+            facts = {
+                "trial": position,
+                "taken": int(taken),
+                "stored": len(stored),
+                "points": base64.b64encode(points).decode("ascii"),
+            }
+            by_timer.setdefault(timer, []).append(facts)
     return by_timer
 
 
-def evenly(stored: int, shown: int) -> np.ndarray:
+def evenly(stored: int, shown: int) -> Indices:
     """Return the indices of `shown` samples, evenly spaced and with both ends."""
     return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
-def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+def kernels(rows: Iterable[TrialRow]) -> Json | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call,
     fraction of GPU time, passes], averaged over the passes that list the kernel. None without a
     profile. Marked trials count only alone: what disturbed them also slowed their kernels."""
@@ -210,15 +246,9 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     passes = [row["extra"]["profile"] for row in undisturbed or profiled]
     if not passes:
         return None
-    listed: dict[str, list[tuple[float, ...]]] = {}
-    for kernel in (kernel for profile in passes for kernel in profile["top"]):
-        listed.setdefault(kernel["name"], []).append(
-            (kernel["count"], kernel["ms"], kernel["share"])
-        )
-    means = [
-        [name, *(sum(fact) / len(same) for fact in zip(*same, strict=True)), len(same)]
-        for name, same in listed.items()
-    ]
+    of_passes = chain.from_iterable(profile["top"] for profile in passes)
+    by_name = grouped(of_passes, itemgetter("name"))
+    means = list(map(_mean_kernel, by_name.values()))
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
@@ -227,21 +257,35 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the mean of a kernel over its passes, as in `kernels`."""
+    means = [fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share")]
+    return [same[0]["name"], *means, len(same)]
+
+
+def errors(rows: Sequence[TrialRow]) -> list[Json]:
     """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of
     their `trials`."""
-    distinct: dict[tuple, dict[str, Any]] = {}
+    distinct: dict[tuple[Any, ...], Json] = {}
     for position, row in enumerate(rows):
-        texts = {
-            name: excerpt(str(row["extra"][name]))
-            for name in ("traceback", "log")
-            if row["extra"].get(name)
-        }
-        if row["status"] == "ok" and not texts and not row["reason"]:
+        facts = {name: row[name] for name in ("status", "reason", "phase")}
+        for name in ("traceback", "log"):
+            if row["extra"].get(name):
+                facts[name] = excerpt(str(row["extra"][name]))
+        if row["status"] == "ok" and not row["reason"] and len(facts) == 3:
             continue
-        facts = {name: row[name] for name in ("status", "reason", "phase")} | texts
-        distinct.setdefault(tuple(facts.items()), facts | {"trials": []})["trials"].append(position)
+        error = distinct.setdefault(tuple(facts.items()), facts | {"trials": []})
+        error["trials"].append(position)
     return list(distinct.values())
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file that a trial saved: its link relative to the page, or the reason why there is none."""
+
+    name: str
+    link: str | None = None
+    why_not: str | None = None
 
 
 @dataclass
@@ -255,27 +299,31 @@ class ArtifactFiles:
     room: int = MOST
 
     def links(self, trials: Iterable[Trial]) -> list[list[str | None]]:
-        """Return [name, link relative to the page or None, reason for None] for each artifact of
-        the trials."""
-        names = (str(name) for row, _ in trials for name in row["extra"].get("artifacts") or ())
-        return [[name, *self._link(name)] for name in dict.fromkeys(names)]
+        """Return [name, link, why_not] of an `Artifact` for each artifact of the trials."""
+        names: dict[str, None] = {}
+        for trial in trials:
+            names |= dict.fromkeys(map(str, trial.row["extra"].get("artifacts") or ()))
+        artifacts = map(self.copied, names)
+        return [[artifact.name, artifact.link, artifact.why_not] for artifact in artifacts]
 
-    def _link(self, name: str) -> tuple[str | None, str | None]:
+    def copied(self, name: str) -> Artifact:
+        """Copy an artifact, unless it is too large or a browser may execute it."""
+        missing = Artifact(name, why_not="file not found")
         try:
             path = (self.home / name).resolve()
             if not path.is_relative_to((self.home / "artifacts").resolve()) or not path.is_file():
-                return None, "file not found"
+                return missing
             size = path.stat().st_size
         # removed meanwhile, or an invalid name: too long, a null character
         except (OSError, ValueError):
-            return None, "file not found"
+            return missing
+        if not path.name.endswith(KINDS) or size > LARGEST or size > self.room:
+            return Artifact(name, why_not=f"{format_bytes(size)}, not copied into the site")
         # a hash of the path makes names unique: cells have files of the same name
         target = f"files/{digest(name)[:12]}-{re.sub(r'[^A-Za-z0-9._-]', '_', path.name)[-60:]}"
-        if not path.name.endswith(KINDS) or size > LARGEST or size > self.room:
-            return None, f"{format_bytes(size)}, not copied into the site"
         try:
             self.writer.copy(self.folder + target, path)
         except FileNotFoundError:  # removed meanwhile
-            return None, "file not found"
+            return missing
         self.room -= size
-        return target, None
+        return Artifact(name, target)

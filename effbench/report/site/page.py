@@ -1,69 +1,34 @@
-"""Pages: their declaration, their sections and data files, and tables in the form of
-`static/grid.js`."""
+"""Pages: their declaration, their data files, and tables in the form of `static/grid.js`."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from effbench.labels import grouped
-from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.figures.base import Figure, Row, is_marked_figure, x_title
-from effbench.report.marks import SIGN
-from effbench.report.site.writer import Writer
-from effbench.table import Column, Shown, Table
+from effbench.report.site.writer import Json, Writer
+from effbench.table import Shown, Table
 
 #: Scripts of pages with tables, and of pages with figures.
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
-#: Models that a page shows at a time: each figure has about 40 KiB.
-MODELS_A_PAGE = 8
+
+
+#: The values of a template.
+Context = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Page:
-    """`context`: returns the values of the template `templates/NAME.html.j2`, or if that does not
-    exist of `page.html.j2`: `lead` (a sentence) and `sections`. `of_device_sweep`: write the page
-    into the folder of each device sweep, instead of once."""
+    """`context`: returns the values of the template `templates/NAME.html.j2`. `of_device_sweep`:
+    write the page into the folder of each device sweep, instead of once."""
 
     name: str
     title: str
-    context: Callable[[PageFolder], Mapping[str, Any]]
+    context: Callable[[PageFolder], Context]
     of_device_sweep: bool = True
     scripts: tuple[str, ...] = GRIDS
-
-
-@dataclass
-class Panel:
-    """A figure that the page loads from `src` when it comes into view. `height`: in pixels. `at`:
-    index of its model, None if it shows several models."""
-
-    model: str
-    src: str
-    height: int
-    at: int | None = None
-
-
-@dataclass
-class Section:
-    """A part of a page: a table, a figure with tables of its numbers, or only a caption.
-
-    `tables`: data files, one per range of models. `linked`: the URL holds the table's filters.
-    `page`: rows per page of the table.
-    """
-
-    name: str
-    title: str
-    caption: str = ""
-    tables: list[str] = field(default_factory=list)
-    linked: bool = False
-    panels: list[Panel] = field(default_factory=list)
-    modes: list[str] = field(default_factory=list)
-    page: int = 100
 
 
 @dataclass(frozen=True)
@@ -74,46 +39,27 @@ class HeldSweep:
     sweep_id: str
     name: str
     label: str
-    started_at: dt.datetime
+    started_at: str
     hardware: str
     slug: str
     several: bool
 
     @classmethod
     def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
-        sweep = device_sweep.sweep
-        label = str(sweep["label"] or "")
-        several = len(device_sweep.environments) > 1
+        label = str(device_sweep.sweep["label"] or "")
         return cls(
-            sweep["id"],
-            device_sweep.name,
-            "" if label == device_sweep.name else label,
-            sweep["started_at"],
-            device_sweep.hardware,
-            device_sweep.slug,
-            several,
+            sweep_id=device_sweep.sweep["id"],
+            name=device_sweep.name,
+            label="" if label == device_sweep.name else label,
+            started_at=f"{device_sweep.sweep['started_at']:%Y-%m-%d %H:%M:%S}",
+            hardware=device_sweep.hardware,
+            slug=device_sweep.slug,
+            several=len(device_sweep.environments) > 1,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"started_at": self.started_at.isoformat()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> HeldSweep:
-        return cls(**{**data, "started_at": dt.datetime.fromisoformat(data["started_at"])})
 
     def facts(self) -> list[str]:
         """Return what the picker of the pages needs: folder, name, label, date and hardware."""
-        return [
-            self.slug,
-            self.name,
-            self.label,
-            f"{self.started_at:%Y-%m-%d %H:%M}",
-            self.hardware,
-        ]
-
-
-def newest_first(held: Sequence[HeldSweep]) -> list[HeldSweep]:
-    return sorted(held, key=lambda sweep: sweep.started_at, reverse=True)
+        return [self.slug, self.name, self.label, self.started_at[:16], self.hardware]
 
 
 @dataclass
@@ -129,8 +75,17 @@ class PageFolder:
     held: Sequence[HeldSweep] = ()
 
     @property
+    def subject(self) -> DeviceSweep:
+        """The device sweep of the page. Raises ValueError for a page of the whole site."""
+        if self.device_sweep is None:
+            raise ValueError(f"the page {self.page} is of no device sweep")
+        return self.device_sweep
+
+    @property
     def folder(self) -> str:
-        return f"{self.device_sweep.slug}/" if self.device_sweep else ""
+        if self.device_sweep:
+            return f"{self.device_sweep.slug}/"
+        return ""
 
     def data(self, name: str, value: Any) -> str:
         """Write `value` for the page's scripts and return its path."""
@@ -141,92 +96,21 @@ class PageFolder:
     def grid(self, name: str, table: Table) -> str:
         return self.data(name, grid_data(table))
 
-    def table(self, name: str, table: Table, caption: str = "", **more: Any) -> Section:
-        """Return a section with a table, or with only the caption if the table has no rows."""
-        tables = [self.grid(name, table)] if table.rows else []
-        return Section(name, table.caption, caption, tables, **more)
 
-    def section(self, figure: Figure) -> Section:
-        """Return a section with the figure of this device sweep; write its drawings and numbers."""
-        rows = figure.data(self.device_sweep.drawn)
-        title = figure.title.format(axis=x_title(self.device_sweep.drawn))
-        if not rows:
-            return Section(figure.name, title, figure.absent)
-        section = Section(figure.name, title, figure.caption)
-        places = {model: at for at, model in enumerate(models(self.device_sweep))}
-        drawings = grouped(rows, lambda row: row["case"]) if figure.small_multiples else {"": rows}
-        for number, (model, part) in enumerate(drawings.items()):
-            drawn = figure.draw(part)
-            source = self.data(f"{figure.name}-{number}", vars(drawn))
-            section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
-        section.modes = list(
-            dict.fromkeys(row["series"] for row in sorted(rows, key=lambda row: row["series_rank"]))
-        )
-        parts: dict[int, list[Row]] = {
-            number: [] for number in range(len(model_ranges(list(places))))
-        }
-        for row in rows:
-            parts[places[row["case"]] // MODELS_A_PAGE].append(row)
-        for number, part in parts.items() if figure.small_multiples else [(0, rows)]:
-            section.tables.append(
-                self.grid(f"{figure.name}-numbers-{number}", numbers(title, part, list(rows[0])))
-            )
-        return section
-
-
-def models(device_sweep: DeviceSweep) -> list[str]:
-    """Return the models (with other swept parameters) of small multiples, in reading order."""
-    return list(dict.fromkeys(row["case"] for row in device_sweep.drawn))
-
-
-def model_ranges(names: list[str]) -> list[tuple[int, int]]:
-    """Return the ranges of models that a page shows at a time, as (first, last + 1)."""
-    starts = range(0, len(names), MODELS_A_PAGE)
-    return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
-
-
-def numbers(caption: str, rows: Sequence[Row], names: Sequence[str]) -> Table:
-    """Return the rows of a figure as a table of numbers. `names`: of their columns."""
-    columns, values = [], []
-    is_marked = any(row["mark"] is not None for row in rows)
-    for name in names:
-        if name in ("axis", "series_rank") or (name == "mark" and not is_marked):
-            continue
-        of_column = [row[name] for row in rows]
-        is_text = any(isinstance(value, str) for value in of_column)
-        title = x_title(rows) if name == "x" else heading(name)
-        if name == "mark":
-            title = "marked"
-        columns.append(
-            Column(name, title, numeric=not is_text, filter=name in ("case", "series", "status"))
-        )
-        is_bytes = title_and_unit(name)[1] == "bytes"
-        cells = []
-        for row, value in zip(rows, of_column, strict=True):
-            number = _number(name, value, is_bytes)
-            if value is not None and is_marked_figure(row, name):
-                number = Shown(number, f"{SIGN}{value:.4g}", "marked", hint=row["mark"])
-            cells.append(number)
-        values.append(cells)
-    return Table.of(columns, zip(*values, strict=True), caption)
-
-
-def _number(name: str, value: Any, is_bytes: bool) -> Any:
-    if is_bytes:
-        return Shown(value, value_text(name, value))
-    return float(f"{value:.9g}") if isinstance(value, float) else value
-
-
-def grid_data(table: Table) -> dict[str, Any]:
+def grid_data(table: Table) -> Json:
     """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
     `_cell`."""
-    facts = ("numeric", "filter", "mode", "wide", "help")
-    columns = [
-        {"title": column.heading}
-        | {name: getattr(column, name) for name in facts if getattr(column, name)}
-        for column in table.columns
-    ]
-    rows = [[_cell(row[column.key]) for column in table.columns] for row in table.rows]
+    columns = []
+    for column in table.columns:
+        facts: Json = {"title": column.heading}
+        for name in ("numeric", "filter", "mode", "wide", "help"):
+            value = getattr(column, name)
+            if value:
+                facts[name] = value
+        columns.append(facts)
+    rows = []
+    for row in table.rows:
+        rows.append([_cell(row[column.key]) for column in table.columns])
     return {"caption": table.caption, "columns": columns, "rows": rows}
 
 
@@ -235,10 +119,9 @@ def _cell(value: Any) -> Any:
     text), `s` second line, `c` classes, `h` link, `d` hint, `g` glyph."""
     if not isinstance(value, Shown):
         return value
-    exact = None if value.value == value.text else value.value
     cell = {
         "t": value.text,
-        "v": exact,
+        "v": None if value.value == value.text else value.value,
         "s": value.brackets,
         "c": value.tone,
         "h": value.link,

@@ -12,8 +12,14 @@ from typing import Any
 from effbench.outputs import create_folder, replacing
 from effbench.store.values import plain
 
+#: An object for the scripts of a page.
+Json = dict[str, Any]
 MANIFEST = "site.json"
-_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(
+    ensure_ascii=False,
+    allow_nan=False,
+    separators=(",", ":"),
+)
 
 
 class Writer:
@@ -27,7 +33,7 @@ class Writer:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        self.sweeps: dict[str, Any] = {}  # sweep id -> stamp, files and facts
+        self.sweeps: Json = {}  # sweep id -> stamp, files and facts
         create_folder(out)
         self._known = _manifest(out).get("sweeps") or {}
         # list no files yet, so that a new site may replace this one if writing fails
@@ -51,10 +57,20 @@ class Writer:
         self.sweeps[sweep_id] = known
         return known["facts"]
 
-    def remember(self, sweep_id: str, stamp: str, files: Iterable[str], facts: Any) -> None:
+    def remember(
+        self,
+        sweep_id: str,
+        stamp: str,
+        files: Iterable[str],
+        facts: Any,
+    ) -> None:
         """List the files of an older sweep, so that the next site can keep them; `facts`: any
         JSON."""
-        self.sweeps[sweep_id] = {"stamp": stamp, "files": sorted(files), "facts": facts}
+        self.sweeps[sweep_id] = {
+            "stamp": stamp,
+            "files": sorted(files),
+            "facts": facts,
+        }
 
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
@@ -113,13 +129,17 @@ def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = 
 def _listed(folder: Path) -> list[str] | None:
     """Return the list of files, or None if it is missing or not effbench's."""
     files = _manifest(folder).get("files")
-    return list(map(str, files)) if isinstance(files, list) else None
+    if isinstance(files, list):
+        return list(map(str, files))
+    return None
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> Json:
     """Return the content of the list of files; empty if it is missing or not effbench's."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    if isinstance(manifest, dict):
+        return manifest
+    return {}

@@ -12,31 +12,37 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.environments import hardware_of
-from effbench.labels import LabelledRow
+from effbench.labels import ViewRow
 from effbench.metrics import METRICS
+from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import is_marked, note, why_marked
+from effbench.report.marks import is_marked
 from effbench.report.site import cell_data
-from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.tables import IS_UNCLEAR, time_cells, time_columns
+from effbench.report.site.page import (
+    CHARTS,
+    GRIDS,
+    Context,
+    Page,
+    PageFolder,
+)
 from effbench.table import Column, Shown, Table
 
 
-def link(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
+def link(device_sweep: DeviceSweep, row: ViewRow) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
     key = row["cell_key"]
-    key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
-    environment = (
-        f"&env={quote(row['environment_id'], safe='')}"
-        if len(device_sweep.environments) > 1
-        else ""
-    )
-    return f"cell.html#cell={quote(key, safe='')}{environment}"
+    # enough of the hash to find the cell
+    if len(key) == 64:
+        key = key[:16]
+    url = f"cell.html#cell={quote(key, safe='')}"
+    if len(device_sweep.environments) > 1:
+        url += f"&env={quote(row['environment_id'], safe='')}"
+    return url
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
-    device_sweep = folder.device_sweep
+def context(folder: PageFolder) -> Context:
+    device_sweep = folder.subject
     cells = cell_data.cells_of(device_sweep, folder.writer)
     index = {
         "hardware": device_sweep.hardware,
@@ -45,63 +51,48 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
     }
-    grid = folder.grid("list", list_of(device_sweep))
-    unclear = IS_UNCLEAR.capitalize() if device_sweep.speedups.is_unclear else ""
     return {
         "index": folder.data("index", index),
-        "list": grid,
-        "cells": len(device_sweep.rows),
-        "unclear": unclear,
-        "marks": note(device_sweep.labelled),
+        "list": folder.grid("list", list_of(device_sweep)),
+        "no_bottlenecks": no_bottlenecks(device_sweep.labelled),
     }
 
 
 def environment_name(row: Mapping[str, Any]) -> str:
-    flags = row.get("flags") or {}
     parts = [hardware_of(row), f"torch {row['torch_version']}", f"Python {row['python']}"]
-    return " · ".join(
-        parts + [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
-    )
-
-
-#: Columns that name a cell, in every table of cells.
-CELL = [
-    Column("cell"),
-    Column("model", filter=True),
-    Column("bs", numeric=True, filter=True),
-    Column("mode", filter=True),
-]
-TRIALS = Column("trials", numeric=True)
-
-
-def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's
-    page."""
-    return {
-        "cell": Shown(
-            row.name, row.name, "name", link=link(device_sweep, row.source) if device_sweep else ""
-        ),
-        "model": row.case,
-        "bs": row.labels["bs"],
-        "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
-        "trials": row.source.get("trials"),
-    }
+    flags = row.get("flags") or {}
+    for name in ("interpreter", "folder"):
+        if flags.get(name):
+            parts.append(f"{name} {flags[name]}")
+    return " · ".join(parts)
 
 
 def list_of(device_sweep: DeviceSweep) -> Table:
-    """Return a table of all cells with links; failed cells have no figures."""
-    columns = [*CELL, Column("status", filter=True)]
-    columns += time_columns(device_sweep.labelled)
-    columns.append(TRIALS)
+    """Return a table of all cells with links, and what bounds them or why they failed."""
+    bottlenecks = bottleneck_table(device_sweep.labelled)
+    columns = [
+        Column("model", filter=True),
+        Column("bs", numeric=True, filter=True),
+        Column("mode", filter=True),
+        Column("status", filter=True),
+        *time_columns(device_sweep.labelled),
+        Column("trials", numeric=True),
+        Column("bound", filter=True),
+        Column("why", wide=True),
+    ]
     if any(is_marked(row.source) for row in device_sweep.labelled):
         columns.append(Column("disturbance", wide=True))
     rows = []
-    for row in device_sweep.labelled:
-        status = str(row.source["status"])
-        values = cell_of(row, device_sweep) | time_cells(row)
-        values["status"] = Shown(status, status, "" if status == "ok" else "status")
-        values["disturbance"] = why_marked(row.source) or ""
-        rows.append(values)
+    for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
+        shown = {
+            "model": Shown(row.case, row.case, "name", link=link(device_sweep, row.source)),
+            "bs": row.labels["bs"],
+            "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
+            "status": Shown(row.status, row.status, "" if row.is_ok else "status"),
+            "trials": row.source.get("trials"),
+            "disturbance": values["disturbance"] or "",
+        }
+        rows.append({**values, **shown})
     return Table(columns, rows, caption="Cells of this sweep")
 
 

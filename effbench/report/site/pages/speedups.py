@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, SPEEDUPS
 from effbench.printable import count
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import note
-from effbench.report.site.page import GRIDS, Page, PageFolder
+from effbench.report.site.page import GRIDS, Context, Page, PageFolder
 from effbench.report.site.pages.cell import link
 from effbench.report.summary import by_mode, headline
 from effbench.report.tables import (
     NO_REASON,
-    SPEEDUPS,
-    UNCLEAR,
-    UNKNOWN,
     Entry,
     SpeedupTable,
     speedup_table,
@@ -40,6 +34,7 @@ METRIC_NAMES = (
     "compile_cold_s",
     "energy_mj",
     "compile_warm_s",
+    "break_even_calls",
     "peak_reserved_bytes",
     "peak_reserved_cold_bytes",
     "graph_pool_bytes",
@@ -52,59 +47,49 @@ METRIC_NAMES = (
 SCALE = 8
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
-    device_sweep = folder.device_sweep
+def context(folder: PageFolder) -> Context:
+    device_sweep = folder.subject
     rows, speedups = device_sweep.labelled, device_sweep.speedups
-    ok = [row.source for row in rows if row.source["status"] == "ok"]
-    names = [name for name in METRIC_NAMES if any(source.get(name) is not None for source in ok)]
+    ok = [row.source for row in rows if row.is_ok]
     tables = {"speedup": speedups}
-    for name in names:
-        if name != "speedup":
+    for name in METRIC_NAMES:
+        if name != "speedup" and any(source.get(name) is not None for source in ok):
             tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
+    metrics, sources = {}, {}
+    for name, table in tables.items():
+        metrics[name] = [METRICS[metric] for metric in table.metrics]
+        sources[name] = folder.grid(name, grid_of(table, device_sweep))
     lead = headline(speedups, by_mode(rows))
     return {
         "lead": lead,
-        "metrics": {
-            name: [METRICS[metric] for metric in table.metrics] for name, table in tables.items()
-        },
-        "sources": {
-            name: folder.grid(name, grid_of(table, device_sweep)) for name, table in tables.items()
-        },
+        "metrics": metrics,
+        "sources": sources,
         "table": speedups,
-        "notes": [text for text in speedups.notes() if text.lower() not in lead.lower()],
-        "marks": note(rows),
-        "beyond": is_beyond(speedups),
-        "failed": any(row.source["status"] != "ok" for row in rows),
-        "unknown": UNKNOWN,
+        "legend": speedups.legend(above=lead),
         "scale": SCALE,
     }
-
-
-def is_beyond(table: SpeedupTable) -> bool:
-    """Return whether a speedup is beyond the colour scale."""
-    gains = [entry.value for entry in table.entries if entry.value]
-    return any(not 1 / SCALE <= gain <= SCALE for gain in gains)
 
 
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model, other swept parameters, bs and metric, and one column per mode,
     linked to the cells."""
-    times = {
-        mode
-        for row in table.rows
-        for mode, it in row.cells.items()
-        if it.baseline and row.metric in SPEEDUPS
-    }
-    caption = (
-        f"{' and '.join(METRICS[it].title for it in table.metrics)} of every mode at every model"
-        " and batch size"
+    titles = " and ".join(METRICS[metric].title for metric in table.metrics)
+    wide = table.wide(
+        lambda entry, row: shown(entry, row.metric, device_sweep),
+        caption=f"{titles} of every mode at every model and batch size",
     )
-    wide = table.wide(lambda entry, row: shown(entry, row.metric, device_sweep), caption=caption)
-    columns = [
-        dataclasses.replace(it, title=f"{it.mode} (ms)") if it.mode in times else it
-        for it in wide.columns
-    ]
+    columns = []
+    for column in wide.columns:
+        if column.mode is not None and _has_times(table, column.mode):
+            column = dataclasses.replace(column, title=f"{column.mode} (ms)")
+        columns.append(column)
     return dataclasses.replace(wide, columns=columns)
+
+
+def _has_times(table: SpeedupTable, mode: str) -> bool:
+    """Return whether a column shows the baseline's times instead of speedups."""
+    of_speedups = [row.cells[mode] for row in table.rows if row.metric in SPEEDUPS]
+    return any(entry.baseline for entry in of_speedups)
 
 
 def shown(
@@ -115,41 +100,72 @@ def shown(
     if entry.status is None:
         return Shown(None, entry.text, "absent")
     url = f"{folder}{link(device_sweep, entry.source)}"
-    if entry.status != "ok":
+    if not entry.is_ok:
         return Shown(None, entry.text, "status hatched", link=url, hint=entry.reason or NO_REASON)
-    words = []
-    if entry.text == UNCLEAR:
-        words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
-    words += (
-        [f"95 % interval {entry.interval}"] if brief and entry.interval and not entry.marked else []
-    )
-    words += [entry.time] if entry.time else []
-    words += [] if entry.trials is None else [count(entry.trials, "trial")]
-    words += ["the baseline"] if entry.baseline else []
-    words += [f"marked: {entry.disturbance}"] if entry.marked else []
-    words += [entry.reason] if entry.reason else []
-    # the baseline shows its time instead of its speedup of 1, and is sorted by it
-    value = (
-        entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
-    )
-    tone, beyond = shade(entry) if metric in SPEEDUPS else (entry.tone, "")
-    if entry.marked and not entry.best:
+    value, text, tone = entry.value, entry.text, entry.tone
+    if metric in SPEEDUPS:
+        tone = shade(entry)
+        text += _arrow(entry)
+        if entry.baseline:
+            # the baseline shows its time instead of its speedup of 1, and is sorted by it
+            value = entry.source.get(SPEEDUPS[metric])
+    if entry.best:
+        text = f"★ {text}"
+    elif entry.marked:
         tone += " marked"
-    text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    details = entry.details if entry.marked or not brief else ""
-    return Shown(value, text, tone, details, url, ", ".join(words))
+    details = ""
+    if entry.marked or not brief:
+        details = entry.details
+    return Shown(value, text, tone, details, url, ", ".join(_hints(entry, brief)))
 
 
-def shade(entry: Entry) -> tuple[str, str]:
+def _hints(entry: Entry, brief: bool) -> list[str]:
+    """Return what a reader sees on hover over an ok entry."""
+    hints = []
+    if entry.is_unclear:
+        interval = f"{entry.low:.4g}–{entry.high:.4g}"
+        hints.append(f"measured {entry.value:.4g}, 95 % interval {interval}")
+    if brief and entry.interval and not entry.marked:
+        hints.append(f"95 % interval {entry.interval}")
+    if entry.time:
+        hints.append(entry.time)
+    if entry.trials is not None:
+        hints.append(count(entry.trials, "trial"))
+    if entry.baseline:
+        hints.append("the baseline")
+    if entry.marked:
+        hints.append(f"marked: {entry.disturbance}")
+    if entry.reason:
+        hints.append(entry.reason)
+    return hints
+
+
+def shade(entry: Entry) -> str:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is
-    significant, and an arrow beyond SCALE."""
-    if entry.baseline or not entry.value or entry.text == UNCLEAR:
-        return "pale" if entry.marked or entry.text == UNCLEAR else "", ""
+    significant."""
+    if entry.is_unclear or entry.baseline or not entry.value:
+        if entry.marked or entry.is_unclear:
+            return "pale"
+        return ""
     power = math.log2(entry.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
-    pale, strong = " pale" * (entry.significant is not True), " strong" * entry.best
-    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}{pale}{strong}"
-    return tone, "" if abs(power) <= math.log2(SCALE) else " ↑" if power > 0 else " ↓"
+    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
+    if entry.significant is not True:
+        tone += " pale"
+    if entry.best:
+        return f"{tone} strong"
+    return tone
+
+
+def _arrow(entry: Entry) -> str:
+    """Return an arrow after a speedup beyond SCALE."""
+    if entry.is_unclear or entry.baseline or not entry.value:
+        return ""
+    if 1 / SCALE <= entry.value <= SCALE:
+        return ""
+    if entry.value > 1:
+        return " ↑"
+    return " ↓"
 
 
 PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))

@@ -1,7 +1,7 @@
 "use strict";
 // Shows the cell in the URL (#cell=KEY, and &env=ENVIRONMENT if there are several), or the list of all cells.
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, grid, element, bytes, complain, copy, place, samples } = window.effbench;
+  const { load, grid, linked, element, bytes, complain, copy, place, samples } = window.effbench;
   const root = document.getElementById("cells");
   if (!root) return;
   const target = document.getElementById("cell");
@@ -142,7 +142,7 @@ document.addEventListener("DOMContentLoaded", async () => {
         document.title = title;
         target.replaceChildren();
         delete target.dataset.cell;
-        if (!list.hasChildNodes()) grid(list, await load(root.dataset.list));
+        if (!list.hasChildNodes()) linked(list, await load(root.dataset.list));
         return;
       }
       index = index || await load(root.dataset.index);

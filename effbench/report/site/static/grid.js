@@ -200,6 +200,7 @@
   }
 
   window.effbench.grid = show;
+  window.effbench.linked = linked;
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
     // load a folded table when it is unfolded
