@@ -4,7 +4,7 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import rich.console
 from rich import markup
