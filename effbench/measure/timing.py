@@ -390,7 +390,7 @@ class Timer:
                 count = max(count, tenth)
             series = blocks.run(min(count, MOST_BLOCKS))
             if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
-                seconds += self.add(series, result)
+                seconds += self.add_series(series, result)
             elif self.rules.discards:
                 result.disturbed_ms += series.samples_ms
             else:
@@ -400,7 +400,7 @@ class Timer:
                     return result
                 host.calm()
 
-    def add(self, series: Series, result: Timing) -> float:
+    def add_series(self, series: Series, result: Timing) -> float:
         """Add the blocks of a series to the samples that count, or do not. Return the seconds of
         those that count."""
         counted = 0
