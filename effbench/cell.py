@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self, get_origin, get_type_hints
+from typing import Any, Self, TypeAlias, get_origin, get_type_hints
 
 from effbench.quantities import Better, fact, metric
 
@@ -178,6 +178,12 @@ class Environment:
         return digest(dataclasses.asdict(self))[:16]
 
 
+#: Types of quantities; None: not measured, or it does not apply.
+Number: TypeAlias = float | None
+Count: TypeAlias = int | None
+Text: TypeAlias = str | None
+Flag: TypeAlias = bool | None
+
 LOWER, HIGHER = Better.LOWER, Better.HIGHER
 _WARM_ONLY = "; without processes that compiled with an empty cache, if there are others"
 
@@ -203,94 +209,92 @@ class Trial:
 
     # --- facts of the trial ---
 
-    gpu_index: int | None = fact("index of the GPU among the visible ones")
-    gpu_uuid: str | None = fact("UUID of the GPU")
-    pid: int | None = fact("process that ran the trial")
-    wall_s: float | None = fact("wall time of the trial, measured by the sweep")
-    overhead_s: float | None = fact("wall time outside the listed phases")
-    build_s: float | None = fact("time to make the module and its inputs")
-    prepare_s: float | None = fact("time to prepare the mode")
-    compile_s: float | None = fact("`prepare_s` and all settling calls; NULL if nothing compiles")
-    compile_cache: str | None = fact("`cold` or `warm`; NULL if nothing compiles")
-    compilation: int | None = fact(
+    gpu_index: Count = fact("index of the GPU among the visible ones")
+    gpu_uuid: Text = fact("UUID of the GPU")
+    pid: Count = fact("process that ran the trial")
+    wall_s: Number = fact("wall time of the trial, measured by the sweep")
+    overhead_s: Number = fact("wall time outside the listed phases")
+    build_s: Number = fact("time to make the module and its inputs")
+    prepare_s: Number = fact("time to prepare the mode")
+    compile_s: Number = fact("`prepare_s` and all settling calls; NULL if nothing compiles")
+    compile_cache: Text = fact("`cold` or `warm`; NULL if nothing compiles")
+    compilation: Count = fact(
         "number of the trial's compile cache, from 0; NULL if nothing compiles"
     )
-    kernel_fingerprint: str | None = fact(
+    kernel_fingerprint: Text = fact(
         "hash of the kernels' names and launch shapes, `-tuned` if autotuned"
     )
-    check_s: float | None = fact("time of eager's reference outputs and of the comparison")
-    warmup_s: float | None = fact("time of the warm-up")
-    timing_s: float | None = fact("time of both timers")
-    warmup_calls: int | None = fact("calls of the warm-up")
-    steady: bool | None = fact("whether calls were steady at the end of the warm-up")
-    latency_median_low_ms: float | None = fact(
+    check_s: Number = fact("time of eager's reference outputs and of the comparison")
+    warmup_s: Number = fact("time of the warm-up")
+    timing_s: Number = fact("time of both timers")
+    warmup_calls: Count = fact("calls of the warm-up")
+    steady: Flag = fact("whether calls were steady at the end of the warm-up")
+    latency_median_low_ms: Number = fact(
         "lower bound of the median's 95 % interval within the trial; if the trial is marked,"
         " also of the medians of its undisturbed and disturbed samples"
     )
-    latency_median_high_ms: float | None = fact("the upper bound")
-    period_median_low_ms: float | None = fact("the same bound of the period")
-    period_median_high_ms: float | None = fact("the upper bound")
-    latency_samples: int | None = fact("timed calls")
-    period_samples: int | None = fact("timed blocks")
-    calls_per_block: int | None = fact("calls per block")
-    input_copy_ms: float | None = fact(
+    latency_median_high_ms: Number = fact("the upper bound")
+    period_median_low_ms: Number = fact("the same bound of the period")
+    period_median_high_ms: Number = fact("the upper bound")
+    latency_samples: Count = fact("timed calls")
+    period_samples: Count = fact("timed blocks")
+    calls_per_block: Count = fact("calls per block")
+    input_copy_ms: Number = fact(
         "copy into a manual CUDA graph's static inputs, per call; part of latency and period"
     )
-    discarded_blocks: int | None = fact("series of samples discarded after a disturbance")
-    host_ms: float | None = fact(
+    discarded_blocks: Count = fact("series of samples discarded after a disturbance")
+    host_ms: Number = fact(
         "time of a fixed piece of host work in this trial's quietest moments: the host's speed"
     )
-    host_high_ms: float | None = fact(
+    host_high_ms: Number = fact(
         "the same in its slower moments, as far as the kernel saw no other process"
     )
-    disturbance: str | None = fact(
+    disturbance: Text = fact(
         "what disturbed the host or the GPU so much that too few samples are undisturbed: then"
         " all samples give the times, which are marked; NULL for times that are not marked"
     )
-    pair_speedup: float | None = fact(
+    pair_speedup: Number = fact(
         "eager's latency ÷ this latency, as the median of pairs: neighbouring batches in one"
         " process"
     )
-    pair_speedup_low: float | None = fact(
-        "lower bound of this median's 95 % interval within the process"
-    )
-    pair_speedup_high: float | None = fact("the upper bound")
-    pair_speedup_disturbed: float | None = fact(
+    pair_speedup_low: Number = fact("lower bound of this median's 95 % interval within the process")
+    pair_speedup_high: Number = fact("the upper bound")
+    pair_speedup_disturbed: Number = fact(
         "the median of pairs during which the host was disturbed; NULL without them"
     )
-    pairs: int | None = fact("number of these pairs")
-    pair_period_speedup: float | None = fact(
+    pairs: Count = fact("number of these pairs")
+    pair_period_speedup: Number = fact(
         "the same for the period, as the median of pairs: neighbouring batches in one process"
     )
-    pair_period_speedup_low: float | None = fact(
+    pair_period_speedup_low: Number = fact(
         "lower bound of this median's 95 % interval within the process"
     )
-    pair_period_speedup_high: float | None = fact("the upper bound")
-    pair_period_speedup_disturbed: float | None = fact(
+    pair_period_speedup_high: Number = fact("the upper bound")
+    pair_period_speedup_disturbed: Number = fact(
         "the median of pairs during which the host was disturbed; NULL without them"
     )
-    period_pairs: int | None = fact("number of these pairs")
-    pair_disturbance: str | None = fact(
+    period_pairs: Count = fact("number of these pairs")
+    pair_disturbance: Text = fact(
         "what disturbed the host or the GPU during the pairs so much that too few are"
         " undisturbed; NULL for speedups that are not marked"
     )
-    threads: int | None = fact("torch's threads on the CPU")
-    host: str | None = fact(
+    threads: Count = fact("torch's threads on the CPU")
+    host: Text = fact(
         "name of this trial's host in a sweep that joins several hosts; NULL in all others"
     )
-    peak_host_bytes: int | None = fact("peak resident host memory of the process")
-    compute_floor_ms: float | None = fact("`flops` ÷ this machine's matrix rate")
-    memory_floor_ms: float | None = fact("`min_bytes` ÷ this machine's copy rate")
-    sm_clock_mhz: int | None = fact("median SM clock while the period was timed")
-    memory_clock_mhz: int | None = fact("median memory clock while the period was timed")
-    temperature_c: int | None = fact("median temperature while the period was timed")
-    power_w: float | None = fact("median power while the period was timed")
-    clocks_event_reasons: str | None = fact("NVML's reasons for reduced clocks")
-    foreign_processes: int | None = fact("other processes on this GPU after timing")
+    peak_host_bytes: Count = fact("peak resident host memory of the process")
+    compute_floor_ms: Number = fact("`flops` ÷ this machine's matrix rate")
+    memory_floor_ms: Number = fact("`min_bytes` ÷ this machine's copy rate")
+    sm_clock_mhz: Count = fact("median SM clock while the period was timed")
+    memory_clock_mhz: Count = fact("median memory clock while the period was timed")
+    temperature_c: Count = fact("median temperature while the period was timed")
+    power_w: Number = fact("median power while the period was timed")
+    clocks_event_reasons: Text = fact("NVML's reasons for reduced clocks")
+    foreign_processes: Count = fact("other processes on this GPU after timing")
 
     # --- metrics ---
 
-    latency_ms: float | None = metric(
+    latency_ms: Number = metric(
         "latency",
         unit="ms",
         better=LOWER,
@@ -299,14 +303,14 @@ class Trial:
         help="time of one synchronised call by the host clock: what one request sees"
         " (stream=arrivals: from arrival on); geometric mean of trials' medians",
     )
-    latency_min_ms: float | None = metric(
+    latency_min_ms: Number = metric(
         "fastest latency",
         unit="ms",
         better=LOWER,
         combine="min",
         help="fastest single call of all trials",
     )
-    latency_p95_ms: float | None = metric(
+    latency_p95_ms: Number = metric(
         "95th percentile latency",
         unit="ms",
         better=LOWER,
@@ -314,14 +318,14 @@ class Trial:
         combine="mean",
         help="geometric mean of the trials' 95th percentiles",
     )
-    latency_p99_ms: float | None = metric(
+    latency_p99_ms: Number = metric(
         "99th percentile latency",
         unit="ms",
         better=LOWER,
         combine="mean",
         help="geometric mean of the trials' 99th percentiles",
     )
-    period_ms: float | None = metric(
+    period_ms: Number = metric(
         "period",
         unit="ms",
         better=LOWER,
@@ -329,7 +333,7 @@ class Trial:
         interval=("period_ci_low_ms", "period_ci_high_ms"),
         help="time per back-to-back call, by CUDA events: what a saturated stream sees; CUDA only",
     )
-    ttft_ms: float | None = metric(
+    ttft_ms: Number = metric(
         "time to first token",
         unit="ms",
         better=LOWER,
@@ -338,7 +342,7 @@ class Trial:
         help="generation: host time from the start of a request to its first token; geometric mean"
         " of the trials' medians",
     )
-    tpot_ms: float | None = metric(
+    tpot_ms: Number = metric(
         "time per output token",
         unit="ms",
         better=LOWER,
@@ -346,7 +350,7 @@ class Trial:
         interval=("tpot_ci_low_ms", "tpot_ci_high_ms"),
         help="generation: time between a token and the next; geometric mean of the trials' medians",
     )
-    tpot_p99_ms: float | None = metric(
+    tpot_p99_ms: Number = metric(
         "99th percentile time per output token",
         unit="ms",
         better=LOWER,
@@ -354,14 +358,14 @@ class Trial:
         combine="mean",
         help="geometric mean of the trials' 99th percentiles",
     )
-    tokens_per_s: float | None = metric(
+    tokens_per_s: Number = metric(
         "tokens per second",
         unit="tokens/s",
         better=HIGHER,
         combine="mean",
         help="generation: bs × generated tokens ÷ latency of the whole request",
     )
-    gpu_busy_ms: float | None = metric(
+    gpu_busy_ms: Number = metric(
         "GPU busy",
         unit="ms",
         better=LOWER,
@@ -370,14 +374,14 @@ class Trial:
         help="time per call in which kernels, copies or fills ran (union of their intervals); from"
         " a profiled pass",
     )
-    kernels: int | None = metric(
+    kernels: Count = metric(
         "kernels",
         better=LOWER,
         compare="exact",
         combine="max",
         help="kernels, copies and fills per call on the GPU",
     )
-    enqueue_ms: float | None = metric(
+    enqueue_ms: Number = metric(
         "enqueue time",
         unit="ms",
         better=LOWER,
@@ -385,7 +389,7 @@ class Trial:
         help="host time until a call returns, before the GPU is done; geometric mean of the trials'"
         " medians",
     )
-    first_call_s: float | None = metric(
+    first_call_s: Number = metric(
         "time to the first output",
         unit="s",
         better=LOWER,
@@ -393,14 +397,14 @@ class Trial:
         help="preparation and first call together; slowest of the trials, therefore with a cold"
         " cache",
     )
-    build_peak_allocated_bytes: int | None = metric(
+    build_peak_allocated_bytes: Count = metric(
         "peak allocated, building",
         unit="bytes",
         better=LOWER,
         combine="max",
         help="torch's peak of allocated device memory while the module and its inputs were made",
     )
-    prepare_peak_allocated_bytes: int | None = metric(
+    prepare_peak_allocated_bytes: Count = metric(
         "peak allocated, preparing",
         unit="bytes",
         better=LOWER,
@@ -408,7 +412,7 @@ class Trial:
         help="torch's peak of allocated device memory while the mode was prepared, settling calls"
         " included; of processes that compiled with an empty cache, if any",
     )
-    peak_allocated_bytes: int | None = metric(
+    peak_allocated_bytes: Count = metric(
         "peak allocated",
         unit="bytes",
         better=LOWER,
@@ -417,7 +421,7 @@ class Trial:
         help="torch's peak of allocated device memory in steady state, graph pools excluded"
         + _WARM_ONLY,
     )
-    peak_reserved_bytes: int | None = metric(
+    peak_reserved_bytes: Count = metric(
         "peak reserved",
         unit="bytes",
         better=LOWER,
@@ -426,7 +430,7 @@ class Trial:
         help="torch's peak of reserved device memory in steady state, graph pools included"
         + _WARM_ONLY,
     )
-    graph_pool_bytes: int | None = metric(
+    graph_pool_bytes: Count = metric(
         "graph pool",
         unit="bytes",
         better=LOWER,
@@ -434,14 +438,14 @@ class Trial:
         combine="warm",
         help="device memory in private (graph) pools" + _WARM_ONLY,
     )
-    process_gpu_bytes: int | None = metric(
+    process_gpu_bytes: Count = metric(
         "process on GPU",
         unit="bytes",
         better=LOWER,
         combine="warm",
         help="NVML's figure for the whole process, context included" + _WARM_ONLY,
     )
-    energy_mj: float | None = metric(
+    energy_mj: Number = metric(
         "energy per call",
         unit="mJ",
         better=LOWER,
@@ -449,7 +453,7 @@ class Trial:
         combine="mean",
         help="NVML's energy counter over back-to-back calls, per call",
     )
-    rel_error: float | None = metric(
+    rel_error: Number = metric(
         "relative error",
         better=LOWER,
         compare="bound",
@@ -457,7 +461,7 @@ class Trial:
         explains=True,
         help="‖output - eager‖ ÷ ‖eager‖, worst output and input set",
     )
-    quantization_error: float | None = metric(
+    quantization_error: Number = metric(
         "quantization error",
         better=LOWER,
         compare="bound",
@@ -466,7 +470,7 @@ class Trial:
         help="‖output - unquantized output‖ ÷ ‖unquantized output‖, both in eager mode; with"
         " `numerics.quantize`",
     )
-    graph_breaks: int | None = metric(
+    graph_breaks: Count = metric(
         "graph breaks",
         better=LOWER,
         compare="exact",
@@ -474,7 +478,7 @@ class Trial:
         explains=True,
         help="Dynamo's count of graph breaks",
     )
-    recompiles: int | None = metric(
+    recompiles: Count = metric(
         "recompiles",
         better=LOWER,
         compare="exact",
@@ -482,7 +486,7 @@ class Trial:
         explains=True,
         help="Dynamo's count of compilations after the first of each frame",
     )
-    cudagraph_skips: int | None = metric(
+    cudagraph_skips: Count = metric(
         "CUDA graph skips",
         better=LOWER,
         compare="exact",
@@ -490,20 +494,20 @@ class Trial:
         explains=True,
         help="Inductor's count of graphs that ran without a CUDA graph",
     )
-    flops: float | None = metric(
+    flops: Number = metric(
         "FLOPs",
         combine="max",
         help="floating-point operations of one eager call that torch's counter knows: matrix"
         " products, convolutions, attention",
     )
-    min_bytes: float | None = metric(
+    min_bytes: Number = metric(
         "least bytes",
         unit="bytes",
         combine="max",
         help="lower bound of the bytes that one call moves: the weights, buffers and inputs that it"
         " reads (each once), its writes to them, and its outputs",
     )
-    disturbed_fraction: float | None = metric(
+    disturbed_fraction: Number = metric(
         "disturbed fraction",
         better=LOWER,
         combine="max",
@@ -564,31 +568,31 @@ class Result:
     status: Status
     reason: str | None
     trials: int
-    latency_ms: float | None = None
-    latency_ci_low_ms: float | None = None
-    latency_ci_high_ms: float | None = None
-    latency_min_ms: float | None = None
-    latency_p95_ms: float | None = None
-    latency_p99_ms: float | None = None
-    period_ms: float | None = None
-    period_ci_low_ms: float | None = None
-    period_ci_high_ms: float | None = None
-    ttft_ms: float | None = None
-    ttft_ci_low_ms: float | None = None
-    ttft_ci_high_ms: float | None = None
-    tpot_ms: float | None = None
-    tpot_ci_low_ms: float | None = None
-    tpot_ci_high_ms: float | None = None
-    tpot_p99_ms: float | None = None
-    tokens_per_s: float | None = None
-    throughput_per_s: float | None = metric(
+    latency_ms: Number = None
+    latency_ci_low_ms: Number = None
+    latency_ci_high_ms: Number = None
+    latency_min_ms: Number = None
+    latency_p95_ms: Number = None
+    latency_p99_ms: Number = None
+    period_ms: Number = None
+    period_ci_low_ms: Number = None
+    period_ci_high_ms: Number = None
+    ttft_ms: Number = None
+    ttft_ci_low_ms: Number = None
+    ttft_ci_high_ms: Number = None
+    tpot_ms: Number = None
+    tpot_ci_low_ms: Number = None
+    tpot_ci_high_ms: Number = None
+    tpot_p99_ms: Number = None
+    tokens_per_s: Number = None
+    throughput_per_s: Number = metric(
         "throughput",
         unit="samples/s",
         better=HIGHER,
         help="bs (or a stream's mean size) ÷ period (÷ latency without a period); NULL for arrivals"
         " and CPU streams",
     )
-    speedup: float | None = metric(
+    speedup: Number = metric(
         "latency speedup",
         unit="×",
         better=HIGHER,
@@ -598,9 +602,9 @@ class Result:
         help="baseline's latency ÷ this latency, same sweep and environment; from pairs if there"
         " are any",
     )
-    speedup_ci_low: float | None = None
-    speedup_ci_high: float | None = None
-    period_speedup: float | None = metric(
+    speedup_ci_low: Number = None
+    speedup_ci_high: Number = None
+    period_speedup: Number = metric(
         "period speedup",
         unit="×",
         better=HIGHER,
@@ -609,53 +613,53 @@ class Result:
         interval=("period_speedup_ci_low", "period_speedup_ci_high"),
         help="the same for the period: back-to-back calls; CUDA only",
     )
-    period_speedup_ci_low: float | None = None
-    period_speedup_ci_high: float | None = None
-    speedup_from: str | None = fact(
+    period_speedup_ci_low: Number = None
+    period_speedup_ci_high: Number = None
+    speedup_from: Text = fact(
         "`pairs`: batches of eager and of this mode in turn, in each process; `separate`: ratio"
         " of the means of separate processes"
     )
-    speedup_disturbance: str | None = fact("why the speedups are marked; NULL if they are not")
-    separate_speedup: float | None = metric(
+    speedup_disturbance: Text = fact("why the speedups are marked; NULL if they are not")
+    separate_speedup: Number = metric(
         "latency speedup of separate processes",
         unit="×",
         better=HIGHER,
         interval=("separate_speedup_ci_low", "separate_speedup_ci_high"),
         help="baseline's mean latency ÷ this mean latency, whether there are pairs or not",
     )
-    separate_speedup_ci_low: float | None = None
-    separate_speedup_ci_high: float | None = None
-    separate_period_speedup: float | None = metric(
+    separate_speedup_ci_low: Number = None
+    separate_speedup_ci_high: Number = None
+    separate_period_speedup: Number = metric(
         "period speedup of separate processes",
         unit="×",
         better=HIGHER,
         interval=("separate_period_speedup_ci_low", "separate_period_speedup_ci_high"),
         help="the same for the period",
     )
-    separate_period_speedup_ci_low: float | None = None
-    separate_period_speedup_ci_high: float | None = None
-    busy_speedup: float | None = metric(
+    separate_period_speedup_ci_low: Number = None
+    separate_period_speedup_ci_high: Number = None
+    busy_speedup: Number = metric(
         "latency speedup on a busy host",
         unit="×",
         better=HIGHER,
         help="the latency speedup of pairs during which the host was disturbed; NULL without such"
         " pairs",
     )
-    busy_period_speedup: float | None = metric(
+    busy_period_speedup: Number = metric(
         "period speedup on a busy host", unit="×", better=HIGHER, help="the same for the period"
     )
-    gpu_busy_ms: float | None = None
-    gpu_busy_ci_low_ms: float | None = None
-    gpu_busy_ci_high_ms: float | None = None
-    kernels: int | None = None
-    gpu_idle_fraction: float | None = metric(
+    gpu_busy_ms: Number = None
+    gpu_busy_ci_low_ms: Number = None
+    gpu_busy_ci_high_ms: Number = None
+    kernels: Count = None
+    gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
         better=LOWER,
         help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs",
     )
-    enqueue_ms: float | None = None
-    bound: str | None = fact("bottleneck: `launch`, `memory`, `compute` or `latency`")
-    compile_cold_s: float | None = metric(
+    enqueue_ms: Number = None
+    bound: Text = fact("bottleneck: `launch`, `memory`, `compute` or `latency`")
+    compile_cold_s: Number = metric(
         "compile, cold cache",
         unit="s",
         better=LOWER,
@@ -663,26 +667,26 @@ class Result:
         help="time of preparing the mode and of all settling calls, with an empty compile cache;"
         " imports excluded",
     )
-    compile_warm_s: float | None = metric(
+    compile_warm_s: Number = metric(
         "compile, warm cache",
         unit="s",
         better=LOWER,
         compare="bound",
         help="the same with a cache that the cell filled",
     )
-    first_call_s: float | None = None
-    break_even_calls: int | None = metric(
+    first_call_s: Number = None
+    break_even_calls: Count = metric(
         "break-even",
         unit="calls",
         better=LOWER,
         help="calls until the preparation pays for itself against the baseline; NULL if never or"
         " not significant, and for arrivals and CPU streams",
     )
-    build_peak_allocated_bytes: int | None = None
-    prepare_peak_allocated_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_reserved_cold_bytes: int | None = metric(
+    build_peak_allocated_bytes: Count = None
+    prepare_peak_allocated_bytes: Count = None
+    peak_allocated_bytes: Count = None
+    peak_reserved_bytes: Count = None
+    peak_reserved_cold_bytes: Count = metric(
         "peak reserved, cold cache",
         unit="bytes",
         better=LOWER,
@@ -690,42 +694,42 @@ class Result:
         help="the same in processes that compiled with an empty cache, as compiling leaves memory"
         " reserved",
     )
-    graph_pool_bytes: int | None = None
-    process_gpu_bytes: int | None = None
-    relative_memory: float | None = metric(
+    graph_pool_bytes: Count = None
+    process_gpu_bytes: Count = None
+    relative_memory: Number = metric(
         "memory against baseline",
         unit="×",
         better=LOWER,
         as_change=True,
         help="this peak reserved ÷ the baseline's: 1.54 is 54 % more memory",
     )
-    energy_mj: float | None = None
-    rel_error: float | None = None
-    quantization_error: float | None = None
-    graph_breaks: int | None = None
-    recompiles: int | None = None
-    cudagraph_skips: int | None = None
-    flops: float | None = None
-    min_bytes: float | None = None
-    roofline_fraction: float | None = metric(
+    energy_mj: Number = None
+    rel_error: Number = None
+    quantization_error: Number = None
+    graph_breaks: Count = None
+    recompiles: Count = None
+    cudagraph_skips: Count = None
+    flops: Number = None
+    min_bytes: Number = None
+    roofline_fraction: Number = metric(
         "roofline fraction",
         better=HIGHER,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷"
         " period: 1 is the limit; above 1 the bytes came from a cache",
     )
-    disturbed_fraction: float | None = None
-    marked: bool | None = fact(
+    disturbed_fraction: Number = None
+    marked: Flag = fact(
         "whether the times come from a disturbed host or GPU: a number to read with `~`, never"
         " a verdict; NULL without figures"
     )
-    disturbance: str | None = fact("why the times are marked; NULL if they are not")
-    compilations: int | None = metric(
+    disturbance: Text = fact("why the times are marked; NULL if they are not")
+    compilations: Count = metric(
         "compilations", help="compile caches behind the figures; NULL if nothing compiles"
     )
-    hosts: int | None = metric(
+    hosts: Count = metric(
         "hosts", help="hosts behind the figures of a joined sweep; NULL in all others"
     )
-    unsteady_trials: int | None = metric(
+    unsteady_trials: Count = metric(
         "unsteady trials",
         better=LOWER,
         help="trials whose warm-up ended before calls were steady",

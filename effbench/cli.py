@@ -62,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         # a character that the encoding lacks must not end a sweep
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    code = run(list(sys.argv[1:] if argv is None else argv))
+    if argv is None:
+        argv = sys.argv[1:]
+    code = run(list(argv))
     gc.freeze()  # the search for cycles at exit takes a tenth of a report's time
     sys.exit(code)
 
@@ -183,11 +185,9 @@ def failed_access(error: OSError) -> str:
 def unexpected(error: Exception, argv: Sequence[str]) -> str:
     """Return two lines about an unexpected error: its type, location and message, then what to
     do."""
-    hint = (
-        "; `effbench db check` finds damaged rows of a database"
-        if argv[0] in COMMANDS and argv[0] != "db"
-        else ""
-    )
+    hint = ""
+    if argv[0] in COMMANDS and argv[0] != "db":
+        hint = "; `effbench db check` finds damaged rows of a database"
     return (
         f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
         f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
@@ -209,7 +209,9 @@ def is_bare_word(argument: str) -> bool:
 def run_command(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)
-        hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
+        hint = f"commands: {', '.join(COMMANDS)}"
+        if near:
+            hint = f"did you mean `effbench {near}`?"
         raise UsageError(f"unknown command {name!r}; {hint}")
     # at the default, a fifth of a report's time is spent on searching its rows for cycles
     gc.set_threshold(1_000_000)

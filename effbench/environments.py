@@ -101,9 +101,10 @@ def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[D
     facts = dict.fromkeys(fact for known in (*old, *new) for fact in known)
     differences = []
     for fact in sorted(facts, key=Fact.rank):
-        values = [tuple(dict.fromkeys(known.get(fact) for known in side)) for side in (old, new)]
-        if set(map(str, values[0])) != set(map(str, values[1])):
-            differences.append(Difference(fact, values[0], values[1]))
+        old_values = dict.fromkeys(known.get(fact) for known in old)
+        new_values = dict.fromkeys(known.get(fact) for known in new)
+        if set(map(str, old_values)) != set(map(str, new_values)):
+            differences.append(Difference(fact, tuple(old_values), tuple(new_values)))
     return differences
 
 

@@ -12,13 +12,20 @@ def printable(text: object, keep: str = "\n") -> str:
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else " " for c in text)
+    kept = []
+    for character in text:
+        kept.append(character if character.isprintable() or character in keep else " ")
+    return "".join(kept)
 
 
 def one_line(text: object, longest: int | None = None) -> str:
     """Return the printable text on one line with single spaces, shortened with `…` to `longest`
     characters."""
-    line = " ".join(printable(text, keep="").split())
+    return shortened(" ".join(printable(text, keep="").split()), longest)
+
+
+def shortened(line: str, longest: int | None) -> str:
+    """Return the line, cut to `longest` characters with `…`."""
     if longest is None or len(line) <= longest:
         return line
     return line[: longest - 1] + "…"
@@ -82,9 +89,10 @@ def between(low_s: float, high_s: float) -> str:
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Return `eager, default and 2 more`: at most `most` names, and the number of the others."""
-    return between.join(names[:most]) + (
-        f" and {len(names) - most} more" if len(names) > most else ""
-    )
+    text = between.join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 def describe(error: BaseException) -> str:
@@ -106,7 +114,7 @@ def text_of(error: BaseException) -> str:
 
 def first_line(text: str, limit: int | None = 300) -> str:
     """Return the first line that is not blank, cut to `limit` characters."""
-    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
-    if limit is None or len(line) <= limit:
-        return line
-    return line[: limit - 1] + "…"
+    for line in text.splitlines():
+        if line.strip():
+            return shortened(line.strip(), limit)
+    return ""

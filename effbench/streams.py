@@ -106,8 +106,10 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
     the sizes are not those of the batch, their `dim`; None without a stream. For a file it holds
     the content, not the path. Arrivals also have `rate` and `seed`, which are labels of their
     own."""
-    sizes = sizes_of(settings) if settings else None
-    if settings is None or sizes is None:
+    if settings is None:
+        return None
+    sizes = sizes_of(settings)
+    if sizes is None:
         return None
     stream: dict[str, Any] = {"name": name_of(settings, sizes)}
     if settings.get("dim") is not None:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     words = [word.casefold() for word in args.text]
-    rows = [row for row in every_model() if all(word in " ".join(row).casefold() for word in words)]
+    rows = [row for row in every_model() if matches(row, words)]
     if not rows:
         raise NothingFoundError(
             f"no model matches {' '.join(args.text)!r}; effbench models lists all"
@@ -46,9 +46,16 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shown = rows[: args.limit or None]
     terminal().print_table(Table.of(columns, shown))
-    if hidden := len(rows) - len(shown):
+    hidden = len(rows) - len(shown)
+    if hidden:
         print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")
     return 0
+
+
+def matches(row: tuple[str, str, str], words: list[str]) -> bool:
+    """Return whether a row has all these words, in any case."""
+    text = " ".join(row).casefold()
+    return all(word in text for word in words)
 
 
 def every_model() -> Iterator[tuple[str, str, str]]:

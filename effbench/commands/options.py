@@ -45,11 +45,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # "advise" for `effbench advise buckets`
         name = self.prog.removeprefix("effbench ").split()[0]
-        how = (
-            f"effbench {name} takes --db URL"
-            if ": db=" in message
-            else f"see effbench {name} --help"
-        )
+        how = f"see effbench {name} --help"
+        if ": db=" in message:
+            how = f"effbench {name} takes --db URL"
         raise UsageError(f"{name}: {message}; {how}")
 
 
@@ -107,8 +105,11 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
     out = getattr(args, option)
     if out is None or out == STDOUT:
         # files and pipes get the data as it is
-        text = printable(text) if sys.stdout.isatty() else text
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        if sys.stdout.isatty():
+            text = printable(text)
+        if not text.endswith("\n"):
+            text += "\n"
+        sys.stdout.write(text)
         return
     # column names or keys identify a file with rows; other text needs a first line that does
     if option == "out" and not outputs.is_special(Path(out)):

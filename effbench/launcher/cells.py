@@ -82,9 +82,10 @@ class Matrix:
             if cell in kept and cell.key not in command.of_cells:
                 words = overrides_of_cell(job.overrides, dropped_keys(job, part))
                 command.of_cells[cell.key] = [*options, *words]
-        runs: list[CellRun | None] = []
-        for cell, (interpreter, _) in zip(cells, self.asked, strict=True):
-            runs.append(CellRun(cell, interpreter) if cell in kept else None)
+        runs: list[CellRun | None] = [None] * len(cells)
+        for index, (interpreter, _) in enumerate(self.asked):
+            if cells[index] in kept:
+                runs[index] = CellRun(cells[index], interpreter)
         return runs
 
 
@@ -214,8 +215,11 @@ def canonically_named(part: dict[str, Any]) -> dict[str, Any]:
     is_network = module.get("_target_") == NETWORK and library in LIBRARIES
     if not is_network or not isinstance(given, str):
         return part
-    name = canonical(library, given)
-    return with_module(part, name if model["name"] == given else model["name"], arch=name)
+    arch = canonical(library, given)
+    name = model["name"]
+    if name == given:
+        name = arch
+    return with_module(part, name, arch=arch)
 
 
 def is_generated(part: dict[str, Any]) -> bool:
@@ -263,21 +267,20 @@ def cell_of(part: dict[str, Any], has_cuda: bool) -> Cell:
     if dtype == "auto":
         dtype = "bfloat16" if device == "cuda" else "float32"
     stream = streams.resolve(part.get("stream"))
-    phase = part["phase"]
+    # must not affect keys of cells of other phases
+    of_phase = {phase: part[phase] for phase in OF_PHASES if phase == part["phase"]}
     return Cell(
         model=model_of(part["model"]),
         bs=batch_size_of(part, stream),
         mode={key: value for key, value in part["mode"].items() if key != "description"},
         dtype=dtype,
-        phase=phase,
+        phase=part["phase"],
         device=device,
         numerics=numerics_of(part["numerics"]),
         env={key: text_of(value) for key, value in part["env"].items()},
         stream=stream,
-        # must not affect keys of cells of other phases
-        training=part["training"] if phase == "training" else None,
-        generate=part["generate"] if phase == "generate" else None,
         threads=part.get("threads"),
+        **of_phase,
     )
 
 

@@ -105,8 +105,9 @@ def explain_value(error: Exception, text: str, last: str) -> ConfigError:
         value = value_in(last)
         wrong = None if value is None else wrong_value(error.full_key, value)
         return wrong or ConfigError(f"{error.full_key}: {last}")
-    is_known = isinstance(error, HydraException | OmegaConfBaseException)
-    return ConfigError(last if is_known else f"{type(error).__name__}: {last}")
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return ConfigError(last)
+    return ConfigError(f"{type(error).__name__}: {last}")
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

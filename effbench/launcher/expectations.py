@@ -115,7 +115,9 @@ def expected_kind(setting: Setting) -> str:
 
 
 def expected_number(setting: Setting) -> str:
-    noun = "a whole number" if setting.kind is int else "a number"
+    noun = "a number"
+    if setting.kind is int:
+        noun = "a whole number"
     if setting.name.endswith("_s"):
         noun = f"{noun} of seconds"
     if setting.above is not None:
@@ -124,8 +126,9 @@ def expected_number(setting: Setting) -> str:
         return noun
     if setting.most != LARGEST:
         return f"{noun} from {setting.least:g} to {setting.most:,}"
-    joint = ", at least" if noun.endswith("seconds") else " of at least"
-    return f"{noun}{joint} {setting.least:g}"
+    if noun.endswith("seconds"):
+        return f"{noun}, at least {setting.least:g}"
+    return f"{noun} of at least {setting.least:g}"
 
 
 def example(setting: Setting, value: str | None = None) -> str:
@@ -208,7 +211,9 @@ def check_bounds(key: str, value: Any) -> None:
     got = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     expected = expectation(setting)
     if is_large and f"{setting.most:,}" not in expected:
-        limit = f"at most {setting.most:,}" if value > 0 else f"at least {-setting.most:,}"
+        limit = f"at least {-setting.most:,}"
+        if value > 0:
+            limit = f"at most {setting.most:,}"
         expected = f"{expected}, {limit}"
     raise ConfigError(f"{key}: expected {expected}, got {got}. Example: {example(setting)}")
 

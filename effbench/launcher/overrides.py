@@ -139,8 +139,8 @@ def prints_only(words: Iterable[str]) -> bool:
 def check_words(words: Sequence[str]) -> None:
     """Raise UsageError for words that are no overrides, in particular for the parts of an override
     without quotes: the shell splits it at spaces, and replaces braces."""
+    before = ""
     for index, word in enumerate(words):
-        before = words[index - 1] if index else ""
         following = words[index + 1 :]
         refuse_split(word, before, following)
         if is_expanded(word, following):
@@ -148,13 +148,14 @@ def check_words(words: Sequence[str]) -> None:
             raise UsageError(f"the shell replaces braces; quote the override: {how}")
         if "=" not in word and not word.startswith("~"):
             raise no_override(word, before)
+        before = word
 
 
 def refuse_split(word: str, before: str, following: Sequence[str]) -> None:
     """Raise UsageError if the shell has split an override at its spaces, and this is a part of
     it."""
-    joined = joined_words(word, following) if is_open(word) else None
-    if joined is None:
+    joined = joined_words(word, following)
+    if not is_open(word) or joined is None:
         return
     if before.endswith("="):
         joined = f"{before}{joined}"

@@ -60,16 +60,17 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
 def check_section(section: str, node: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raise ConfigError if a section has other settings than these, or a number out of bounds.
     Hydra accepts any added key, such as `+protocol.round=3`."""
-    prefix = f"{section}." if section else ""
     for key in node:
         if key not in names:
-            raise ConfigError(f"unknown setting {prefix}{key}; allowed: {', '.join(names)}")
+            setting = f"{section}.{key}".lstrip(".")
+            raise ConfigError(f"unknown setting {setting}; allowed: {', '.join(names)}")
     for key in names:
+        setting = f"{section}.{key}".lstrip(".")
         if key not in node:
             raise ConfigError(
-                f"{prefix}{key} was removed, but every sweep requires it; omit the ~ override"
+                f"{setting} was removed, but every sweep requires it; omit the ~ override"
             )
-        check_bounds(f"{prefix}{key}", node[key])
+        check_bounds(setting, node[key])
 
 
 def check_numbers(config: dict[str, Any]) -> None:
@@ -118,7 +119,9 @@ def check_sweep(config: Mapping[str, Any]) -> None:
     """Raise ConfigError for a name of the sweep with another meaning, or an invalid shard."""
     name = config["sweep"]["name"] or ""
     if name == "last" or name.startswith(CONFIRMING):
-        use = "the newest sweep" if name == "last" else "reruns by effbench check --confirm"
+        use = "reruns by effbench check --confirm"
+        if name == "last":
+            use = "the newest sweep"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
     if config["shard"] is None:
         return

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import math
 import platform
+import typing
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -127,8 +128,9 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     one = cell()
     sweep = begin(store, [one])
     values = {}
+    types = typing.get_type_hints(Trial)
     for number, field in enumerate(dataclasses.fields(Trial), start=1):
-        kind = str(field.type)
+        kind = str(types[field.name])
         values[field.name] = (
             f"t{number}" if "str" in kind else number + 0.5 if "float" in kind else number
         )
