@@ -170,21 +170,21 @@ class Pairing:
         reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
         budget_s = PART * rules.budget_s / (2 if has_period else 1)
         reference_ms = reference.warm_up().samples_ms[-1]
-        own_ms = self.timings.latency_ms
-        depends_on_host = timer.waits_for_host(own_ms) or reference.waits_for_host(reference_ms)
+        mode_ms = self.timings.latency_ms
+        depends_on_host = timer.waits_for_host(mode_ms) or reference.waits_for_host(reference_ms)
         watching = self.context.host_watched(depends_on_host, moves=self.context.on_cuda)
         watcher.begin()
         with watching as host, timing.no_garbage_collection():
-            theirs = LatencySide(reference, reference_ms)
-            own = LatencySide(timer, own_ms)
-            found = {LATENCY: take_pairs(theirs, own, rules, budget_s, host)}
+            reference_side = LatencySide(reference, reference_ms)
+            mode_side = LatencySide(timer, mode_ms)
+            series = {LATENCY: take_pairs(reference_side, mode_side, rules, budget_s, host)}
             if has_period:
-                their_blocks = PeriodSide(reference, reference.choose_block(budget_s))
+                reference_blocks = PeriodSide(reference, reference.choose_block(budget_s))
                 blocks = PeriodSide(timer, timer.choose_block(budget_s))
                 timing.load(timer.step, blocks.rotation, blocks.calls, rules.load_s / 3)
-                found[PERIOD] = take_pairs(their_blocks, blocks, rules, budget_s, host)
+                series[PERIOD] = take_pairs(reference_blocks, blocks, rules, budget_s, host)
         disturbance = watcher.newest_disturbance() if has_period else None
-        for columns, pairs in found.items():
+        for columns, pairs in series.items():
             reason = self.set_columns(columns, pairs, host)
             disturbance = disturbance or reason
         self.trial.pair_disturbance = disturbance

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 from effbench import processes
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
+from effbench.worker.tasks import Json, Task
 
 #: In the order of their dependencies and in small parts, because the server answers messages in
 #: between.
@@ -68,7 +69,7 @@ READ_BYTES = 1 << 16
 READS = 16
 
 
-def write_message(pipe: int, message: dict[str, Any]) -> None:
+def write_message(pipe: int, message: Json) -> None:
     data = encode(message)
     while data:
         data = data[os.write(pipe, data) :]
@@ -82,17 +83,6 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
     *lines, rest = bytes(buffer).split(b"\n")
     buffer[:] = rest
     yield from lines
-
-
-@dataclass(frozen=True)
-class Task:
-    """A request to run a task: `name`, a module next to this one, with its `payload` and further
-    environment variables."""
-
-    id: str
-    name: str
-    payload: dict[str, Any]
-    env: dict[str, str]
 
 
 @dataclass

@@ -100,7 +100,7 @@ class Timings:
         self.set_latency(figures[LATENCY])
         if self.has_period:
             self.set_period(figures[PERIOD])
-            # the two medians of a stream may come from different batch sizes
+            # the two medians of varied calls may come from calls of different sizes
             if not self.workload.has_varied_calls and watcher.disturbance is None:
                 watcher.disturbance = self.busy_host()
         trial.disturbance = watcher.disturbance
@@ -208,24 +208,24 @@ class Timings:
             return duet.take()
 
     def set_duet(self, result: DuetResult, duet: Duet) -> None:
-        """Set what the series of the duet found, which is the same data in both members."""
+        """Set what the series of the duet show, which is the same data in both members."""
         trial = self.trial
         spread = self.context.protocol.spread
         self.set_host(result.host_ms, result.host_high_ms, result.disturbed_fraction)
         disturbance = result.disturbance
-        found: dict[str, DuetFigures] = {}
+        figures: dict[str, DuetFigures] = {}
         for name, pairs in result.pairs.items():
-            found[name] = both = figures_of(pairs, self.rules, spread, duet.is_alike)
+            figures[name] = both = figures_of(pairs, self.rules, spread, duet.is_alike)
             self.record_series(name, pairs, duet)
             if duet.figure(both).is_marked:
                 disturbance = disturbance or result.host_reason
             disturbance = disturbance or both.varies
-        latency = duet.figure(found[LATENCY])
-        calls = duet.step.latency.calls_of(found[LATENCY].pairs)
+        latency = duet.figure(figures[LATENCY])
+        calls = duet.step.latency.calls_of(figures[LATENCY].pairs)
         latency.timing.enqueue_ms = calls.enqueue_ms
         self.set_latency(latency, calls.samples_ms)
         if duet.step.period is not None:
-            period = duet.figure(found[PERIOD])
+            period = duet.figure(figures[PERIOD])
             period.timing.calls_per_block = duet.step.period.calls
             self.set_period(period)
             disturbance = disturbance or self.busy_host()

@@ -97,14 +97,14 @@ def known_names(owner: Any) -> Iterator[str]:
 def configurations(part: nn.Module) -> list[Any]:
     """Return the configurations of transformers in the attributes of a module, with those inside
     them."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     holders: list[Any] = [part]
     while holders:
         for value in vars(holders.pop(0)).values():
-            if is_configuration(value) and id(value) not in found:
-                found[id(value)] = value
+            if is_configuration(value) and id(value) not in configs:
+                configs[id(value)] = value
                 holders.append(value)
-    return list(found.values())
+    return list(configs.values())
 
 
 def is_configuration(value: Any) -> bool:
@@ -115,23 +115,23 @@ def is_configuration(value: Any) -> bool:
 
 def owners(module: nn.Module) -> list[Any]:
     """Return the module, its parts and their configurations, each once."""
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     for part in module.modules():
         for owner in (part, *configurations(part)):
-            found[id(owner)] = owner
-    return list(found.values())
+            by_id[id(owner)] = owner
+    return list(by_id.values())
 
 
 def known(module: nn.Module) -> list[Probability]:
     """Return the probabilities above 0 that libraries define as dropout, in the module and its
     parts."""
-    found = []
+    probabilities = []
     for owner in owners(module):
         for name in dict.fromkeys(known_names(owner)):
             value = vars(owner).get(name)
             if is_probability(value):
-                found.append(Probability(owner, name, value))
-    return found
+                probabilities.append(Probability(owner, name, value))
+    return probabilities
 
 
 def suspects(module: nn.Module) -> list[list[Probability]]:

@@ -289,7 +289,7 @@ class Generation(Calls):
         A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root
         mean square of all logits (without masks), because either may be off by the tolerance.
         """
-        found: list[str] = []
+        wrong_tokens: list[str] = []
         tolerance = accuracy.limit_of(self.dtype, self.tolerance)
 
         def see(number: int, logits: Tensor) -> None:
@@ -300,20 +300,20 @@ class Generation(Calls):
                 gap = float(values[right] - values[token])
                 limit = 2 * tolerance * accuracy.rms(values, values)
                 if not gap <= limit:
-                    found.append(
+                    wrong_tokens.append(
                         f"token {number + 1} of request {row + 1} is {token}, but eager's is"
                         f" {right}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})"
                     )
 
         self.answer(self.calling(self.module), given, fed, see)
-        if not found:
+        if not wrong_tokens:
             return None
         again = self.answer(self.calling(self.module), given)
         if torch.equal(again.tokens, eager):
-            return found[0]
+            return wrong_tokens[0]
         return (
-            f"{found[0]}; called again, eager generates other tokens, too: the module is random, or"
-            " its state changed"
+            f"{wrong_tokens[0]}; called again, eager generates other tokens, too: the module is"
+            " random, or its state changed"
         )
 
     # --- figures

@@ -29,13 +29,13 @@ class Place:
 def places(module: nn.Module) -> dict[str, Place]:
     """Return where the module holds every parameter, buffer and attribute, by names like `buffer
     norm.mean`."""
-    found = {}
+    by_name = {}
     for name, part in module.named_modules():
         prefix = f"{name}." if name else ""
         for kind, held in held_by(part).items():
             for key in held:
-                found[f"{kind} {prefix}{key}"] = Place(held, key)
-    return found
+                by_name[f"{kind} {prefix}{key}"] = Place(held, key)
+    return by_name
 
 
 def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
@@ -69,13 +69,13 @@ def values_in(module: nn.Module, names: Container[str]) -> dict[str, Any]:
 def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     """Return what differs once a value was written or replaced: version and address of a tensor, or
     a plain value."""
-    found = {}
+    by_name = {}
     for name, value in values_in(module, names).items():
         if isinstance(value, PLAIN):
-            found[name] = value
+            by_name[name] = value
         elif is_dense(value) and not value.is_inference():
-            found[name] = (value._version, value.data_ptr())
-    return found
+            by_name[name] = (value._version, value.data_ptr())
+    return by_name
 
 
 class Watch:

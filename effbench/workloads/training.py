@@ -198,13 +198,13 @@ class Training(Workload):
 
     def gradients(self) -> Gradients:
         """Return the gradients of the trained parameters by name, dense ones."""
-        found: dict[str, Tensor | None] = {}
+        gradients: dict[str, Tensor | None] = {}
         for name, value in self.parameters.items():
             gradient = value.grad
             if gradient is not None and gradient.layout is not torch.strided:
                 gradient = gradient.to_dense()
-            found[name] = gradient
-        return found
+            gradients[name] = gradient
+        return gradients
 
     def restore(self) -> None:
         """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the

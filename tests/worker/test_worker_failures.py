@@ -68,10 +68,10 @@ class MuteError(Exception):
     ],
 )
 def test_status_and_reason(error, status, reason):
-    found, said = failures.classify(raised(error), "check")
-    assert found == status
-    assert reason in said if status == "unsupported" else said.startswith(reason)
-    assert "\n" not in said and "more" not in said and "File" not in said
+    actual, text = failures.classify(raised(error), "check")
+    assert actual == status
+    assert reason in text if status == "unsupported" else text.startswith(reason)
+    assert "\n" not in text and "more" not in text and "File" not in text
 
 
 @pytest.mark.parametrize(

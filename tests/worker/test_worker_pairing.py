@@ -93,48 +93,48 @@ def run(module, mode, baseline=EAGER, **more):
     cell = Cell(model, 1, target, "float32", "inference", "cpu", **more)
     request = TrialRequest(cell.params(), PROTOCOL, baseline=baseline)
     phases = []
-    found = Trial.from_json(trial.run(request.to_json(), phases.append))
-    assert found.status is Status.OK, (found.reason, found.extra.get("traceback"))
-    return found, phases
+    record = Trial.from_json(trial.run(request.to_json(), phases.append))
+    assert record.status is Status.OK, (record.reason, record.extra.get("traceback"))
+    return record, phases
 
 
 def test_the_speedup_is_that_of_neighbouring_batches():
-    found, phases = run("Layers", "Twice")
-    assert found.pair_speedup == pytest.approx(0.5, rel=0.15)
-    assert found.pair_speedup_low <= found.pair_speedup <= found.pair_speedup_high
-    eager, own = found.samples["pair_baseline_ms"], found.samples["pair_own_ms"]
+    record, phases = run("Layers", "Twice")
+    assert record.pair_speedup == pytest.approx(0.5, rel=0.15)
+    assert record.pair_speedup_low <= record.pair_speedup <= record.pair_speedup_high
+    eager, own = record.samples["pair_baseline_ms"], record.samples["pair_own_ms"]
     ratios = [one / other for one, other in zip(eager, own, strict=True)]
-    assert found.pair_speedup == pytest.approx(statistics.median(ratios))
-    assert found.pairs == len(ratios) + len(found.samples.get("pair_own_disturbed_ms", ()))
-    assert found.pair_period_speedup is None
-    assert "no_pairs" not in found.extra
+    assert record.pair_speedup == pytest.approx(statistics.median(ratios))
+    assert record.pairs == len(ratios) + len(record.samples.get("pair_own_disturbed_ms", ()))
+    assert record.pair_period_speedup is None
+    assert "no_pairs" not in record.extra
     # after all that eager's calls could change
     assert phases.index("facts") < phases.index("pairs")
     assert phases.count("pairs") == 1
 
 
 def test_nothing_of_pairs_without_a_request():
-    found, phases = run("Layers", "Twice", baseline=None)
+    record, phases = run("Layers", "Twice", baseline=None)
     assert "pairs" not in phases
-    assert all(getattr(found, name) is None for name in COLUMNS)
-    assert not any("pair" in name for name in found.samples)
+    assert all(getattr(record, name) is None for name in COLUMNS)
+    assert not any("pair" in name for name in record.samples)
 
 
-def without_pairs(found):
-    assert all(getattr(found, name) is None for name in COLUMNS)
-    assert not any("pair" in name for name in found.samples)
-    assert found.latency_ms > 0
-    return found.extra["no_pairs"]
+def without_pairs(record):
+    assert all(getattr(record, name) is None for name in COLUMNS)
+    assert not any("pair" in name for name in record.samples)
+    assert record.latency_ms > 0
+    return record.extra["no_pairs"]
 
 
 def test_a_state_that_calls_write_to_is_no_obstacle():
-    found, _ = run("Cached", "Twice")
-    assert found.pair_speedup == pytest.approx(0.5, rel=0.15)
+    record, _ = run("Cached", "Twice")
+    assert record.pair_speedup == pytest.approx(0.5, rel=0.15)
 
 
 def test_no_pairs_where_calls_change_a_plain_attribute():
-    found, _ = run("Counting", "Twice")
-    assert without_pairs(found) == "each call changes the module's attribute seen"
+    record, _ = run("Counting", "Twice")
+    assert without_pairs(record) == "each call changes the module's attribute seen"
 
 
 def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
@@ -149,8 +149,8 @@ def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
             monkeypatch.setattr(Refusing, "refuses", False)
 
     monkeypatch.setattr(pairing.Pairing, "run", run_pairs)
-    found, _ = run("Refusing", "Twice")
-    assert "no more memory for this" in without_pairs(found)
+    record, _ = run("Refusing", "Twice")
+    assert "no more memory for this" in without_pairs(record)
 
 
 def test_no_pairs_where_the_mode_compiles_again(monkeypatch):
@@ -161,8 +161,8 @@ def test_no_pairs_where_the_mode_compiles_again(monkeypatch):
 
     # first of timing, then of the pairs
     monkeypatch.setattr(context, "compiled_between", compiled)
-    found, _ = run("Layers", "Twice")
-    assert without_pairs(found) == "a graph was compiled while it was timed"
+    record, _ = run("Layers", "Twice")
+    assert without_pairs(record) == "a graph was compiled while it was timed"
 
 
 def target_of(mode):
@@ -197,8 +197,8 @@ class Broken(Mode):
 
 def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     Slow.prepared.clear()
-    found, _ = run("Layers", "Twice", baseline=target_of("Slow"))
-    assert found.pair_speedup == pytest.approx(2.0, rel=0.15)
+    record, _ = run("Layers", "Twice", baseline=target_of("Slow"))
+    assert record.pair_speedup == pytest.approx(2.0, rel=0.15)
     (copied,) = Slow.prepared
     assert copied.forward.__code__.co_name == "baseline_forward"
 
@@ -207,8 +207,8 @@ def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     ("mode", "reason"), [("Nowhere", "it needs another device than cpu"), ("Broken", "no luck")]
 )
 def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(mode, reason):
-    found, _ = run("Layers", "Twice", baseline=target_of(mode))
-    assert reason in without_pairs(found)
+    record, _ = run("Layers", "Twice", baseline=target_of(mode))
+    assert reason in without_pairs(record)
 
 
 @pytest.mark.parametrize(

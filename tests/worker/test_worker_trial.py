@@ -119,10 +119,10 @@ DISAGREEING = {
 def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, words, host_tolerance):
     stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
     running = trial_of("cuda", stream=stream, host_tolerance=host_tolerance)
-    found = timed(running, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
-    assert (found.latency_ms, found.period_ms) == (5.2, period_ms)
-    assert (found.disturbance is not None) == bool(words)
-    assert all(word in found.disturbance for word in words)
+    record = timed(running, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
+    assert (record.latency_ms, record.period_ms) == (5.2, period_ms)
+    assert (record.disturbance is not None) == bool(words)
+    assert all(word in record.disturbance for word in words)
 
 
 SLOWED = ["clocks reduced (hw_slowdown)"]
@@ -150,12 +150,12 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
     them."""
     latency = Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20)
     running = trial_of("cuda", host_tolerance=0.1)
-    found = timed(running, latency, Timing([4.9] * 30), busy_fraction=1.0, discarded=discarded)
-    assert (found.disturbance is not None) is is_marked
-    assert len(found.samples["latency_ms"]) == count
+    record = timed(running, latency, Timing([4.9] * 30), busy_fraction=1.0, discarded=discarded)
+    assert (record.disturbance is not None) is is_marked
+    assert len(record.samples["latency_ms"]) == count
     is_watched = is_marked or count == 6
-    assert found.disturbed_fraction == (1.0 if is_watched else None)
-    assert ("latency_disturbed_ms" in found.samples) is is_watched
+    assert record.disturbed_fraction == (1.0 if is_watched else None)
+    assert ("latency_disturbed_ms" in record.samples) is is_watched
 
 
 class TestMarks:
@@ -182,80 +182,83 @@ class TestMarks:
         readings = iter([CoreTimes(0.0, 0.0), after])
         monkeypatch.setattr(host, "core_times", lambda cores: next(readings))
         latency = Timing([0.6] + [1.0] * 50)
-        found = timed(trial_of(host_tolerance=0.1), latency, busy_fraction=0.0)
-        assert ("the cores" in (found.disturbance or "")) is is_marked
-        assert found.latency_ms == 1.0
-        assert found.latency_median_low_ms == (0.6 if is_marked else 1.0)
+        record = timed(trial_of(host_tolerance=0.1), latency, busy_fraction=0.0)
+        assert ("the cores" in (record.disturbance or "")) is is_marked
+        assert record.latency_ms == 1.0
+        assert record.latency_median_low_ms == (0.6 if is_marked else 1.0)
 
     def latency(self, quiet, busy):
         return Timing([1.0] * quiet, disturbed_ms=[3.0] * busy)
 
     def test_a_trial_with_enough_undisturbed_samples_is_not_marked(self):
-        found = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
-        assert (found.disturbance, found.latency_ms, found.latency_samples) == (None, 1.0, 5)
+        record = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
+        assert (record.disturbance, record.latency_ms, record.latency_samples) == (None, 1.0, 5)
 
     def test_a_marked_trial_has_the_median_of_all_samples(self):
-        found = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
-        assert found.disturbance == "host busy for 83 % of the timing"
-        assert (found.latency_ms, found.latency_samples, found.latency_min_ms) == (3.0, 24, 1.0)
+        record = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
+        assert record.disturbance == "host busy for 83 % of the timing"
+        assert (record.latency_ms, record.latency_samples, record.latency_min_ms) == (3.0, 24, 1.0)
 
     def test_the_bounds_of_a_marked_trial_hold_both_medians(self):
-        found = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
-        assert (found.latency_median_low_ms, found.latency_median_high_ms) == (1.0, 3.0)
+        record = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
+        assert (record.latency_median_low_ms, record.latency_median_high_ms) == (1.0, 3.0)
 
     def test_disturbed_samples_are_recorded_apart(self):
-        found = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
-        assert (len(found.samples["latency_ms"]), len(found.samples["latency_disturbed_ms"])) == (
+        record = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
+        assert (len(record.samples["latency_ms"]), len(record.samples["latency_disturbed_ms"])) == (
             5,
             20,
         )
 
     def test_without_a_tolerance_all_samples_count_and_the_disturbed_ones_are_still_known(self):
-        found = timed(trial_of(host_tolerance=None), self.latency(5, 20), **self.BUSY)
-        assert (found.disturbance, found.latency_ms, found.latency_samples) == (None, 3.0, 25)
-        assert len(found.samples["latency_disturbed_ms"]) == 20
+        record = timed(trial_of(host_tolerance=None), self.latency(5, 20), **self.BUSY)
+        assert (record.disturbance, record.latency_ms, record.latency_samples) == (None, 3.0, 25)
+        assert len(record.samples["latency_disturbed_ms"]) == 20
 
     def test_without_a_tolerance_a_disturbed_trial_is_marked_as_well(self):
-        found = timed(trial_of(host_tolerance=None), self.latency(4, 20), **self.BUSY)
-        assert found.disturbance == "host busy for 83 % of the timing"
+        record = timed(trial_of(host_tolerance=None), self.latency(4, 20), **self.BUSY)
+        assert record.disturbance == "host busy for 83 % of the timing"
 
     def test_the_period_marks_a_trial_and_has_bounds_of_its_own(self):
         latency, period = Timing([5.0] * 9, [4.9] * 9), Timing([4.0] * 4, disturbed_ms=[5.0] * 20)
-        found = timed(trial_of("cuda", host_tolerance=0.1), latency, period, **self.BUSY)
-        assert found.disturbance == "host busy for 83 % of the timing"
-        assert (found.period_ms, found.period_median_low_ms, found.period_median_high_ms) == (
+        record = timed(trial_of("cuda", host_tolerance=0.1), latency, period, **self.BUSY)
+        assert record.disturbance == "host busy for 83 % of the timing"
+        assert (record.period_ms, record.period_median_low_ms, record.period_median_high_ms) == (
             5.0,
             4.0,
             5.0,
         )
-        assert (found.latency_median_low_ms, found.latency_median_high_ms) == (5.0, 5.0)
-        assert len(found.samples["period_disturbed_ms"]) == 20
+        assert (record.latency_median_low_ms, record.latency_median_high_ms) == (5.0, 5.0)
+        assert len(record.samples["period_disturbed_ms"]) == 20
 
     def test_the_gpu_is_named_if_it_alone_was_disturbed(self):
-        found = timed(
+        record = timed(
             trial_of("cuda", host_tolerance=0.1),
             Timing([5.0] * 9, [0.1] * 9, [5.0] * 90, [0.1] * 90),
             Timing([], disturbed_ms=[5.0] * 9),
             discarded=SLOWED,
         )
-        assert found.disturbance == SLOWED[0]
+        assert record.disturbance == SLOWED[0]
 
     def test_what_disturbed_the_gpu_before_the_trial_is_named_first(self):
         running = trial_of("cuda", host_tolerance=0.1)
         running.context.watcher.before_timing = "another process keeps this GPU busy"
-        found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9))
-        assert found.disturbance == "another process keeps this GPU busy"
+        record = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9))
+        assert record.disturbance == "another process keeps this GPU busy"
 
     def test_timing_again_forgets_what_the_first_time_found(self):
         running = trial_of("cuda", host_tolerance=0.1)
         disturbed = Timing([5.0], [4.9], [9.0] * 20, [4.9] * 20)
         timed(running, disturbed, Timing([5.0] * 9), discarded=SLOWED, **self.BUSY)
-        found = timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9))
-        assert (found.disturbance, found.disturbed_fraction, found.host_ms, found.host_high_ms) == (
-            None,
-        ) * 4
-        assert found.samples.keys() == {"warmup_ms", "latency_ms", "period_ms"}
-        assert "discarded" not in found.extra
+        record = timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9))
+        assert (
+            record.disturbance,
+            record.disturbed_fraction,
+            record.host_ms,
+            record.host_high_ms,
+        ) == (None,) * 4
+        assert record.samples.keys() == {"warmup_ms", "latency_ms", "period_ms"}
+        assert "discarded" not in record.extra
 
 
 class TestWatched:
@@ -313,8 +316,12 @@ class TestWatched:
 
     def test_a_step_that_does_not_depend_on_the_host_is_not_watched(self):
         running = trial_of("cuda", host_tolerance=0.1)
-        found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9), busy_fraction=None)
-        assert (found.host_ms, found.host_high_ms, found.disturbed_fraction) == (None, None, None)
+        record = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9), busy_fraction=None)
+        assert (record.host_ms, record.host_high_ms, record.disturbed_fraction) == (
+            None,
+            None,
+            None,
+        )
 
 
 @pytest.fixture

@@ -248,8 +248,8 @@ def test_a_fused_optimizer_of_complex_parameters_is_unsupported():
         training(module, implementation="fused")
 
 
-@pytest.mark.parametrize(("turn", "said"), [(0, None), (0.1j, "the update of filter differs")])
-def test_the_imaginary_part_of_a_parameter_is_compared(turn, said):
+@pytest.mark.parametrize(("turn", "text"), [(0, None), (0.1j, "the update of filter differs")])
+def test_the_imaginary_part_of_a_parameter_is_compared(turn, text):
     def step(*args):
         loss = eager_step(made)(*args)
         with torch.no_grad():
@@ -260,7 +260,7 @@ def test_the_imaginary_part_of_a_parameter_is_compared(turn, said):
     module.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
     made = training(module, optimizer="sgd", implementation="foreach")
     reason, *_ = verdict(made, step)
-    assert reason == said or reason.startswith(said)
+    assert reason == text or reason.startswith(text)
 
 
 @pytest.mark.parametrize("lr", [1e-2, 1e-4])
@@ -328,7 +328,7 @@ def broken(made, what):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "what, said",
+    "what, text",
     [
         ("no update", "differs from its optimizer's with the same gradients: relative error 1"),
         ("half the update", "differs from its optimizer"),
@@ -338,9 +338,9 @@ def broken(made, what):
         ("other buffer", "wrong buffer: norm.running_mean"),
     ],
 )
-def test_broken_steps_are_seen(what, said, dtype):
+def test_broken_steps_are_seen(what, text, dtype):
     made = training(dtype=dtype, lr=1e-2)
-    assert said in verdict(made, broken(made, what))[0]
+    assert text in verdict(made, broken(made, what))[0]
 
 
 @pytest.mark.parametrize(
@@ -584,15 +584,15 @@ def test_outputs_are_not_copied_for_the_loss_and_empty_ones_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("module", "changed", "said"),
+    ("module", "changed", "text"),
     [
         (nn.ReLU, {}, "nothing to train"),
         (Net, {"implementation": "capturable"}, "capturable optimizer needs CUDA"),
         (Net, {"optimizer": "sgd", "implementation": "capturable"}, "sgd has no capturable"),
     ],
 )
-def test_what_cannot_be_trained(module, changed, said):
-    with pytest.raises(UnsupportedError, match=said):
+def test_what_cannot_be_trained(module, changed, text):
+    with pytest.raises(UnsupportedError, match=text):
         training(module(), **changed)
 
 
