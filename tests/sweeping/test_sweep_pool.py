@@ -83,15 +83,17 @@ class TestRounds:
         assert second is started[0] and second.preloaded
         third = renewed.take(2)
         assert renewed.take(1) is third, "a straggler takes the server that is there"
-        for _ in "twice":
-            renewed.give_back(third)
-        assert not third.closed, "later trials use it"
         assert (third, len(started)) == (started[1], 2), "none is started after the last round"
-        assert not second.closed, "it has a trial"
-        renewed.give_back(second)
-        assert (second.closed, first.closed) == (True, False), "a borrowed one stays open"
+
+    def test_a_server_is_closed_after_its_last_trial_unless_it_is_borrowed(self, started):
+        renewed = prepared(2)
+        servers = [renewed.take(number) for number in range(3)]
+        assert [server.closed for server in servers] == [False] * 3, "all have a trial"
+        for server in servers:
+            renewed.give_back(server)
+        assert [server.closed for server in servers] == [False, True, False], "one is current"
         renewed.close()
-        assert (third.closed, first.closed) == (True, False)
+        assert [server.closed for server in servers] == [False, True, True]
 
     def test_after_one_that_does_not_load_later_rounds_have_their_own_again(self, started):
         renewed = prepared(3)
