@@ -53,6 +53,10 @@ RETRY_PAUSES_S = (0.5, 2.0, 5.0)
 MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
+#: A message to or from a server, or a part of it.
+Message = dict[str, Any]
+
+
 class StoppedError(Exception):
     """The sweep was asked to stop while it waited for a fork server, or for a task of the
     harness."""
@@ -269,7 +273,7 @@ class ForkServer:
     def submit(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None,
     ) -> Request:
@@ -307,7 +311,7 @@ class ForkServer:
     def run(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None,
@@ -341,7 +345,7 @@ class ForkServer:
     def call(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
         stop: threading.Event | None = None,
@@ -364,7 +368,7 @@ class ForkServer:
                 break
         raise WorkerError(f"{task} failed: {why_failed(request)}")
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
         # server writes read_messages() sees the end
         stdin = pipe_of(self.process.stdin)
@@ -407,7 +411,7 @@ class ForkServer:
             request.end({"died": self.dead + self.last_words()})
         self.ready.set()
 
-    def handle(self, message: dict[str, Any]) -> None:
+    def handle(self, message: Message) -> None:
         match message:
             case {"event": "ready"}:
                 self.ready.set()
