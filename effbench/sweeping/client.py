@@ -32,6 +32,7 @@ from effbench.sweeping.interpreters import (
 )
 from effbench.sweeping.interrupts import raise_if_interrupted
 
+LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
 #: hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -209,9 +210,6 @@ def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     """Return a pipe that the process was started with."""
     assert pipe is not None
     return pipe
-
-
-LOGGER = logging.getLogger(__name__)
 
 
 class ForkServer:
