@@ -32,6 +32,7 @@ from effbench.sweeping.interpreters import (
 )
 from effbench.sweeping.interrupts import raise_if_interrupted
 
+LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
 #: hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -51,6 +52,10 @@ LAST_WORDS_TIMEOUT_S = 2.0
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
 #: Longest line from a server; escaping may lengthen a task's line.
 MOST_LINE_BYTES = 4 * MOST_BYTES
+
+
+#: A message to or from a server, or a part of it.
+Message = dict[str, Any]
 
 
 class StoppedError(Exception):
@@ -207,9 +212,6 @@ def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-LOGGER = logging.getLogger(__name__)
-
-
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
@@ -269,7 +271,7 @@ class ForkServer:
     def submit(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None,
     ) -> Request:
@@ -307,7 +309,7 @@ class ForkServer:
     def run(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None,
@@ -341,7 +343,7 @@ class ForkServer:
     def call(
         self,
         task: str,
-        payload: dict[str, Any],
+        payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
         stop: threading.Event | None = None,
@@ -364,7 +366,7 @@ class ForkServer:
                 break
         raise WorkerError(f"{task} failed: {why_failed(request)}")
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
         # server writes read_messages() sees the end
         stdin = pipe_of(self.process.stdin)
@@ -407,7 +409,7 @@ class ForkServer:
             request.end({"died": self.dead + self.last_words()})
         self.ready.set()
 
-    def handle(self, message: dict[str, Any]) -> None:
+    def handle(self, message: Message) -> None:
         match message:
             case {"event": "ready"}:
                 self.ready.set()

@@ -38,6 +38,10 @@ TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLC
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
 
 
+#: A GPU as the probe describes it.
+Gpu = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Slot:
     """A GPU or the CPU. All effbench processes of a machine share one lock per device, across
@@ -46,7 +50,7 @@ class Slot:
 
     name: str
     device: str
-    gpu: dict[str, Any] = field(default_factory=dict)
+    gpu: Gpu = field(default_factory=dict)
     cores: list[int] | None = None
 
     @property
@@ -97,14 +101,12 @@ class Slot:
             os.close(descriptor)
 
 
-def gpu_slot(gpu: dict[str, Any], cores: list[int] | None = None) -> Slot:
+def gpu_slot(gpu: Gpu, cores: list[int] | None = None) -> Slot:
     """Return the slot of a `gpu`, which is an entry of the probe's answer."""
     return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores)
 
 
-def slots_of(
-    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: Executor
-) -> list[Slot]:
+def slots_of(gpus: Sequence[Gpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
     if executor.gpus != "auto":
@@ -122,7 +124,7 @@ def slots_of(
     return slots
 
 
-def chosen_gpus(wanted: Iterable[int], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def chosen_gpus(wanted: Iterable[int], gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
     known = {gpu["index"]: gpu for gpu in gpus}
     missing = [index for index in wanted if index not in known]
@@ -266,7 +268,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
 
 def share_cores(
     setting: Any,
-    gpus: Sequence[dict[str, Any]],
+    gpus: Sequence[Gpu],
     usable: Collection[int] | None = None,
     topology: Path = TOPOLOGY,
 ) -> list[list[int] | None]:
@@ -316,7 +318,7 @@ def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
     return cores != others and not set(chain(*cores)).isdisjoint(chain(*others))
 
 
-def near_cores(gpu: dict[str, Any], cores: list[Core]) -> list[Core]:
+def near_cores(gpu: Gpu, cores: list[Core]) -> list[Core]:
     """Return the physical cores near a GPU; all if the machine does not tell."""
     try:
         near = set(parse_cores(gpu.get("near_cores") or ""))

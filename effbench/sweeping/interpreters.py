@@ -51,6 +51,10 @@ runpy.run_module(server, run_name="__main__", alter_sys=True)
 """
 
 
+#: What is recorded about something, as plain JSON.
+Facts = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Interpreter:
     """An interpreter and its working directory. `python`: an executable; None: the one that runs
@@ -74,7 +78,7 @@ class Interpreter:
     def home(self) -> str:
         return self.folder or str(Path.cwd())
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """Return the facts to record: full paths, which of them were `given`, and the git state of
         the folder."""
         home = Path(self.home)
@@ -97,7 +101,7 @@ class Interpreter:
         words = [f"{name}={value}" for name, value in self.given.items()]
         return " ".join(words) or "effbench's own interpreter"
 
-    def environment(self, fingerprint: dict[str, Any]) -> Environment:
+    def environment(self, fingerprint: Facts) -> Environment:
         """Return the environment of a probe's answer, with flags that distinguish interpreters with
         equal software."""
         flags = dict(fingerprint["flags"])

@@ -119,6 +119,10 @@ class PlannedTrial:
     attempt: int = 0
 
 
+#: The recorded trials of each cell run: the last attempt of each round.
+History = Mapping[CellRun, Sequence[Trial]]
+
+
 def cells_of(runs: Iterable[CellRun]) -> list[Cell]:
     """Return the distinct cells of these runs, in order."""
     return list(dict.fromkeys(run.cell for run in runs))
@@ -147,7 +151,7 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
 
 
 def trials_left(
-    runs: Sequence[CellRun], settings: Settings, history: Mapping[CellRun, Sequence[Trial]]
+    runs: Sequence[CellRun], settings: Settings, history: History
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 

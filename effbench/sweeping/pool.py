@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from effbench.folders import plain_path
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
 from effbench.sweeping.client import ForkServer, StoppedError
-from effbench.sweeping.devices import Slot, gpu_slot
+from effbench.sweeping.devices import Gpu, Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.record import TrialStore
 
@@ -51,7 +52,7 @@ class ServerPool:
 
     environment: Environment
     details: dict[str, Any]
-    gpus: list[dict[str, Any]]
+    gpus: list[Gpu]
     notes: list[str]
     cache_root: Path
     ceilings: dict[str, Any] | None = None
@@ -81,7 +82,7 @@ class ServerPool:
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
 
-    def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
+    def probe(self, parts: Sequence[Params], baseline_mode: str) -> None:
         """Determine the environment, and check these parameters of cells (see the function
         `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
@@ -214,7 +215,7 @@ class ServerPool:
 Pools = Mapping[Interpreter, ServerPool]
 
 
-def gpus_of(pools: Pools) -> list[dict[str, Any]]:
+def gpus_of(pools: Pools) -> list[Gpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
     return max((pool.gpus for pool in pools.values()), key=len)
 
@@ -311,7 +312,7 @@ def adapt_modes(
     mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
     settings."""
     errors = []
-    elsewhere = {name for names in known.values() for name in names or ()}
+    elsewhere = set(chain(*filter(None, known.values())))
     for part in parts:
         mode = part["mode"]
         allowed = known[str(mode)]
@@ -383,7 +384,7 @@ def measure_ceilings(
 def run_checks(
     requests: Sequence[CheckRequest],
     server: ForkServer,
-    gpus: Sequence[dict[str, Any]],
+    gpus: Sequence[Gpu],
     timeout_s: float = 300.0,
 ) -> list[dict[str, Any]]:
     """Run behaviour checks, each in its own process under its device's lock, so that a crash
@@ -402,7 +403,7 @@ def run_checks(
 
 
 def run_check(
-    request: CheckRequest, pool: ServerPool, gpus: Sequence[dict[str, Any]], timeout_s: float
+    request: CheckRequest, pool: ServerPool, gpus: Sequence[Gpu], timeout_s: float
 ) -> dict[str, Any]:
     """Run one behaviour check; see `run_checks`."""
     slot = Slot("CPU", "cpu")

@@ -15,7 +15,7 @@ from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
 from effbench.sweeping.duets import StoppingRule, misses_compilations
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet
+from effbench.sweeping.plan import CellRun, History, PlannedTrial, Settings, is_of_duet
 
 
 @dataclass
@@ -28,7 +28,7 @@ class RoundsNeeded:
     """
 
     settings: Settings
-    history: Mapping[CellRun, Sequence[Trial]]
+    history: History
     interpreters: Sequence[Interpreter]
     duet_rule: StoppingRule | None = None
     rivals: dict[tuple[str, Interpreter], list[CellRun]] = field(

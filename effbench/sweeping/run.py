@@ -32,16 +32,16 @@ from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import Executor
 from effbench.sweeping.executors.local import LocalExecutor
 from effbench.sweeping.executors.slurm import SlurmExecutor
-from effbench.sweeping.interpreters import HERE, Interpreter, git_description, git_revision
+from effbench.sweeping.interpreters import HERE, Facts, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, Settings, cells_of, stored_settings
-from effbench.sweeping.pool import Pools, ServerPool
+from effbench.sweeping.pool import Params, Pools, ServerPool
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.record import SweepRecord
 
 #: Interpreter and parameters of each cell of the command line.
-Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
+Asked = Sequence[tuple[Interpreter, Params]]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
     The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an
     unsuitable interpreter.
     """
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    wanted: dict[Interpreter, list[Params]] = {}
     for interpreter, params in asked:
         wanted.setdefault(interpreter, []).append(params)
     command.progress.planning(len(asked), "importing their modules and modes")
@@ -269,7 +269,7 @@ def take_up(
     settings: Settings,
     command: Command,
     cells: Sequence[Cell],
-    facts: dict[str, dict[str, Any]],
+    facts: dict[str, Facts],
 ) -> str:
     """Resume a sweep and return its id. `facts`: of the environments. Raises ResumeError if its
     plan differs, or if it is still running."""
@@ -292,7 +292,7 @@ def check_same_sweep(
     settings: Settings,
     command: Command,
     cells: Sequence[Cell],
-    facts: dict[str, dict[str, Any]],
+    facts: dict[str, Facts],
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
@@ -325,7 +325,7 @@ def shard_facts(
     return [sweep, label, revision, protocol, settings.baseline_mode, number]
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts() -> Facts:
     """Return facts about the machine and process of a sweep that are not part of its
     environment."""
     return {

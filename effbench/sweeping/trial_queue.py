@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from effbench.cell import Cell, Trial
-from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.cell import Cell
+from effbench.sweeping.plan import CellRun, History, PlannedTrial
 
 
 @dataclass(eq=False)
@@ -104,7 +104,7 @@ def is_cpu(device: str) -> bool:
 
 def groups_of(
     trials: Iterable[PlannedTrial],
-    history: Mapping[CellRun, Sequence[Trial]],
+    history: History,
     slots: Mapping[str | None, str],
 ) -> list[Group]:
     """Return the trials in groups. `history` (recorded trials) and `slots` (names by GPU UUID)

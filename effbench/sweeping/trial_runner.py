@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
@@ -19,7 +19,7 @@ from effbench.sweeping.client import Request, StoppedError, attempts
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.duets import Member
 from effbench.sweeping.host_watch import HostWatch
-from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
+from effbench.sweeping.plan import CellRun, History, PlannedTrial, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import compilation_of
@@ -65,7 +65,7 @@ class TrialRunner:
     progress: Progress
     stop: Event
     host: HostWatch
-    history: Mapping[CellRun, Sequence[Trial]]
+    history: History
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None]
     first_rounds: Sequence[int]
 

@@ -1,47 +1,83 @@
 """Modes, training and two checkouts through real sweeps on the CPU."""
 
+from collections import defaultdict
+
 import pytest
 from whole_sweeps import results_of, trials_of
 
 from effbench.environments import names_by
 from effbench.store import Store
 
+COMPILED = ("jit-trace", "jit-script", "default", "aot-inductor")
 
-@pytest.mark.slow
-def test_compilations_torchscript_and_ahead_of_time(workshop):
-    modes = "mode=eager,default,jit-trace,jit-script,aot-inductor"
-    done = workshop.sweep(
-        "model=tiny", "bs=2", modes, "protocol.rounds=3", "protocol.compilations=2"
+
+@pytest.fixture(scope="module")
+def compiled(cli_in, tmp_path_factory):
+    """A sweep of modes that compile. Only to be read."""
+    cli = cli_in(tmp_path_factory.mktemp("compiled"))
+    done = cli.sweep(
+        "model=tiny",
+        "bs=2",
+        f"mode=eager,{','.join(COMPILED)}",
+        "protocol.rounds=3",
+        "protocol.compilations=2",
     )
     assert done.code == 0, done.err
-    found: dict[str, list[dict]] = {}
-    for trial in trials_of(workshop.db):
+    return cli
+
+
+@pytest.fixture(scope="module")
+def trials(compiled):
+    """Trials by mode, in order."""
+    by_mode: dict[str, list[dict]] = defaultdict(list)
+    for trial in trials_of(compiled.db):
         assert trial["status"] == "ok", trial["reason"]
-        found.setdefault(trial["mode"], []).append(trial)
-    counted = {row["mode"]: row["compilations"] for row in results_of(workshop.db)}
-    caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
-    assert caches == {
-        "eager": [None] * 3,
-        "default": ["cold", "cold", "warm"],
-        "jit-trace": ["cold"] * 3,
-        "jit-script": ["cold"] * 3,
-        "aot-inductor": ["cold", "cold", "warm"],
-    }
-    for name, trials in found.items():
-        numbers = [None] * 3 if name == "eager" else [0, 1, 0]
-        assert [(trial["compilation"], trial["kernel_fingerprint"]) for trial in trials] == [
-            (n, None) for n in numbers
-        ]
-        assert counted[name] == (None if name == "eager" else 2)
-    cold, _, warm = found["aot-inductor"]
+        by_mode[trial["mode"]].append(trial)
+    return by_mode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "caches"),
+    [
+        ("default", ["cold", "cold", "warm"]),
+        ("jit-trace", ["cold"] * 3),
+        ("jit-script", ["cold"] * 3),
+        ("aot-inductor", ["cold", "cold", "warm"]),
+    ],
+)
+def test_rounds_of_a_mode_that_compiles_take_turns_with_its_caches(trials, mode, caches):
+    assert [trial["compile_cache"] for trial in trials[mode]] == caches
+    assert [trial["compilation"] for trial in trials[mode]] == [0, 1, 0]
+    assert {trial["kernel_fingerprint"] for trial in trials[mode]} == {None}
+
+
+@pytest.mark.slow
+def test_eager_does_not_compile(trials):
+    for name in ("compile_cache", "compilation", "kernel_fingerprint"):
+        assert [trial[name] for trial in trials["eager"]] == [None] * 3
+
+
+@pytest.mark.slow
+def test_numbers_of_compilations(compiled):
+    counted = {row["mode"]: row["compilations"] for row in results_of(compiled.db)}
+    assert counted == {"eager": None, **dict.fromkeys(COMPILED, 2)}
+
+
+@pytest.mark.slow
+def test_a_package_compiled_ahead_of_time(trials):
+    cold, _, warm = trials["aot-inductor"]
     assert cold["compile_s"] > warm["compile_s"] > 0
-    assert (
-        cold["extra"]["facts"]["package_bytes"] == warm["extra"]["facts"]["package_bytes"] > 10_000
-    )
+    sizes = [trial["extra"]["facts"]["package_bytes"] for trial in (cold, warm)]
+    assert sizes[0] == sizes[1] > 10_000
     assert cold["graph_breaks"] is None, "Dynamo's counters say nothing of it"
-    for name in ("jit-trace", "jit-script"):
-        facts = found[name][0]["extra"]["facts"]
-        assert any("deprecated" in said for said in facts["deprecations"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["jit-trace", "jit-script"])
+def test_torchscript_is_deprecated(trials, mode):
+    facts = trials[mode][0]["extra"]["facts"]
+    assert any("deprecated" in text for text in facts["deprecations"])
 
 
 @pytest.mark.slow
@@ -103,15 +139,16 @@ class Net(torch.nn.Module):
 """
 
 
-@pytest.mark.slow
-def test_two_checkouts_in_one_sweep(cli):
-    """Old and new: the new one is slower, and fails at bs=2."""
+@pytest.fixture(scope="module")
+def checkouts(cli_in, tmp_path_factory):
+    """A sweep of two checkouts: the new one is slower, and fails at bs=2. Only to be read."""
+    cli = cli_in(tmp_path_factory.mktemp("checkouts"))
     for name, sleep_s, largest in (("old", 0, 9), ("new", 0.004, 1)):
         folder = cli.folder / name
         folder.mkdir()
         (folder / "net.py").write_text(NET)
         (folder / "shared.py").write_text(f"SLEEP_S = {sleep_s}\nLARGEST = {largest}\n")
-    done = cli.sweep(
+    cli.done = cli.sweep(
         "model=custom",
         "model.module._target_=net.Net",
         "model.inputs.x.shape=[4]",
@@ -119,35 +156,51 @@ def test_two_checkouts_in_one_sweep(cli):
         "folder=old,new",
         "protocol.rounds=3",
     )
-    with Store.open(cli.db) as store:
+    return cli
+
+
+@pytest.fixture(scope="module")
+def names(checkouts):
+    """The name of the checkout of each environment."""
+    with Store.open(checkouts.db) as store:
+        return names_by(store.environments(), "folder")
+
+
+@pytest.mark.slow
+def test_the_environments_of_two_checkouts(checkouts, names):
+    with Store.open(checkouts.db) as store:
         (sweep,) = store.sweeps()
-        rows = store.results(sweep.id)
-        half_of = names_by(store.environments(row["environment_id"] for row in rows), "folder")
-    facts = sweep.host["environments"]
-    assert {half_of[one]: (found["folder"], found["given"]) for one, found in facts.items()} == {
-        name: (str(cli.folder / name), ["folder"]) for name in ("old", "new")
+    folders = {names[key]: facts["folder"] for key, facts in sweep.host["environments"].items()}
+    assert folders == {name: str(checkouts.folder / name) for name in ("old", "new")}
+    assert all(facts["given"] == ["folder"] for facts in sweep.host["environments"].values())
+
+
+@pytest.mark.slow
+def test_each_checkout_runs_its_own_code(checkouts, names):
+    rows = {(names[row["environment_id"]], row["bs"]): row for row in results_of(checkouts.db)}
+    assert {key: (row["status"], row["trials"]) for key, row in rows.items()} == {
+        ("old", 1): ("ok", 3),
+        ("new", 1): ("ok", 3),
+        ("old", 2): ("ok", 3),
+        ("new", 2): ("error", 1),
     }
-    small, large = (
-        {half_of[row["environment_id"]]: row for row in rows if row["bs"] == bs} for bs in (1, 2)
-    )
-    ran = [
-        {name: (row["status"], row["trials"]) for name, row in half.items()}
-        for half in (small, large)
-    ]
-    assert ran == [{"old": ("ok", 3), "new": ("ok", 3)}, {"old": ("ok", 3), "new": ("error", 1)}]
-    assert small["new"]["latency_ms"] > 4 > small["old"]["latency_ms"], "each runs its own code"
-    assert small["new"]["cell_key"] == small["old"]["cell_key"]
-    assert small["new"]["speedup"] == small["old"]["speedup"] == 1, "each has its own baseline"
-    assert "too large for the new one" in large["new"]["reason"]
-    assert done.code == 1
-    assert "2 cells × 2 folders × 3 rounds" in done.out
-    assert "Net bs=1 eager float32 · new · round 3/3 · ok" in done.out
-    assert "error Net folder=new bs=2 eager float32: " in done.out
-    table = cli.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()
+    old, new = rows["old", 1], rows["new", 1]
+    assert new["latency_ms"] > 4 > old["latency_ms"]
+    assert new["cell_key"] == old["cell_key"]
+    assert new["speedup"] == old["speedup"] == 1, "each has its own baseline"
+    assert "too large for the new one" in rows["new", 2]["reason"]
+
+
+@pytest.mark.slow
+def test_the_output_names_the_checkouts(checkouts):
+    assert checkouts.done.code == 1
+    for text in (
+        "2 cells × 2 folders × 3 rounds",
+        "Net bs=1 eager float32 · new · round 3/3 · ok",
+        "error Net folder=new bs=2 eager float32: ",
+    ):
+        assert text in checkouts.done.out
+    table = checkouts.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()
     assert table[0] == "| model | folder | bs | eager |"
-    assert [line.split("|")[2].strip() for line in table[2:]] == [
-        "old",
-        "old",
-        "new",
-        "new",
-    ], "in the order given"
+    folders = [line.split("|")[2].strip() for line in table[2:]]
+    assert folders == ["old", "old", "new", "new"], "in the order given"

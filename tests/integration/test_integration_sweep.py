@@ -46,60 +46,74 @@ def test_it_ends_well_and_leaves_nothing_behind(measured):
     assert [path for path in measured.cache.rglob("*") if path.is_file()] == []
 
 
-def test_states_of_the_sweep_and_its_results(measured, trials):
+def test_states_of_the_sweep_and_its_results(measured):
     with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
-    rows = {row["mode"]: row for row in results_of(measured.db)}
     assert (sweep.name, sweep.state, sweep.rounds, sweep.cells) == ("first", "completed", 2, 4)
-    assert {mode: row["status"] for mode, row in rows.items()} == {
-        "eager": "ok",
-        "default": "ok",
-        "reduce-overhead": "unsupported",
-        "cuda-graph": "unsupported",
+    states = {row["mode"]: (row["status"], row["trials"]) for row in results_of(measured.db)}
+    assert states == {
+        "eager": ("ok", 2),
+        "default": ("ok", 2),
+        "reduce-overhead": ("unsupported", 1),
+        "cuda-graph": ("unsupported", 1),
     }
-    assert {mode: len(found) for mode, found in trials.items()} == {
-        "eager": 2,
-        "default": 2,
-        "reduce-overhead": 1,
-        "cuda-graph": 1,
-    }
-    assert rows["eager"]["speedup"] == 1
-    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (
-        None,
-        1,
-    ), "the protocol is quick"
-    separate = rows["eager"]["latency_ms"] / rows["default"]["latency_ms"]
-    assert rows["default"]["separate_speedup"] == pytest.approx(separate)
+
+
+@pytest.fixture(scope="module")
+def rows(measured):
+    """Results by mode."""
+    return {row["mode"]: row for row in results_of(measured.db)}
+
+
+def test_speedups_come_from_pairs(rows, trials):
+    eager, default = rows["eager"], rows["default"]
+    assert eager["speedup"] == 1
+    separate = eager["latency_ms"] / default["latency_ms"]
+    assert default["separate_speedup"] == pytest.approx(separate)
     ratios = [trial["pair_speedup"] for trial in trials["default"]]
-    assert rows["default"]["speedup_from"] == "pairs"
-    assert rows["default"]["speedup"] == pytest.approx(statistics.geometric_mean(ratios))
+    assert default["speedup_from"] == "pairs"
+    assert default["speedup"] == pytest.approx(statistics.geometric_mean(ratios))
     assert all(trial["pair_speedup"] is None for trial in trials["eager"])
+
+
+def test_compile_times_and_dtype_of_results(rows):
+    numbers = (rows["eager"]["compilations"], rows["default"]["compilations"])
+    assert numbers == (None, 1), "the protocol is quick"
     assert rows["eager"]["dtype"] == "float32"
     assert 0 < rows["default"]["compile_warm_s"] < rows["default"]["compile_cold_s"]
-    for mode in ("reduce-overhead", "cuda-graph"):
-        assert "needs CUDA" in rows[mode]["reason"]
-        assert rows[mode]["latency_ms"] is None
 
 
-def test_what_a_trial_records(trials):
-    for mode in ("eager", "default"):
-        for trial in trials[mode]:
-            samples = trial["samples"]["latency_ms"]
-            assert len(samples) == min(trial["latency_samples"], SAMPLE_LIMIT)
-            assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, (
-                "least samples, or the budget is spent"
-            )
-            assert trial["latency_ms"] == pytest.approx(
-                statistics.median(map(float, samples)), rel=0.1
-            )
-            assert 0 < trial["latency_min_ms"] <= trial["latency_ms"] <= trial["latency_p95_ms"]
-            assert len(trial["samples"]["warmup_ms"]) == trial["warmup_calls"] >= 10
-            assert trial["period_ms"] is None, "CPU: latency only"
-            assert trial["peak_allocated_bytes"] is None
-            assert trial["peak_host_bytes"] > 2**20
-            assert 0 <= trial["rel_error"] < 1e-4
-            assert trial["wall_s"] >= trial["timing_s"] + trial["warmup_s"]
-            assert trial["phase"] == ("check" if mode == "eager" else "pairs")
+@pytest.mark.parametrize("mode", ["reduce-overhead", "cuda-graph"])
+def test_a_mode_that_needs_a_gpu_has_a_reason_and_no_time(rows, mode):
+    assert "needs CUDA" in rows[mode]["reason"]
+    assert rows[mode]["latency_ms"] is None
+
+
+@pytest.fixture(params=range(4), scope="module")
+def trial(trials, request):
+    """A trial of eager or default."""
+    return [*trials["eager"], *trials["default"]][request.param]
+
+
+def test_times_of_a_trial(trial):
+    samples = trial["samples"]["latency_ms"]
+    assert len(samples) == min(trial["latency_samples"], SAMPLE_LIMIT)
+    assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, (
+        "least samples, or the budget is spent"
+    )
+    median = statistics.median(map(float, samples))
+    assert trial["latency_ms"] == pytest.approx(median, rel=0.1)
+    assert 0 < trial["latency_min_ms"] <= trial["latency_ms"] <= trial["latency_p95_ms"]
+    assert len(trial["samples"]["warmup_ms"]) == trial["warmup_calls"] >= 10
+    assert trial["wall_s"] >= trial["timing_s"] + trial["warmup_s"]
+
+
+def test_other_facts_of_a_trial(trial):
+    assert trial["period_ms"] is None, "CPU: latency only"
+    assert trial["peak_allocated_bytes"] is None
+    assert trial["peak_host_bytes"] > 2**20
+    assert 0 <= trial["rel_error"] < 1e-4
+    assert trial["phase"] == ("check" if trial["mode"] == "eager" else "pairs")
 
 
 def test_the_cache_is_cold_then_warm(trials):

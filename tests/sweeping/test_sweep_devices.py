@@ -247,18 +247,24 @@ def test_shares(tmp_path, siblings, setting, near, usable, shares):
         )
 
 
-def test_what_is_refused():
+def test_cores_as_text():
     assert wanted_cores("0-3,8, 10-11", ALL) == [0, 1, 2, 3, 8, 10, 11]
-    for setting, reason in (
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
         ("17", r"\[17\]"),
         ("4-2", "4-2"),
         ("one", "'one'"),
         ([], "no c"),
         ({"a": 1}, "use auto"),
         ("1,,2", "use auto"),
-    ):
-        with pytest.raises(ConfigError, match=reason):
-            wanted_cores(setting, ALL)
+    ],
+)
+def test_cores_that_are_refused(setting, reason):
+    with pytest.raises(ConfigError, match=reason):
+        wanted_cores(setting, ALL)
 
 
 def test_a_gpu_that_is_named_twice_is_one_slot():

@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+from collections import Counter
+from itertools import product
 
 import pytest
 import sqlalchemy as sa
@@ -82,27 +84,36 @@ def test_rules_that_are_refused(rules, error):
         excluded(CELLS, rules)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_shards_are_disjoint_complete_and_balanced(seed):
-    draw = random.Random(seed)
+@pytest.fixture(params=range(20))
+def sharded(request):
+    """Cells of random modes and batch sizes, and their shards."""
+    draw = random.Random(request.param)
     modes = ["eager", *(f"m{n}" for n in range(draw.randint(1, 12)))]
-    cells = [
-        a_cell(mode, bs=bs)
-        for bs in range(1, draw.randint(2, 60))
-        for mode in modes
-        if draw.random() < 0.8
-    ]
-    number = draw.randint(1, 12)
-    parts = shards(cells, number)
-    assert len(parts) == number
-    assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
+    points = product(range(1, draw.randint(2, 60)), modes)
+    cells = [a_cell(mode, bs=bs) for bs, mode in points if draw.random() < 0.8]
+    return cells, shards(cells, draw.randint(1, 12))
+
+
+def test_shards_are_disjoint_and_complete(sharded):
+    cells, parts = sharded
+    assert Counter(cell.key for part in parts for cell in part) == Counter(
+        cell.key for cell in cells
+    )
+    assert shards([*cells, *cells], len(parts)) == parts
+
+
+def test_shards_are_balanced(sharded):
+    cells, parts = sharded
     sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= len(modes)
-    assert shards(cells, number) == shards([*cells, *cells], number) == parts
-    for bs in {cell.bs for cell in cells}:
-        together = [part for part in parts if any(cell.bs == bs for cell in part)]
-        most = -(-len(cells) // number)
-        assert len(together) == 1 or sum(cell.bs == bs for cell in cells) > most
+    assert max(sizes) - min(sizes) <= len({cell.mode_name for cell in cells})
+
+
+def test_shards_keep_together_what_is_compared_unless_it_is_too_much(sharded):
+    cells, parts = sharded
+    most = -(-len(cells) // len(parts))
+    for bs, number in Counter(cell.bs for cell in cells).items():
+        together = [part for part in parts if bs in {cell.bs for cell in part}]
+        assert len(together) == 1 or number > most
 
 
 def test_the_largest_groups_of_cells_are_distributed_first():
@@ -143,25 +154,32 @@ def results(path):
     return [(row["model"], row["bs"], row["mode"], row["speedup"]) for row in results_of(path)]
 
 
-def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
-    whole, merged = tmp_path / "whole.db", tmp_path / "merged.db"
+@pytest.fixture
+def merged(tmp_path):
+    """A database into which all shards were imported, the last one first."""
+    path = tmp_path / "merged.db"
+    assert len({shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}) == 1
+    assert outcomes(tmp_path / "3.db", path) == ["imported"]
+    assert info_of(path).state == "partial (1 of 3 shards)"
+    for number in (1, 2):
+        assert outcomes(tmp_path / f"{number}.db", path) == ["completed"]
+    return path
+
+
+def test_shards_merge_into_the_sweep_that_one_run_would_have_given(merged, tmp_path):
+    whole = tmp_path / "whole.db"
     shard_of(whole, "1/1", 1)
-    ids = {shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}
-    assert len(ids) == 1
-    assert outcomes(tmp_path / "3.db", merged) == ["imported"]
-    assert info_of(merged).state == "partial (1 of 3 shards)"
-    assert [outcomes(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [
-        ["completed"],
-        ["completed"],
-    ]
     assert results(merged) == results(whole)
     assert len(results(merged)) == len(CELLS)
     assert Store.check(merged) == []
+    assert outcomes(tmp_path / "1.db", merged) == ["already there"]
+
+
+def test_merged_shards_have_the_whole_plan_and_their_worst_state(merged):
     with Store.open(merged) as store:
         (info,) = store.sweeps()
         assert info.state == "interrupted", "the second shard was"
-        assert [cell.key for cell in store.planned(info.id)] == [cell.key for cell in CELLS]
-    assert outcomes(tmp_path / "1.db", merged) == ["already there"]
+        assert store.planned(info.id) == CELLS
 
 
 def test_shards_of_different_runs_stay_apart(tmp_path):

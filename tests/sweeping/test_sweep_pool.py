@@ -83,15 +83,17 @@ class TestRounds:
         assert second is started[0] and second.preloaded
         third = renewed.take(2)
         assert renewed.take(1) is third, "a straggler takes the server that is there"
-        for _ in "twice":
-            renewed.give_back(third)
-        assert not third.closed, "later trials use it"
         assert (third, len(started)) == (started[1], 2), "none is started after the last round"
-        assert not second.closed, "it has a trial"
-        renewed.give_back(second)
-        assert (second.closed, first.closed) == (True, False), "a borrowed one stays open"
+
+    def test_a_server_is_closed_after_its_last_trial_unless_it_is_borrowed(self, started):
+        renewed = prepared(2)
+        servers = [renewed.take(number) for number in range(3)]
+        assert [server.closed for server in servers] == [False] * 3, "all have a trial"
+        for server in servers:
+            renewed.give_back(server)
+        assert [server.closed for server in servers] == [False, True, False], "one is current"
         renewed.close()
-        assert (third.closed, first.closed) == (True, False)
+        assert [server.closed for server in servers] == [False, True, True]
 
     def test_after_one_that_does_not_load_later_rounds_have_their_own_again(self, started):
         renewed = prepared(3)
@@ -149,18 +151,20 @@ def mode_part(name, **settings):
     return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
 
 
-def test_only_the_baseline_omits_what_only_other_modes_have():
-    for first, setting, refused in (
+@pytest.mark.parametrize(
+    ("first", "setting", "refused"),
+    [
         ("eager", "fullgraph", []),
         ("eager", "fulgraph", ["eager", "default"]),
         ("cuda-graph", "fullgraph", ["cuda-graph"]),
-    ):
-        parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
-        known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
-        errors = [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")]
-        hints = {"default": ": did you mean fullgraph?"}
-        assert errors == [
-            f"mode {name} has no setting '{setting}'{hints.get(name, '')}" for name in refused
-        ]
-        if not errors:
-            assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
+    ],
+)
+def test_only_the_baseline_omits_what_only_other_modes_have(first, setting, refused):
+    parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
+    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+    errors = adapt_modes(parts, known, "eager")
+    assert [error.split()[1] for error in errors] == refused
+    hints = [error.partition(";")[0].partition(": ")[2] for error in errors]
+    assert hints == ["did you mean fullgraph?" * (mode == "default") for mode in refused]
+    if not refused:
+        assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]

@@ -76,16 +76,17 @@ def test_cells_are_told_apart_by_their_threads():
     assert len(set(names.values())) == 3
 
 
-def test_the_title_names_what_differs_between_interpreters():
-    folder = Interpreter(folder="/before")
-    for interpreters, words in (
-        ((HERE, folder), "2 folders"),
-        ((HERE, A), "2 interpreters"),
-        ((A, folder), "2 interpreters"),
-    ):
-        file = io.StringIO()
-        shown(file, lambda *_: None, runs=cell_runs(1, interpreters=interpreters))
-        assert f"1 cell × {words} × 2 rounds" in file.getvalue()
+FOLDER = Interpreter(folder="/before")
+
+
+@pytest.mark.parametrize(
+    ("interpreters", "words"),
+    [((HERE, FOLDER), "2 folders"), ((HERE, A), "2 interpreters"), ((A, FOLDER), "2 interpreters")],
+)
+def test_the_title_names_what_differs_between_interpreters(interpreters, words):
+    file = io.StringIO()
+    shown(file, lambda *_: None, runs=cell_runs(1, interpreters=interpreters))
+    assert f"1 cell × {words} × 2 rounds" in file.getvalue()
 
 
 def test_a_terminal_that_is_closed_does_not_end_the_sweep():

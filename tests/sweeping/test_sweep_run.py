@@ -18,6 +18,7 @@ from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, ok, t
 from whole_sweeps import info_of, trials_of
 
 from effbench.cell import Status, Trial
+from effbench.config import Protocol
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
@@ -159,7 +160,13 @@ def test_resuming_takes_the_same_plan(db):
     done = sweep(db)
     with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
-    for changed, said in (
+    assert info_of(db).state == "completed", "a refused resume changes nothing"
+    assert (info_of(db).rounds, info_of(db).trials) == (1, TRIALS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
         (
             {"rounds": 2, "budget_s": 1.0},
             r"has protocol.budget_s=5.0, not 1.0: trials that are measured differently",
@@ -168,12 +175,16 @@ def test_resuming_takes_the_same_plan(db):
             {"rounds": 1, "name": "quick"},
             r"has protocol=standard, not quick: .* only protocol.rounds may grow",
         ),
-        ({"rounds": 1, "eliminate": "latency_ms"}, r"has protocol.eliminate=null, not latency_ms"),
-    ):
-        with pytest.raises(ResumeError, match=said):
-            resumed(db, done.sweep_id, **changed)
-    assert info_of(db).state == "completed", "a refused resume changes nothing"
-    assert (info_of(db).rounds, info_of(db).trials) == (1, TRIALS)
+        ({"rounds": 1, "eliminate": "latency_ms"}, r"protocol.eliminate=null, not latency_ms"),
+        ({"rounds": 1, "host_tolerance": None}, r"protocol.host_tolerance=0.1, not null"),
+    ],
+)
+def test_resuming_takes_the_same_protocol(changed, text):
+    info = recorded_info()
+    info.protocol = vars(Protocol(rounds=1))
+    info.rounds = 1
+    with pytest.raises(ResumeError, match=text):
+        resume.check_same_protocol(info, vars(Protocol(**changed)))
 
 
 def test_a_finished_sweep_gets_more_rounds(db):
@@ -322,60 +333,61 @@ def recorded_info():
     return SimpleNamespace(id="s", rounds=5, **facts)
 
 
-def test_resuming_takes_the_same_settings():
-    settings = Settings.with_defaults(protocol={"host_tolerance": None})
-    sweep = recorded_info()
-    for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
-        sweep.protocol["host_tolerance"], settings.protocol.host_tolerance = old, new
-        with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text}: trials"):
-            resume.check_same_plan(sweep, [], [], [], settings)
-    sweep.protocol, sweep.name, sweep.label = vars(settings.protocol), "nightly", "v1"
-    resume.check_same_plan(sweep, [], [], [], settings)
-    for key in ("name", "label"):
-        other = replace(settings, sweep=replace(settings.sweep, **{key: "x"}))
-        with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(sweep, key)}, not x;"):
-            resume.check_same_plan(sweep, [], [], [], other)
-
-
-def test_resuming_takes_the_same_cells():
-    matrix = [a_cell(bs=bs) for bs in (1, 2, 4)]
-    first, second = shards(matrix, 2)
+@pytest.mark.parametrize("key", ["name", "label"])
+def test_resuming_takes_the_same_settings(key):
     settings, info = Settings.with_defaults(), recorded_info()
-    one, both = (
-        {"shards": {"1/2": "interrupted"}},
-        {"shards": {"1/2": "interrupted", "2/2": "completed"}},
-    )
-    for host, planned, given, of, fits in (
-        ({}, matrix, matrix, matrix, True),
-        ({}, matrix, first, matrix, False),
-        ({}, first, matrix, matrix, False),
-        (one, first, first, matrix, True),
-        (one, first, first[:1], first[:1], False),
-        (both, matrix, first, matrix, True),
-        (one, first, second, matrix, False),
-    ):
-        info.host = host
-        with (
-            contextlib.nullcontext() if fits else pytest.raises(ResumeError, match="different plan")
-        ):
-            resume.check_same_plan(info, planned, given, of, settings)
+    info.name, info.label = "nightly", "v1"
+    resume.check_same_plan(info, [], [], [], settings)
+    other = replace(settings, sweep=replace(settings.sweep, **{key: "x"}))
+    with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(info, key)}, not x;"):
+        resume.check_same_plan(info, [], [], [], other)
+
+
+MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
+FIRST, SECOND = shards(MATRIX, 2)
+INTERRUPTED = {"1/2": "interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "planned", "cells", "matrix", "fits"),
+    [
+        ({}, MATRIX, MATRIX, MATRIX, True),
+        ({}, MATRIX, FIRST, MATRIX, False),
+        ({}, FIRST, MATRIX, MATRIX, False),
+        (INTERRUPTED, FIRST, FIRST, MATRIX, True),
+        (INTERRUPTED, FIRST, FIRST[:1], FIRST[:1], False),
+        (INTERRUPTED | {"2/2": "completed"}, MATRIX, FIRST, MATRIX, True),
+        (INTERRUPTED, FIRST, SECOND, MATRIX, False),
+    ],
+)
+def test_resuming_takes_the_same_cells(recorded, planned, cells, matrix, fits):
+    info = recorded_info()
+    info.host = {"shards": recorded}
+    refused = pytest.raises(ResumeError, match="different plan")
+    with contextlib.nullcontext() if fits else refused:
+        resume.check_same_plan(info, planned, cells, matrix, Settings.with_defaults())
+
+
+def changes(*ids, **old):
+    """The notes on a sweep of two interpreters that now have these environments. `old`: recorded
+    facts of the second one."""
+    recorded, current = info(A, B), info(A, B).host["environments"].values()
+    recorded.host["environments"]["e1"] |= old
+    return list(resume.changes(recorded, dict(zip(ids, current, strict=True))))
 
 
 def test_resuming_notes_which_interpreter_has_changed():
-    def changes(*ids, **old):
-        before, now = (
-            info(A, B),
-            dict(zip(ids, info(A, B).host["environments"].values(), strict=True)),
-        )
-        before.host["environments"]["e1"] |= old
-        return list(resume.changes(before, now))
-
     assert changes("e0", "e1") == []
     (change,) = changes("e0", "other")
     assert change.startswith(f"hardware or software of python={B.python} has changed")
-    for old in ({"git_description": "v1.0-dirty"}, {"git_changes": "0123456789abcdef"}):
-        (change,) = changes("e0", "e1", **old)
-        assert change.startswith(f"the folder of python={B.python} has changed (was")
+
+
+@pytest.mark.parametrize(
+    "old", [{"git_description": "v1.0-dirty"}, {"git_changes": "0123456789abcdef"}], ids=str
+)
+def test_resuming_notes_which_folder_has_changed(old):
+    (change,) = changes("e0", "e1", **old)
+    assert change.startswith(f"the folder of python={B.python} has changed (was")
 
 
 def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):

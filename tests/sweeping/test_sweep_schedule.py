@@ -5,6 +5,7 @@ import os
 import threading
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
@@ -271,34 +272,23 @@ def test_what_a_trial_is_asked_for(make):
     assert sent["cores"] is None
 
 
-def test_a_process_without_a_result(make):
-    for outcome, status, reason in (
-        ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
-        ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
-        ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
-        (
-            {"signal": 9, "oom_killed": True},
-            "oom",
-            "killed by the kernel: host memory ran out (in check)",
-        ),
-        (
-            {"signal": 9, "reason": "its process wrote 5 bytes"},
-            "crashed",
-            "its process wrote 5 bytes (in check)",
-        ),
-    ):
-        made = make(
-            trials(1),
-            lambda request, env, outcome=outcome: without_result(**outcome, log="its log"),
-        )
-        (one,) = made.recorded
-        assert (one.status, one.reason, one.phase, one.extra["log"]) == (
-            status,
-            reason,
-            "check",
-            "its log",
-        )
-        assert one.wall_s is not None
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        ({"signal": 11}, "crashed", "killed by SIGSEGV"),
+        ({"signal": 63}, "crashed", "killed by signal 63"),
+        ({"exit": 3}, "crashed", "the process exited with code 3"),
+        ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out"),
+        ({"signal": 9, "reason": "it wrote 5 bytes"}, "crashed", "it wrote 5 bytes"),
+    ],
+)
+def test_a_process_without_a_result(make, outcome, status, reason):
+    (record,) = make(
+        trials(1), lambda request, env: without_result(**outcome, log="its log")
+    ).recorded
+    assert (record.status, record.reason) == (status, f"{reason} (in check)")
+    assert (record.phase, record.extra["log"]) == ("check", "its log")
+    assert record.wall_s is not None
 
 
 def at_the_device(request):
@@ -346,21 +336,18 @@ class TestFailuresOfTheHarness:
         )
         assert "initialization failed; tried 3 more times" in one.reason
 
-    def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(self, make):
-        in_code = [
-            (status, phase)
-            for status in ("error", "crashed", "oom")
-            for phase in ("setup", "build", "check")
-        ]
-        for status, phase in (*in_code, ("unsupported", "device")):
-            server = Server(
-                lambda request, env, status=status, phase=phase: {
-                    **ok(request, status),
-                    "phase": phase,
-                }
-            )
-            made = make(trials(1), server=server)
-            assert (len(server.envs), made.progress.retries) == (1, [])
+    @pytest.mark.parametrize(
+        ("status", "phase"),
+        [
+            *product(("error", "crashed", "oom"), ("setup", "build", "check")),
+            ("unsupported", "device"),
+        ],
+    )
+    def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(
+        self, make, status, phase
+    ):
+        made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
+        assert (len(made.server.envs), made.progress.retries) == (1, [])
 
     def test_a_server_that_does_not_start_for_a_moment(self, make, monkeypatch):
         starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
@@ -371,19 +358,17 @@ class TestFailuresOfTheHarness:
             [str(starts[0]), "not ready"],
         )
 
+    @pytest.mark.parametrize(
+        ("number", "kind"),
+        [(errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)],
+    )
     def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
-        self, monkeypatch
+        self, monkeypatch, number, kind
     ):
-        for number, kind in (
-            (errno.EAGAIN, OSError),
-            (errno.ENOMEM, OSError),
-            (errno.ENOENT, ConfigError),
-        ):
-            monkeypatch.setattr(
-                client.subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number)))
-            )
-            with pytest.raises(kind, match=os.strerror(number)):
-                ForkServer(python="/venvs/a/bin/python")
+        refuse = Mock(side_effect=OSError(number, os.strerror(number)))
+        monkeypatch.setattr(client.subprocess, "Popen", refuse)
+        with pytest.raises(kind, match=os.strerror(number)):
+            ForkServer(python="/venvs/a/bin/python")
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
@@ -449,8 +434,9 @@ def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
     assert stop.is_set()
 
 
-def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
-    wrong = (
+@pytest.mark.parametrize(
+    "wrong",
+    [
         5,
         [],
         {},
@@ -464,21 +450,20 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
         {"reason": 7},
         {"round": 3},
         {"cell_key": "another"},
-    )
-    for result in wrong:
+    ],
+    ids=str,
+)
+def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
+    def answer(request, env):
+        outcome = ok(request)
+        if request["cell"]["bs"] == 1:
+            is_changed = isinstance(wrong, dict) and wrong
+            outcome["result"] = {**outcome["result"], **wrong} if is_changed else wrong
+        return outcome
 
-        def answer(request, env, result=result):
-            whole = ok(request)
-            if request["cell"]["bs"] == 1:
-                whole["result"] = (
-                    {**whole["result"], **result} if isinstance(result, dict) and result else result
-                )
-            return whole
-
-        made = make(trials(2), answer)
-        assert sorted(one.status for one in made.recorded) == ["crashed", "ok"], result
-        (crashed,) = (one for one in made.recorded if one.status == "crashed")
-        assert "invalid trial record" in crashed.reason
+    ended = {record.status: record for record in make(trials(2), answer).recorded}
+    assert ended.keys() == {"crashed", "ok"}
+    assert "invalid trial record" in ended["crashed"].reason
 
 
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from effbench.cell import Environment, Trial
 from effbench.message import MessageError
@@ -15,7 +14,7 @@ from effbench.printable import one_line
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
 from effbench.sweeping.executors.job_files import EVENTS, read_events
-from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.interpreters import Facts, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, interpreters_of
 from effbench.sweeping.progress import Progress
 
@@ -49,7 +48,7 @@ class Job:
             return f"job {self.id} on {self.node}"
         return f"job {self.id}"
 
-    def trial_of(self, event: dict[str, Any]) -> PlannedTrial:
+    def trial_of(self, event: Facts) -> PlannedTrial:
         """Return the trial that an event refers to."""
         run = self.run_of(event["cell_key"], Interpreter(**event["interpreter"]))
         return PlannedTrial(run, event["round"], event["attempt"])
@@ -140,7 +139,7 @@ class ClusterRecord:
             self.read(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
-    def handle(self, job: Job, event: dict[str, Any]) -> None:
+    def handle(self, job: Job, event: Facts) -> None:
         match event["event"]:
             case "environment":
                 self.store.add_environment(Environment(**event["environment"]), event["details"])
@@ -173,7 +172,7 @@ class ClusterRecord:
             case _:
                 raise MessageError(f"unknown event: {str(event)[:200]}")
 
-    def begin(self, job: Job, node: str, facts: dict[str, dict[str, Any]]) -> None:
+    def begin(self, job: Job, node: str, facts: dict[str, Facts]) -> None:
         """Note where a job runs. `facts`: of the interpreter of each environment."""
         job.node = node
         job.environments = {key: Interpreter.from_facts(known) for key, known in facts.items()}
