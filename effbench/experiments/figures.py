@@ -95,7 +95,7 @@ class Figure:
 
     @property
     def is_exact(self) -> bool:
-        return self.low == self.high
+        return not self.low < self.high
 
     def __float__(self) -> float:
         return self.value
@@ -158,7 +158,7 @@ Column = Iterable[Number]
 
 
 def missing(why: str, gaps: Iterable[Gap] = ()) -> Figure:
-    return Figure(math.nan, -math.inf, math.inf, why, tuple(gaps))
+    return Figure(math.nan, math.nan, math.nan, why, tuple(gaps))
 
 
 def gaps_of(figures: Iterable[Figure]) -> tuple[Gap, ...]:

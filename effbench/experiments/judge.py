@@ -206,8 +206,7 @@ def bounds(value: Figure | None) -> dict[str, float]:
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        has_bounds = not (value.is_exact or value.is_missing)
-        return as_json(bounds(value) if has_bounds else value.value)
+        return as_json(value.value if value.is_exact else bounds(value))
     if hasattr(value, "tolist"):  # NumPy and pandas
         return as_json(value.tolist())
     if isinstance(value, Mapping):

@@ -201,7 +201,8 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
         # unknown memory is infinite, like lists that are too slow
         known = np.minimum(lists.memory_bytes, np.finfo(float).max)
         lightest = np.where(total_ms <= most_ms, known, np.inf).argmin()
-        chosen = [sizes[place] for place in lists.places(int(lightest))]
+        places = lists.places(int(lightest))
+        chosen = [sizes[place] for place in places]
     return evaluate("advised", chosen, trace, costs)
 
 
@@ -225,27 +226,34 @@ class BestLists:
 
 
 def all_lists(
-    sizes: Sequence[int], trace: Trace, plain_ms: Mapping[int, float], costs: Costs
+    sizes: Sequence[int],
+    trace: Trace,
+    plain_ms: Mapping[int, float],
+    costs: Costs,
 ) -> BestLists:
     """Return the best lists of these sizes, which ascend, by dynamic programming. `plain_ms`: time
     of all calls of a size without a graph."""
-    places = range(len(sizes))
-    calls = np.array([sum(trace[size] for size in trace if size <= end) for end in sizes])
-    rest_ms = np.array([sum(plain_ms[size] for size in trace if size > end) for end in sizes])
+    number = len(sizes)
+    # row: largest size of a list; column: size in the trace
+    fits = np.array(list(trace)) <= np.array(sizes)[:, None]
+    calls = fits @ np.array(list(trace.values()))
+    rest_ms = np.where(fits, 0.0, list(plain_ms.values())).sum(axis=1)
     call_ms = np.array([costs.call_ms(size, size) for size in sizes])
-    pool_bytes = np.zeros(len(sizes))
+    pool_bytes = np.zeros(number)
     if costs.pool_bytes:
         pool_bytes = np.array([value_at(costs.pool_bytes, size) for size in sizes])
     # steps[i, j]: cost of the calls between sizes i and j, which run graph j
-    is_later = np.triu(np.ones((len(sizes), len(sizes))), 1)
-    steps = np.where(is_later, (calls - calls[:, None]) * call_ms, np.inf)
+    between = calls - calls[:, None]
+    is_later = np.triu(np.ones((number, number)), 1)
+    steps = np.where(is_later, between * call_ms, np.inf)
     cost_ms = calls * call_ms
     totals = []
     before = []
-    for _ in places:  # lists with one more graph
+    for _ in sizes:  # lists with one more graph
         totals.append(cost_ms + rest_ms)
         longer_ms = cost_ms[:, None] + steps
         before.append(longer_ms.argmin(axis=0))
         cost_ms = longer_ms.min(axis=0)
-    memory = [pool_bytes + PER_GRAPH_BYTES * (place + 1) for place in places]
-    return BestLists(np.array(totals), np.array(memory), np.array(before))
+    graphs = np.arange(1, number + 1)[:, None]
+    memory_bytes = pool_bytes + PER_GRAPH_BYTES * graphs
+    return BestLists(np.array(totals), memory_bytes, np.array(before))

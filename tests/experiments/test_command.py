@@ -110,7 +110,7 @@ def test_stored_results_need_the_settings_of_their_measurement(here):
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
     assert done.code == 3
     assert "4 of 4 cells of the sweep main were not measured with these settings" in done.out
-    assert f"no complete results of these experiments in {here.db}" in done.err
+    assert "no complete results of these experiments in results/effbench.db" in done.err
     assert "repeat the overrides of the measurement" in done.err
 
 
