@@ -51,7 +51,7 @@ class HeldSweep:
             sweep_id=device_sweep.sweep["id"],
             name=device_sweep.name,
             label="" if label == device_sweep.name else label,
-            started_at=f"{device_sweep.sweep['started_at']:%Y-%m-%d %H:%M:%S}",
+            started_at=str(device_sweep.sweep["started_at"]),
             hardware=device_sweep.hardware,
             slug=device_sweep.slug,
             several=len(device_sweep.environments) > 1,
