@@ -40,12 +40,13 @@ class Finding:
 def findings(rows: LabelledRows) -> dict[Finding, list[LabelledRow]]:
     """Return finding -> its results; the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: Finding(row.status, row.reason or NO_REASON))
-    found = dict(sorted(bad.items(), key=lambda item: (severity(item[0].status), -len(item[1]))))
+    ranked = sorted(bad, key=lambda finding: (severity(finding.status), -len(bad[finding])))
+    results = {finding: bad[finding] for finding in ranked}
     for column, title in ODD.items():
         odd = [row for row in rows if row.is_ok and row.source.get(column)]
         if odd:
-            found[Finding("ok", title)] = odd
-    return found
+            results[Finding("ok", title)] = odd
+    return results
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
