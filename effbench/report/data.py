@@ -226,9 +226,11 @@ class ReportData:
         names = []
         for info in self.sweeps:
             if info.trials and info.id not in shown:
+                name = info.name
                 # the name of a sweep on the page selects that one
-                is_taken = info.name is None or info.name in shown.values()
-                names.append(info.id if is_taken else info.name)
+                if name is None or name in shown.values():
+                    name = info.id
+                names.append(name)
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
