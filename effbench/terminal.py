@@ -24,7 +24,7 @@ class Tabular(Protocol):
 
     def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable: ...
 
-    def listed(self) -> RichTable: ...
+    def rich_list(self) -> RichTable: ...
 
 
 class Console(rich.console.Console):
@@ -56,7 +56,7 @@ class Console(rich.console.Console):
             if self._widths_of(drawn).minimum <= self.width:
                 self.print(drawn)
                 return
-        self.print(table.listed())
+        self.print(table.rich_list())
 
     def fitted(self, table: Tabular) -> RenderableType | None:
         """Return the first of these forms that needs no wrapping; None if none fits."""
