@@ -197,7 +197,7 @@ class Table:
             no_wrap=is_word,
         )
 
-    def listed(self) -> RichTable:
+    def rich_list(self) -> RichTable:
         """Return one line per value, for a console that is too narrow for columns."""
         drawn = RichTable.grid(padding=(0, 1))
         for row in self.rows:

@@ -3,7 +3,7 @@ prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import rich.console
@@ -24,7 +24,7 @@ class Tabular(Protocol):
 
     def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable: ...
 
-    def listed(self) -> RichTable: ...
+    def rich_list(self) -> RichTable: ...
 
 
 class Console(rich.console.Console):
@@ -47,25 +47,16 @@ class Console(rich.console.Console):
     def print_table(self, table: Tabular, *, lines: bool = False) -> None:
         """Print a table in the first form in which no word breaks: with `lines` as borders, with
         second lines below the first, without borders, or as one line per value."""
-        for form in (
-            {"lines": lines},
-            {"lines": lines, "stacked": True},
-            {"lines": False, "stacked": True},
-        ):
-            drawn = table.rich(**form)
+        for drawn in _forms(table, lines):
             if self._widths_of(drawn).minimum <= self.width:
                 self.print(drawn)
                 return
-        self.print(table.listed())
+        self.print(table.rich_list())
 
     def fitted(self, table: Tabular) -> RenderableType | None:
-        """Return the first of these forms that needs no wrapping; None if none fits."""
-        for form in (
-            {"lines": True},
-            {"lines": True, "stacked": True},
-            {"lines": False, "stacked": True},
-        ):
-            drawn = table.rich(**form)
+        """Return the first of these forms, with borders, that needs no wrapping; None if none
+        fits."""
+        for drawn in _forms(table, lines=True):
             if self._widths_of(drawn).maximum <= self.width:
                 return drawn
         return None
@@ -76,6 +67,13 @@ class Console(rich.console.Console):
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
+
+
+def _forms(table: Tabular, lines: bool) -> Iterator[RichTable]:
+    """Yield the forms of a table, the widest first."""
+    yield table.rich(lines=lines)
+    yield table.rich(lines=lines, stacked=True)
+    yield table.rich(stacked=True)
 
 
 def terminal() -> Console:

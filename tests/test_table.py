@@ -122,7 +122,7 @@ def test_a_wide_column_wraps_before_words_break():
     )
     assert [line.split()[0] for line in drawn(ids, 40)[:2]] == ["sweep", "20261127-100604-d7ff"]
     assert len(drawn(ids, 40)) > 2
-    assert drawn(ids, 28)[0].split() == ["sweep", "20261127-100604-d7ff"]
+    assert drawn(ids, 27)[0].split() == ["sweep", "20261127-100604-d7ff"]
 
 
 def test_the_first_form_that_fits_is_shown():

@@ -108,7 +108,7 @@ def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
             if changes.previous:
                 what = "with the previous sweep"
             print(
-                f"effbench: sweep {device_sweep.sweep['id']} is compared {what}:"
+                f"effbench: sweep {device_sweep.sweep.id} is compared {what}:"
                 f" {baseline!r} names no other sweep on {device_sweep.hardware}",
                 file=sys.stderr,
             )

@@ -79,7 +79,7 @@ class Changes:
     the earlier sweep is a baseline, of which no cell may be missing, as in a check.
     """
 
-    previous: Facts | None = None
+    previous: SweepInfo | None = None
     compared: Compared | None = None
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
@@ -94,7 +94,7 @@ class DeviceSweep:
     `database`: holds the trials; None if there are none.
     """
 
-    sweep: Facts
+    sweep: SweepInfo
     hardware: str
     rows: Sequence[ViewRow]
     environments: Sequence[Facts]
@@ -134,18 +134,18 @@ class DeviceSweep:
 
     @property
     def baseline_mode(self) -> str:
-        return str(self.sweep.get("baseline_mode") or "eager")
+        return self.sweep.baseline_mode
 
     @property
     def name(self) -> str:
-        return str(self.sweep.get("name") or self.sweep["id"])
+        return self.sweep.name or self.sweep.id
 
     @cached_property
     def slug(self) -> str:
         """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
-        name = f"{self.hardware} {self.sweep['id']}"
+        name = f"{self.hardware} {self.sweep.id}"
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        unique = f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")
+        unique = f"{self.hardware}\0{self.sweep.id}".encode("utf-8", "replace")
         return f"{readable}-{hashlib.sha256(unique).hexdigest()[:6]}".lstrip("-")
 
     def trials(self) -> Iterator[Trial]:
@@ -154,19 +154,19 @@ class DeviceSweep:
             return
         environments = [row["id"] for row in self.environments]
         with Store.open(self.database, mode="read") as store:
-            for row, samples in store.trials_with_samples(self.sweep["id"], environments):
+            for row, samples in store.trials_with_samples(self.sweep.id, environments):
                 yield Trial(row, samples)
 
     def command(self, params: Facts, environment_id: str) -> Command:
         """Return the command that measures a cell again under its interpreter. Imported sweeps get
         no command: a reader who pastes it would run code that someone else chose."""
-        if self.sweep.get("imported_at") is not None:
+        if self.sweep.imported_at is not None:
             why = "the sweep was imported, so review the parameters below before you run the cell"
             return Command(None, why)
         words = self.overrides.get(digest(dict(params)))
         if words is None:
             return Command(None, "the sweep did not record the overrides of its cells")
-        facts = (self.sweep["host"].get("environments") or {}).get(environment_id) or {}
+        facts = (self.sweep.host.get("environments") or {}).get(environment_id) or {}
         interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
         return Command(shlex.join(["effbench", *words, *interpreter]), None)
 
@@ -188,7 +188,7 @@ class ReportData:
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
-    sweeps: Sequence[Facts] = ()
+    sweeps: Sequence[SweepInfo] = ()
     claims: Sequence[Facts] = ()
     history: History | None = None
     older: Sequence[OlderSweep] = ()
@@ -211,7 +211,7 @@ class ReportData:
     def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
         """Read an older sweep, and yield its device sweeps, without changes. Those of the overview
         are skipped: a sweep may be the newest on one of its machines only."""
-        on_overview = {(known.sweep["id"], known.hardware) for known in self.device_sweeps}
+        on_overview = {(known.sweep.id, known.hardware) for known in self.device_sweeps}
         with Store.open(self.database, mode="read") as store:
             device_sweeps = device_sweeps_of(store, info, self.database)
         for device_sweep in device_sweeps:
@@ -221,14 +221,16 @@ class ReportData:
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {known.sweep["id"]: known.sweep["name"] for known in self.device_sweeps}
+        shown = {known.sweep.id: known.sweep.name for known in self.device_sweeps}
         shown |= {sweep.info.id: sweep.info.name for sweep in self.older}
         names = []
-        for row in self.sweeps:
-            if row["trials"] and row["id"] not in shown:
+        for info in self.sweeps:
+            if info.trials and info.id not in shown:
+                name = info.name
                 # the name of a sweep on the page selects that one
-                is_taken = row["name"] in {None, *shown.values()}
-                names.append(row["id"] if is_taken else row["name"])
+                if name is None or name in shown.values():
+                    name = info.id
+                names.append(name)
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
@@ -267,7 +269,7 @@ def read(
             everything=True,
         )
         data.history = read_history(store, filters=filters)
-        data.sweeps = [dataclasses.asdict(info) for info in infos]
+        data.sweeps = infos
         if not references:
             data.older = older(store, infos, device_sweeps)
     # refuses an unknown one
@@ -334,7 +336,7 @@ def older(
     machines only; newest first, as many as the site includes."""
     on_overview: dict[str, set[str]] = {}
     for device_sweep in device_sweeps:
-        on_overview.setdefault(device_sweep.sweep["id"], set()).add(device_sweep.hardware)
+        on_overview.setdefault(device_sweep.sweep.id, set()).add(device_sweep.hardware)
     selected: list[OlderSweep] = []
     cells = 0
     for info in filter(_is_shown, infos):
@@ -361,7 +363,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     for hardware, of_hardware in by_hardware.items():
         ids = dict.fromkeys(row["environment_id"] for row in of_hardware)
         device_sweep = DeviceSweep(
-            sweep=dataclasses.asdict(info),
+            sweep=info,
             hardware=hardware,
             rows=of_hardware,
             environments=[environments[key] for key in ids],
@@ -404,7 +406,7 @@ def read_changes(
     sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
     there. `environments`: all. If the comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
-    info = by_id[after.sweep["id"]]
+    info = by_id[after.sweep.id]
     named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
     before = by_id.get(named.get(after.hardware, ""))
     is_baseline = before is not None and before != info
@@ -413,7 +415,6 @@ def read_changes(
         before = by_id.get(store.previous(info.id, ids) or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
-    previous = dataclasses.asdict(before)
     words = [
         "effbench",
         "compare",
@@ -427,5 +428,5 @@ def read_changes(
     try:
         compared = compare_sweeps(store, before, info, read_limits(), Selection(on=after.hardware))
     except EffbenchError as error:
-        return Changes(previous, None, str(error))
-    return Changes(previous, compared, "", shlex.join(words), is_baseline)
+        return Changes(before, None, str(error))
+    return Changes(before, compared, "", shlex.join(words), is_baseline)

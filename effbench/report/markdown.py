@@ -37,7 +37,7 @@ def section(device_sweep: DeviceSweep) -> str:
     has_bounds = any(" to " in text or "–" in text for text in brackets)
     counts = summary.count_statuses(rows)
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
-    state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
+    state, waiting = device_sweep.sweep.state, len(device_sweep.unmeasured)
     is_now = "is still running" if state == "running" else f"is {state}"
     missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
     is_shown = any(entry.baseline for entry in speedups.entries)
@@ -77,9 +77,9 @@ def since(changes: Changes) -> list[str]:
     previous = changes.previous
     if previous is None:
         return []
-    name = str(previous["name"] or previous["label"] or previous["id"])
+    name = str(previous.name or previous.label or previous.id)
     # many sweeps may have the name
-    label = f" ({previous['label']})" if previous["name"] and previous["label"] else ""
+    label = f" ({previous.label})" if previous.name and previous.label else ""
     heading = f"### Since sweep {escape(name + label)}"
     if changes.compared is None:
         return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]

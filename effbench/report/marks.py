@@ -22,24 +22,9 @@ SIGN = "~"
 MOST_CELLS = 3
 #: Reasons that the note lists before it counts the others.
 MOST_REASONS = 3
-#: Units of times, rates and energies: a disturbed host changes them.
-_UNITS = frozenset(
-    {
-        "ms",
-        "s",
-        "mJ",
-        "tokens/s",
-        "samples/s",
-    }
-)
-#: Metrics without such a unit that follow from times.
+#: Metrics that follow from times, besides times, energies, rates and speedups.
 _FROM_TIMES = frozenset(
-    {
-        *SPEEDUPS,
-        "gpu_idle_fraction",
-        "roofline_fraction",
-        "break_even_calls",
-    }
+    {"gpu_idle_fraction", "roofline_fraction", "break_even_calls"}
     | {columns.separate for columns in SPEEDUP_COLUMNS.values()}
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -53,7 +38,7 @@ NO_REASON = "host or GPU disturbed"
 
 def is_timed(metric: str) -> bool:
     """Return whether a disturbed host or GPU changes this metric, so that marks apply to it."""
-    return metric in _FROM_TIMES or METRICS[metric].unit in _UNITS
+    return metric in _FROM_TIMES or METRICS[metric].is_timed
 
 
 def is_marked(row: ViewRow) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any
@@ -141,10 +141,16 @@ def _ties_text(ties: int) -> str:
 
 @dataclass(frozen=True)
 class OverCells:
-    """The middle of one value per cell (None without any), and its range as text."""
+    """The middle of one value per cell (None without any), and its range as text. `marked`: whether
+    a value is marked."""
 
     value: float | None
     range: str
+    marked: bool = False
+
+    def shown(self, metric: str) -> Shown:
+        text = signed(METRICS[metric].format(self.value), self.marked)
+        return Shown(self.value, text, "unsure" if self.marked else "", self.range)
 
 
 def over_cells(
@@ -233,8 +239,7 @@ def estimate_of(row: ViewRow, metric: str, marked: bool) -> LogEstimate:
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged
     with inference calls. `group` names phase and environment if there are several. `scores`: one
-    per speedup. `memory`: a ratio; `compiled`: in seconds; `compiled_marked`: whether a compile
-    time is marked."""
+    per speedup. `memory`: a ratio; `compiled`: in seconds."""
 
     mode: str
     group: str
@@ -242,7 +247,6 @@ class ModeSummary:
     memory: OverCells
     compiled: OverCells
     not_ok: str
-    compiled_marked: bool = False
 
 
 def score_text(score: ModeScore) -> str:
@@ -288,16 +292,16 @@ def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
     ok = [row.source for row in rows if row.is_ok]
     statuses = count_statuses(row for row in rows if not row.is_ok)
     compiled = [row for row in ok if row.get("compile_cold_s") is not None]
+    seconds = over_cells(
+        (row["compile_cold_s"] for row in compiled), median, METRICS["compile_cold_s"].format
+    )
     return ModeSummary(
         mode,
         group,
         scores={metric: mode_score(sources, metric) for metric in SPEEDUPS},
         memory=over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text),
-        compiled=over_cells(
-            (row["compile_cold_s"] for row in compiled), median, METRICS["compile_cold_s"].format
-        ),
+        compiled=replace(seconds, marked=any(map(is_marked, compiled))),
         not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
-        compiled_marked=any(map(is_marked, compiled)),
     )
 
 
@@ -349,24 +353,12 @@ def _mode_row(mode: ModeSummary) -> dict[str, Any]:
     score = mode.scores["speedup"]
     passed = score.passed / score.total
     rate = 100 if passed == 1 else min(round(100 * passed), 99)
-    memory, compiled = mode.memory, mode.compiled
-    seconds = signed(METRICS["compile_cold_s"].format(compiled.value), mode.compiled_marked)
     row = {
-        "mode": Shown(
-            mode.mode,
-            mode.mode,
-            "mode",
-            mode.group,
-            glyph=glyph_of(mode.mode),
-        ),
+        "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
         "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
         "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
-        "relative_memory": Shown(
-            memory.value, METRICS["relative_memory"].format(memory.value), sub=memory.range
-        ),
-        "compile_cold_s": Shown(
-            compiled.value, seconds, "unsure" if mode.compiled_marked else "", compiled.range
-        ),
+        "relative_memory": mode.memory.shown("relative_memory"),
+        "compile_cold_s": mode.compiled.shown("compile_cold_s"),
     }
     for metric, mean in mode.scores.items():
         tone = "strong"

@@ -542,8 +542,8 @@ class SpeedupTable:
             notes += _origin_of([entry.source.get("speedup_from") for entry in compared])
         if self.metrics[0] in INTERVALS and not all(entry.is_known for entry in compared):
             # modes may be eliminated after one round
-            some = self._has_interval_over_processes
-            notes.append(SOME_INTERVALS if some else NO_INTERVAL)
+            has_interval = self._has_interval_over_processes
+            notes.append(SOME_INTERVALS if has_interval else NO_INTERVAL)
         if self._compilations == {1}:
             notes.append(ONE_COMPILATION)
         return notes

@@ -169,7 +169,7 @@ def test_re_runs_make_no_history(made, read):
     # an environment still names every sweep that it was used in
     assert past.sweeps_of_environment == {environment().id: [*sweeps, again], OLD.id: [again]}
     # and of a re-run that is looked at it is still known which sweep came before
-    assert shown.device_sweeps[0].changes.previous["id"] == sweeps[-1]
+    assert shown.device_sweeps[0].changes.previous.id == sweeps[-1]
 
 
 def test_a_line(made, history, read):
@@ -200,7 +200,7 @@ def test_a_line(made, history, read):
         for reference, baseline, before in compared:
             shown = data.read(store, "made", [reference], baseline=baseline)
             changes = shown.device_sweeps[0].changes
-            assert (changes.previous["label"], changes.is_baseline) == (before, before == "main5")
+            assert (changes.previous.label, changes.is_baseline) == (before, before == "main5")
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     with_limits = history("--name", "main", "--config", "default")  # which decide what is a change

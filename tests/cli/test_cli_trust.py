@@ -1,6 +1,7 @@
 """What was imported, or begun by another user, is data: no command runs anything that it
 recorded."""
 
+import dataclasses
 import shlex
 import shutil
 import sys
@@ -119,9 +120,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own
-        assert [subject.sweep["id"] for subject in read(store, str(made.path)).device_sweeps] == [
-            own
-        ]
+        assert [subject.sweep.id for subject in read(store, str(made.path)).device_sweeps] == [own]
     assert effbench("baseline", "set", "main").code == 0
     assert own in effbench("baseline", "ls").out
 
@@ -207,7 +206,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
         command, why = subject.command(OWN.params(), environment().id)
     assert command is None and "imported" in why
     assert "resume" not in failures.how_to_resume(subject.sweep, "a.db")
-    own = failures.how_to_resume({**subject.sweep, "imported_at": None}, "a.db")
+    own = failures.how_to_resume(dataclasses.replace(subject.sweep, imported_at=None), "a.db")
     assert own.endswith(f" effbench -m resume={sweep_id} db=a.db")
 
 

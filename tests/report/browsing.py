@@ -1,6 +1,7 @@
 """Pages in a real browser: what they asked for, said and threw; and sites of made-up sweeps."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import time
@@ -39,12 +40,8 @@ def chromium_path() -> str:
 def device_sweep(
     rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any
 ) -> DeviceSweep:
-    known = {
-        "sweep": make.SWEEP | (sweep or {}),
-        "hardware": "NVIDIA H200",
-        "environments": [make.ENVIRONMENT],
-    }
-    return DeviceSweep(**{**known, "rows": rows, **more})
+    known = {"hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
+    return DeviceSweep(dataclasses.replace(make.SWEEP, **(sweep or {})), rows=rows, **known | more)
 
 
 def site(

@@ -8,6 +8,7 @@ from typing import Any
 from made_sweeps import environment
 
 from effbench.metrics import INTERVALS, METRICS
+from effbench.store.sweeps import SweepInfo
 
 #: Columns with figures.
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
@@ -172,19 +173,23 @@ def cpu_quick() -> list[dict[str, Any]]:
     return [item | dict.fromkeys([*set(NUMBERS) - kept, "gpu_name"]) for item in out]
 
 
-SWEEP: dict[str, Any] = {
-    "id": 1,
-    "name": "h200 standard",
-    "label": "4f2c9d1",
-    "started_at": dt.datetime(2026, 3, 1, 9, 30, tzinfo=dt.UTC),
-    "finished_at": "2026-03-01T11:02:00+00:00",
-    "state": "completed",
-    "command": ["-m", "model=mlp,resnet50"],
-    "protocol": {"name": "standard", "rounds": 5},
-    "git_revision": "4f2c9d1",
-    "baseline_mode": "eager",
-    "trials": 5,
-}
+SWEEP = SweepInfo(
+    id="1",
+    name="h200 standard",
+    label="4f2c9d1",
+    state="completed",
+    started_at=dt.datetime(2026, 3, 1, 9, 30, tzinfo=dt.UTC),
+    finished_at=dt.datetime(2026, 3, 1, 11, 2, tzinfo=dt.UTC),
+    command=["-m", "model=mlp,resnet50"],
+    overrides=[],
+    protocol={"name": "standard", "rounds": 5},
+    baseline_mode="eager",
+    seed=0,
+    rounds=5,
+    git_revision="4f2c9d1",
+    host={},
+    trials=5,
+)
 ENVIRONMENT: dict[str, Any] = {
     **dataclasses.asdict(environment(flags={"TORCH_WARM_POOL": "0"})),
     "id": "0123456789abcdef",

@@ -300,7 +300,7 @@ def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environ
         bad = store.add_environment(LATER, {})
         store.record(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
     own, other = sorted(report_of(path).device_sweeps, key=lambda one: one.hardware != GPU.gpu_name)
-    assert [(one.hardware, one.sweep["id"]) for one in (own, other)] == [
+    assert [(one.hardware, one.sweep.id) for one in (own, other)] == [
         (GPU.gpu_name, newer),
         ("NVIDIA A100", older),
     ]

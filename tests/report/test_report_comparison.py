@@ -1,10 +1,13 @@
 import csv
+import dataclasses
 import io
 import json
 import math
 from types import SimpleNamespace
 from unittest.mock import PropertyMock, patch
 from xml.etree import ElementTree
+
+import synthetic as make
 
 from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.limits import Limits
@@ -102,15 +105,15 @@ def test_markdown():
 def test_a_report_says_what_it_compares_with():
     fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
     whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
-    text = "\n".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole)))
+    push = dataclasses.replace(make.SWEEP, id="s", name="push", label="v1")
+    text = "\n".join(since(Changes(push, whole)))
     assert text.startswith(
         "### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |"
     )
     assert "gpt2" not in text
-    assert "gpt2" in "".join(
-        since(Changes({"name": "push", "label": "v1", "id": "s"}, whole, is_baseline=True))
-    )
-    assert since(Changes({"name": None, "label": "v1", "id": "s"}, None))[0] == "### Since sweep v1"
+    assert "gpt2" in "".join(since(Changes(push, whole, is_baseline=True)))
+    nameless = dataclasses.replace(push, name=None)
+    assert since(Changes(nameless, None))[0] == "### Since sweep v1"
 
 
 def test_names_cannot_begin_anything_in_markdown():

@@ -32,7 +32,7 @@ def test_every_sweep_is_in_the_picker_newest_first_with_pages_of_its_own(made, t
     ids.append(sweep(made, 3, env=environment(gpu_name="A100")))
     made.sweep({EAGER: {}}, name=f"{CONFIRMING}x")
     report = report_of(made.path)
-    assert [one.sweep["id"] for one in report.device_sweeps] == [
+    assert [one.sweep.id for one in report.device_sweeps] == [
         ids[3],
         ids[2],
     ], "the newest of each GPU"

@@ -1,6 +1,7 @@
 """The site: whole, without a network, harmless whatever names users choose, and good in a real
 browser."""
 
+import dataclasses
 import json
 import re
 
@@ -238,19 +239,11 @@ def test_two_machines(chromium, sites, sweeps):
 
 
 def test_omitted_sweeps_of_one_name_are_listed_once():
-    rows = [
-        {"id": str(number), "name": name, "trials": 1}
-        for number, name in enumerate(("pr", "push", "push"))
-    ]
-    assert (
-        ReportData("a.db", [], rows)
-        .omitted()
-        .startswith("3 other sweeps are not included: pr, push. Select")
-    )
+    names = enumerate(("pr", "push", "push"))
+    sweeps = [dataclasses.replace(make.SWEEP, id=str(at), name=name) for at, name in names]
+    omitted = ReportData("a.db", [], sweeps).omitted()
+    assert omitted.startswith("3 other sweeps are not included: pr, push. Select")
     # its name selects it, not the other one
     shown = device_sweep([make.row()], {"id": "2", "name": "push"})
-    assert (
-        ReportData("a.db", [shown], rows)
-        .omitted()
-        .startswith("2 other sweeps are not included: pr, 1. Select")
-    )
+    omitted = ReportData("a.db", [shown], sweeps).omitted()
+    assert omitted.startswith("2 other sweeps are not included: pr, 1. Select")

@@ -135,9 +135,7 @@ def test_claims_with_their_verdicts(made, report, claims_site):
         f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile and 1 of"
         " your own" in html
     )
-    rows = claims_table(
-        report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}
-    ).rows
+    rows = claims_table(report.claims, {report.device_sweeps[0].sweep.id: "x/speedups.html"}).rows
     assert len(report.claims) == len(rows) > 20
     own = [
         record["claim"] for record in report.claims if record["machine"] and not record["reference"]
@@ -210,7 +208,7 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
         compared = compare_sweeps(
             store, store.find_sweep(before), store.find_sweep(after), read_limits()
         )
-    assert changes.previous["id"] == before
+    assert changes.previous.id == before
     assert shown.counts == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in shown.rows.rows]

@@ -145,7 +145,7 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
 
 def test_rows_lead_to_the_cells_that_are_here(visit, made):
     _, report, _, ids = made
-    own, cell = {one.sweep["id"]: one for one in report.device_sweeps}, sweeps.cells()[0]
+    own, cell = {one.sweep.id: one for one in report.device_sweeps}, sweeps.cells()[0]
     address = f"#series={line_id(cell.key, PLACE)}.latency_ms"
     one = visit("history", after=address)
     one.page.locator("#series summary").click()

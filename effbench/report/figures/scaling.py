@@ -185,9 +185,9 @@ def launch_bound_draw(points: Points) -> Drawing:
     )
     line = {"width": 1, "color": GRAY, "dash": "dot"}
     diagonal = {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1], "xref": "x"}
-    one = {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"}
+    at_one = {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"}
     figure.layout["shapes"] = [
-        {"type": "line", "line": line, "yref": "y", **place} for place in (diagonal, one)
+        {"type": "line", "line": line, "yref": "y", **place} for place in (diagonal, at_one)
     ]
     for of_mode in by_series(points).values():
         figure.add_mode(of_mode, known(of_mode, "launch_ratio"), known(of_mode, "speedup"))

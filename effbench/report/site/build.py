@@ -8,12 +8,12 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import jinja2
 
 from effbench.cell import digest
-from effbench.metrics import METRICS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
@@ -88,17 +88,11 @@ class Site:
         """Write the pages of each older sweep, or keep those that the site has."""
         code = fingerprint()
         for sweep in self.data.older:
-            stamp = digest(
-                [
-                    sweep.stamp,
-                    code,
-                    masked_url(self.data.database),
-                    self.data.axis,
-                ]
-            )
+            facts = [sweep.stamp, code, masked_url(self.data.database), self.data.axis]
+            stamp = digest(facts)
             kept = self.writer.kept(sweep.info.id, stamp)
             if kept is not None:
-                self.held += [HeldSweep(**facts) for facts in kept]
+                self.held += [HeldSweep(**held) for held in kept]
                 continue
             written = set(self.writer.written)
             number = len(self.held)
@@ -110,20 +104,14 @@ class Site:
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
         folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
         if page.name == index.PAGE.name:
-            newest_first = sorted(
-                self.held,
-                key=lambda sweep: sweep.started_at,
-                reverse=True,
-            )
+            newest_first = sorted(self.held, key=attrgetter("started_at"), reverse=True)
             self.writer.data(PICKER, [sweep.facts() for sweep in newest_first])
         self.writer.text(f"{folder.folder}{page.name}.html", self.html_of(page, folder))
 
     def html_of(self, page: Page, folder: PageFolder) -> str:
         """Write the data of a page, and return its HTML."""
         device_sweep = folder.device_sweep
-        root = ""
-        if device_sweep:
-            root = "../"
+        root = "../" if device_sweep else ""
         has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
         has_picker = has_several and (device_sweep is not None or page is index.PAGE)
         context = {
@@ -189,7 +177,6 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {
-        "metric": metric_text,
         "one_line": one_line,
         "sentence": sentence,
         "when": when,
@@ -202,10 +189,6 @@ def environment() -> jinja2.Environment:
         "style_of": style_of,
     }
     return env
-
-
-def metric_text(value: float | None, name: str) -> str:
-    return METRICS[name].format(value)
 
 
 def sentence(text: str) -> str:

@@ -46,12 +46,12 @@ class HeldSweep:
 
     @classmethod
     def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
-        label = str(device_sweep.sweep["label"] or "")
+        label = device_sweep.sweep.label or ""
         return cls(
-            sweep_id=device_sweep.sweep["id"],
+            sweep_id=device_sweep.sweep.id,
             name=device_sweep.name,
             label="" if label == device_sweep.name else label,
-            started_at=f"{device_sweep.sweep['started_at']:%Y-%m-%d %H:%M:%S}",
+            started_at=str(device_sweep.sweep.started_at),
             hardware=device_sweep.hardware,
             slug=device_sweep.slug,
             several=len(device_sweep.environments) > 1,

@@ -13,6 +13,7 @@ from effbench.report.figures import all_figures
 from effbench.report.figures.base import (
     Figure,
     Point,
+    Points,
     is_marked_figure,
     x_title,
 )
@@ -71,16 +72,14 @@ def context(folder: PageFolder) -> Context:
     }
 
 
-def section_of(
-    folder: PageFolder, figure: Figure, points: Sequence[Point], names: Sequence[str]
-) -> Section:
+def section_of(folder: PageFolder, figure: Figure, points: Points, names: Sequence[str]) -> Section:
     """Return the section of a figure; write its drawings and numbers. `names`: all models."""
     title = figure.title.format(axis=x_title(points))
     by_rank = sorted(points, key=lambda point: point.rank)
     modes = list(dict.fromkeys(point.series for point in by_rank))
     section = Section(figure.name, title, figure.caption, modes)
     places = {name: place for place, name in enumerate(names)}
-    drawings: Mapping[str, Sequence[Point]] = {"": points}
+    drawings: Mapping[str, Points] = {"": points}
     parts = {0: list(points)}
     if figure.small_multiples:
         drawings = grouped(points, lambda point: point.case)
@@ -109,7 +108,7 @@ def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
-def numbers(caption: str, points: Sequence[Point], names: Sequence[str]) -> Table:
+def numbers(caption: str, points: Points, names: Sequence[str]) -> Table:
     """Return the points of a figure as a table of numbers. `names`: of their columns."""
     columns = [
         Column("case", "model", filter=True),

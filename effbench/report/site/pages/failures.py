@@ -3,9 +3,7 @@ worth a look, and planned cells without a result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from effbench.labels import (
@@ -18,6 +16,7 @@ from effbench.report.site.pages.cell import link
 from effbench.report.summary import severity, worst_first
 from effbench.report.tables import NO_REASON
 from effbench.store.secrets import masked_url
+from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.resume import resume_command
 from effbench.table import Column, Shown, Table
 
@@ -41,12 +40,13 @@ class Finding:
 def findings(rows: LabelledRows) -> dict[Finding, list[LabelledRow]]:
     """Return finding -> its results; the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: Finding(row.status, row.reason or NO_REASON))
-    found = dict(sorted(bad.items(), key=lambda item: (severity(item[0].status), -len(item[1]))))
+    ranked = sorted(bad, key=lambda finding: (severity(finding.status), -len(bad[finding])))
+    results = {finding: bad[finding] for finding in ranked}
     for column, title in ODD.items():
         odd = [row for row in rows if row.is_ok and row.source.get(column)]
         if odd:
-            found[Finding("ok", title)] = odd
-    return found
+            results[Finding("ok", title)] = odd
+    return results
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
@@ -81,17 +81,17 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     return Table(columns, rows, caption="Results that are not ok, or worth a look")
 
 
-def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:
+def how_to_resume(sweep: SweepInfo, database: str) -> str:
     """Return the state of a sweep, and the command that resumes it unless it is running or
     imported."""
-    if sweep["state"] == "running":
+    if sweep.state == "running":
         return "The sweep is still running."
-    if sweep.get("imported_at"):
-        return f"The sweep is {sweep['state']}."
-    shards = (sweep["host"].get("shards") or {}).items()
+    if sweep.imported_at is not None:
+        return f"The sweep is {sweep.state}."
+    shards = (sweep.host.get("shards") or {}).items()
     unfinished = [name for name, state in shards if state != "completed"]
     commands = [
-        resume_command(sweep["id"], database, masked_url(database), shard=shard)
+        resume_command(sweep.id, database, masked_url(database), shard=shard)
         for shard in unfinished or [None]
     ]
-    return f"The sweep is {sweep['state']}. To run these cells: {'; '.join(commands)}"
+    return f"The sweep is {sweep.state}. To run these cells: {'; '.join(commands)}"
