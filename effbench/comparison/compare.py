@@ -32,6 +32,8 @@ from effbench.store.sweeps import SweepInfo
 
 #: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
 OTHER_SPEED = 1.1
+#: Fraction of the timing from which a host was mostly disturbed.
+MOSTLY = 0.5
 #: What `--by` accepts for the name of a mode or model, which differ in more than their names.
 ALIASES = {"mode.name": "mode", "model.name": "model"}
 
@@ -147,7 +149,30 @@ def compare_sweeps(
     if speed is not None:
         compared.notes.append(speed)
         compared.changes = ordered(compared.changes, first="gpu_busy_ms")
+    disturbed = disturbed_host(old, compared)
+    if disturbed is not None:
+        compared.notes.append(disturbed)
     return compared
+
+
+def disturbed_host(old: Side, compared: Compared) -> str | None:
+    """Return how many of the old side's unmarked results had a mostly disturbed host; None if
+    none."""
+    results = []
+    for key in {change.key for change in compared.changes}:
+        result = old.result(key)
+        if result is not None:
+            results.append(result)
+    # marked cells have rows of their own
+    disturbed = [
+        result
+        for result in results
+        if result.disturbance is None and (result.disturbed or 0.0) > MOSTLY
+    ]
+    if not disturbed:
+        return None
+    cells = f"{len(disturbed)} of {len(results)} cells"
+    return f"{old.title}: the host was mostly disturbed in {cells}"
 
 
 def compare_parts(

@@ -194,7 +194,9 @@ def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
     duets`."""
     ratio, low, high = test.ratio, test.low, test.high
     if low is None or high is None:
-        return f"{second} takes {signed(ratio)} the time of {first} ({duets}; one has no interval)"
+        direction = "more" if ratio > 1 else "less"
+        change = f"{abs(100 * (ratio - 1)):.1f} % {direction}"
+        return f"{second} takes {change} time than {first} ({duets}; one has no interval)"
     difference = ""
     if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
         difference = f"difference beyond {FLOOR * 100:g} %"

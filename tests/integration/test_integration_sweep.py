@@ -41,8 +41,10 @@ def test_it_ends_well_and_leaves_nothing_behind(measured):
     assert "2 ok, 2 unsupported of 4 cells · database results/effbench.db" in done.out
     assert "failures:" not in done.out, "unsupported cells are no failures"
     assert "\x1b" not in done.out, "plain if the output is no terminal"
+    (log,) = (measured.db.parent / "logs").iterdir()
     ignored = measured.db.parent / ".gitignore"
-    assert {path for path in measured.folder.rglob("*") if path.is_file()} == {measured.db, ignored}
+    files = {path for path in measured.folder.rglob("*") if path.is_file()}
+    assert files == {measured.db, ignored, log}
     assert [path for path in measured.cache.rglob("*") if path.is_file()] == []
 
 
