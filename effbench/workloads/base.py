@@ -118,7 +118,8 @@ class Workload(ABC):
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
         """Return the batch sizes of the calls, and the dimension of each input that they vary."""
-        return Batch.of(specs, [cell.bs], {name: spec.batch_dim for name, spec in specs.items()})
+        dims = {name: spec.batch_dim for name, spec in specs.items()}
+        return Batch.of(specs, [cell.bs], dims)
 
     def make_inputs(self, sets: int) -> None:
         """Set the inputs. `sets`: how many with other values there are."""

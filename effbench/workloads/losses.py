@@ -37,10 +37,11 @@ class MeanSquare(Loss):
         outs = float_outputs(output)
         if not self.targets:
             self.targets = [make_target(out, self.seed + i) for i, out in enumerate(outs)]
-        pairs = zip(outs, self.targets, strict=True)
-        return functools.reduce(
-            torch.add, [(out - target.to(out.dtype)).square().mean() for out, target in pairs]
-        )
+        losses = []
+        for out, target in zip(outs, self.targets, strict=True):
+            difference = out - target.to(out.dtype)
+            losses.append(difference.square().mean())
+        return functools.reduce(torch.add, losses)
 
 
 class Mean(Loss):
@@ -50,7 +51,8 @@ class Mean(Loss):
         outs = float_outputs(output)
         if self.scale is None:
             # magnitudes cannot cancel
-            self.scale = sum(float(out.detach().abs().mean()) for out in outs)
+            magnitudes = [out.detach().abs().mean() for out in outs]
+            self.scale = sum(map(float, magnitudes))
         return functools.reduce(torch.add, [out.mean() for out in outs])
 
 
