@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
 
 from rich.live import Live
 from rich.text import Text
@@ -20,6 +19,7 @@ from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import about, count, one_line
 from effbench.sweeping.client import START
+from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import (
     CellRun,
     PlannedTrial,
@@ -30,6 +30,7 @@ from effbench.sweeping.plan import (
 from effbench.sweeping.time_left import TimeLeft
 from effbench.terminal import Console
 
+LOGGER = logging.getLogger(__name__)
 #: Number of cells from which progress is shown before the first trial.
 LARGE = 1000
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
@@ -40,15 +41,28 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     interpreter's short name."""
     cells = cell_names(cells_of(runs))
     interpreters = interpreters_of(runs)
-    words: dict[Any, list[str]] = {interpreter: [] for interpreter in interpreters}
+    words: dict[Interpreter, list[str]] = {interpreter: [] for interpreter in interpreters}
     for by in OWN:
         paths = [getattr(interpreter, by) for interpreter in interpreters]
         if len(set(paths)) > 1:
             for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
                 words[interpreter].append(name)
-    return {
-        run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs
-    }
+    names = {}
+    for run in runs:
+        parts = [cells[run.cell.key], *words[run.interpreter]]
+        names[run] = one_line(" · ".join(parts))
+    return names
+
+
+def matrix_text(runs: Sequence[CellRun]) -> str:
+    """Return `3 cells`, or `3 cells × 2 folders` if cells run in several places."""
+    cells = count(len(cells_of(runs)), "cell")
+    interpreters = interpreters_of(runs)
+    if len(interpreters) <= 1:
+        return cells
+    if len({interpreter.python for interpreter in interpreters}) == 1:
+        return f"{cells} × {len(interpreters)} folders"
+    return f"{cells} × {len(interpreters)} interpreters"
 
 
 #: Word in the description of a disturbance -> the note next to the time of its trial.
@@ -59,9 +73,6 @@ NOTES = {
     "compiled": "includes compile time",
     "unsteady": "unsteady",
 }
-
-
-LOGGER = logging.getLogger(__name__)
 
 
 def disturbance_note(disturbance: str) -> str:
@@ -78,9 +89,8 @@ def time_text(record: Trial) -> str:
     if record.latency_ms is None:
         return ""
     latency = METRICS["latency_ms"].format(record.latency_ms)
-    disturbance = getattr(record, "disturbance", None)
-    if disturbance:
-        return f"~{latency} ({disturbance_note(disturbance)})"
+    if record.disturbance:
+        return f"~{latency} ({disturbance_note(record.disturbance)})"
     return latency
 
 
@@ -88,8 +98,10 @@ def compile_text(record: Trial) -> str:
     """Return how long a trial compiled, and from which cache: `compiled in 3.1 s (cold cache)`."""
     if record.compile_s is None:
         return ""
-    cache = f" ({record.compile_cache} cache)" if record.compile_cache else ""
-    return f"compiled in {significant(record.compile_s, 2)} s{cache}"
+    text = f"compiled in {significant(record.compile_s, 2)} s"
+    if record.compile_cache:
+        return f"{text} ({record.compile_cache} cache)"
+    return text
 
 
 class Progress:
@@ -124,21 +136,11 @@ class Progress:
         self.rounds = protocol.rounds
         self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol.compilations)
         self.start_s = time.monotonic()
-        interpreters = interpreters_of(runs)
-        what = (
-            "folders"
-            if len({interpreter.python for interpreter in interpreters}) == 1
-            else "interpreters"
-        )
-        under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
-        cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
-        title = (
-            f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol.name}) on {', '.join(slots)}"
-        )
-        left = (
-            f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
-        )
-        self.note(one_line(f"{title}: {left}"))
+        left = "all trials are already recorded"
+        if trials:
+            left = f"{count(len(trials), 'trial')} to run"
+        matrix = f"{matrix_text(runs)} × {count(self.rounds, 'round')} ({protocol.name})"
+        self.note(one_line(f"sweep {sweep_id} · {matrix} on {', '.join(slots)}: {left}"))
         if self.quiet or not trials or not self.console.is_terminal:
             yield
             return

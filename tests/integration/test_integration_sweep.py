@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from whole_sweeps import results_of, trials_of
+from whole_sweeps import info_of, results_of, trials_of
 
 from effbench.report.data import device_sweeps_of
 from effbench.store import Store
@@ -41,10 +41,10 @@ def test_it_ends_well_and_leaves_nothing_behind(measured):
     assert "2 ok, 2 unsupported of 4 cells · database results/effbench.db" in done.out
     assert "failures:" not in done.out, "unsupported cells are no failures"
     assert "\x1b" not in done.out, "plain if the output is no terminal"
-    (log,) = (measured.db.parent / "logs").iterdir()
-    ignored = measured.db.parent / ".gitignore"
+    results = measured.db.parent
+    log = results / "logs" / f"{info_of(measured.db).id}.log"
     files = {path for path in measured.folder.rglob("*") if path.is_file()}
-    assert files == {measured.db, ignored, log}
+    assert files == {measured.db, results / ".gitignore", log}
     assert [path for path in measured.cache.rglob("*") if path.is_file()] == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,7 +11,6 @@ from effbench.cell import Trial
 from effbench.store import connect
 from effbench.store.bottleneck import set_floors
 from effbench.store.values import artifact_folder
-from effbench.sweeping.client import StoppedError
 from effbench.sweeping.compile_caches import make_cache_folders, sweep_cache
 from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
 from effbench.sweeping.duets import StoppingRule
@@ -83,8 +81,7 @@ class LocalExecutor(Executor):
         with held_driver(self.slots):
             if gpus and self.settings.protocol.profile:
                 self.load_ceilings(gpus[0])
-            with suppress(StoppedError):  # Ctrl-C while a server loaded
-                self.schedule.run(trials)
+            self.schedule.run(trials)
 
     def load_ceilings(self, gpu: Slot) -> None:
         """Load the ceilings of each pool's environment; measure unknown ones on this GPU. A failure
