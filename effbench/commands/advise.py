@@ -289,7 +289,9 @@ def choose_stored(args: argparse.Namespace) -> None:
     if not match or args.sweep != "last":
         how = "for other settings, name a sweep: effbench advise mode --sweep SWEEP --model MODEL"
         raise UsageError(f"advise mode --stored takes one model, and bs=N; {how}")
-    args.model, args.bs = match[1], int(match[2]) if match[2] else args.bs
+    args.model = match[1]
+    if match[2]:
+        args.bs = int(match[2])
     with Store.open(args.db, mode="read") as store:
         args.sweep = sweep_with(store, args.model, args.bs)
 
@@ -341,8 +343,10 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     models = [word for word in args.words if word not in overrides]
-    models += [args.model] if args.model else []
-    overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
+    if args.model:
+        models.append(args.model)
+    if args.config_dir:
+        overrides.append(f"--config-dir={args.config_dir}")
     overridden = {str(key_of(word)) for word in overrides}
     check_words(args, models, overridden)
 
@@ -421,7 +425,9 @@ def render(advice: Recommendation) -> Advice:
     case, bs = row.case, row.labels["bs"]
     answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(filter(None, clauses))}."
     why = advice.why()
-    lines = [f"why: {why}"] if why else []
+    lines = []
+    if why:
+        lines.append(f"why: {why}")
     if advice.is_of_single_trials:
         spread = f"{100 * PROCESS_SD:g} %"
         lines.append(f"one trial per mode: intervals assume a spread of {spread} between processes")
@@ -499,7 +505,9 @@ def table_of_modes(advice: Recommendation) -> Table:
         column, source = question.column, candidate.source
         low, high = (source.get(bound) for bound in INTERVALS[column])
         text, interval = figure_texts(column, source[column], low, high, candidate.is_marked)
-        preparation = seconds(candidate.prepare_s) + (" (warm)" if candidate.is_warm else "")
+        preparation = seconds(candidate.prepare_s)
+        if candidate.is_warm:
+            preparation += " (warm)"
         rounds = str(candidate.trials)
         if candidate.eliminated is not None:
             rounds += ", then left out"
@@ -515,8 +523,9 @@ def table_of_modes(advice: Recommendation) -> Table:
                 "rounds": rounds,
             }
         )
-    hidden = () if question.calls else ("score_ms",)
-    return Table([column for column in columns if column.key not in hidden], rows)
+    if not question.calls:
+        columns = [column for column in columns if column.key != "score_ms"]
+    return Table(columns, rows)
 
 
 def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
@@ -530,7 +539,9 @@ def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tu
 
 
 def seconds(value: float) -> str:
-    return "< 1 ms" if value < 0.001 else f"{value:.2g} s"
+    if value < 0.001:
+        return "< 1 ms"
+    return f"{value:.2g} s"
 
 
 def gains(advice: Recommendation) -> list[str]:

@@ -189,7 +189,9 @@ def show_verdict(console: Console, judgement: Judgement) -> None:
     """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on
     each part."""
     claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
-    figure = f" · {value_text(judgement.value, claim.unit)}" if judgement.value is not None else ""
+    figure = ""
+    if judgement.value is not None:
+        figure = f" · {value_text(judgement.value, claim.unit)}"
     statement = escape(claim.text.removesuffix("."))
     console.print_line(
         f"[bold]{escape(claim.id)}[/] {statement}: [{style}]{judgement.verdict}[/]{escape(figure)}"

@@ -56,7 +56,8 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
             Environment(**answer["environment"]), answer["details"]
         )
         for gpu in reversed(answer["gpus"]):  # the newest row counts: that of the first GPU
-            if reason := pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu)):
+            reason = pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu))
+            if reason:
                 what = f"GPU {gpu['index']}: its ceilings could not be measured: {reason}"
                 yield problem(what, "how close cells come to the GPU's ceilings is unknown")
 
@@ -87,7 +88,9 @@ def measure_noise(
             **kinds,
         }
         # with several GPUs a sweep runs on all of them, so the noise belongs to no single GPU
-        uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
+        uuid = None
+        if len(gpus) == 1:
+            uuid = gpus[0]["uuid"]
         with Store.open(db, mode="write") as store:
             store.add_calibration(Environment(**answer["environment"]).id, uuid, noise=noise)
     return [finding_about(cell) for cell in every if cell.reason or cell.sd is None]
@@ -150,7 +153,9 @@ def cell_noise(
             logs.append(math.log(row[metric]))
         else:
             reason = row["disturbance"] or row["reason"] or str(row["status"])
-    sd = statistics.stdev(logs) if len(logs) >= LEAST_TRIALS else None
+    sd = None
+    if len(logs) >= LEAST_TRIALS:
+        sd = statistics.stdev(logs)
     return CellNoise(name, metric, sweep_id, len(logs), sd, reason)
 
 
@@ -201,8 +206,10 @@ def stored(machine: Machine) -> Iterator[Finding]:
             f"a standard sweep ({STANDARD_TRIALS} trials per cell) can show slowdowns from"
             f" {', '.join(slowdowns)}"
         )
-        is_standard = noise["protocol"] == "standard"
-        yield good(what) if is_standard else note(f"{what} (quick run)", "rough figures", HOW)
+        if noise["protocol"] == "standard":
+            yield good(what)
+        else:
+            yield note(f"{what} (quick run)", "rough figures", HOW)
     if rates:
         yield good(f"ceilings: {ceilings_text(rates)}")
 

@@ -179,7 +179,8 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
     # XDG_CACHE_HOME also moves the caches that executor.cache_dir leaves in the user's cache folder
     yield room_in(cache_folder(None), "compile caches", "XDG_CACHE_HOME")
     with suppress(StoreError):  # `database` reports a wrong URL
-        if file := sqlite_file(machine.db):
+        file = sqlite_file(machine.db)
+        if file:
             yield room_in(file.parent, "the database", "db=")
 
 

@@ -109,9 +109,11 @@ def other_processes(gpu: Gpu) -> list[Any]:
 
 def describe_process(process: Any, machine: Machine) -> str:
     """Return `pid 12 python, 5 GiB`, or `pid 13`."""
+    text = f"pid {process.pid} {machine.text(f'proc/{process.pid}/comm')}".strip()
     used = process.usedGpuMemory
-    memory = "" if used in (None, UNKNOWN_BYTES) else f", {format_bytes(used)}"
-    return f"pid {process.pid} {machine.text(f'proc/{process.pid}/comm')}".strip() + memory
+    if used in (None, UNKNOWN_BYTES):
+        return text
+    return f"{text}, {format_bytes(used)}"
 
 
 def clocks(machine: Machine) -> Iterator[Finding]:

@@ -33,7 +33,8 @@ def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callabl
                 )
             compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
             for need in compiling.keys() & set(needs):
-                if reason := needs_compiler(compiling[need]):
+                reason = needs_compiler(compiling[need])
+                if reason:
                     raise UnsupportedError(reason)
             return function(device, **settings)
 

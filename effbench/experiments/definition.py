@@ -65,11 +65,15 @@ class Claim:
 
     @property
     def inputs(self) -> list[str]:
-        return list(inspect.signature(self.function).parameters) if self.function else []
+        if self.function is None:
+            return []
+        return list(inspect.signature(self.function).parameters)
 
     @property
     def axes(self) -> list[str]:
-        return [self.each] if isinstance(self.each, str) else list(self.each)
+        if isinstance(self.each, str):
+            return [self.each]
+        return list(self.each)
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,9 @@ def as_figure(value: Any) -> Figure:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ClaimError(f"expected a number, got {one_line(repr(value), 80)}")
     number = float(value)
-    return missing(NO_VALUE) if math.isnan(number) else Figure(number, number, number)
+    if math.isnan(number):
+        return missing(NO_VALUE)
+    return Figure(number, number, number)
 
 
 def combine(function: Callable[[float, float], float], left: Number, right: Number) -> Figure:

@@ -65,7 +65,9 @@ def gap_of(row: Row, name: str, title: str) -> Gap | None:
         disturbance = row.get("speedup_disturbance")
     else:
         disturbance = row.get("marked") and row.get("disturbance")
-    return Gap(title, MARKED, disturbance) if disturbance else None
+    if disturbance:
+        return Gap(title, MARKED, disturbance)
+    return None
 
 
 def figure_of(row: Row, name: str) -> Figure | float | None:

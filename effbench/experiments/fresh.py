@@ -49,8 +49,8 @@ def in_fresh_process(
     died = f"exited with code {done.returncode}"
     if done.returncode < 0:
         died = f"killed by {signal.Signals(-done.returncode).name}"
-    lines = done.stderr.strip().splitlines()
-    return failed(died, lines[-1] if lines else "no message")
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    return failed(died, lines[-1])
 
 
 def failed(error_type: str, error: str) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def verdict_of(outcomes: Sequence[bool | None]) -> ClaimVerdict:
         return ClaimVerdict.DEPENDS
     if None in outcomes:
         return ClaimVerdict.UNDECIDED
-    return ClaimVerdict.CONFIRMED if True in outcomes else ClaimVerdict.REFUTED
+    if True in outcomes:
+        return ClaimVerdict.CONFIRMED
+    return ClaimVerdict.REFUTED
 
 
 def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
@@ -119,13 +121,15 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     if len(parts) == 1 and not parts[0].label:
         words = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
         return words.get(verdict, parts[0].outcome.why)
-    has_commas = any(", " in part.label for part in parts)
+    separator = ", "
+    if any(separator in part.label for part in parts):
+        separator = " · "
     groups = grouped(parts, lambda part: part.outcome.title)
     texts = []
     for title in TITLES:
         group = groups.get(title)
         if group:
-            labels = listed([part.label for part in group], 6, " · " if has_commas else ", ")
+            labels = listed([part.label for part in group], 6, separator)
             why = group[0].outcome.why
             because = "" if why in ("", OPEN) else f" ({why})"
             texts.append(f"{title} {labels}{because}")
@@ -191,7 +195,9 @@ def outcome_of(value: Any) -> Outcome:
 
 def value_of(answer: Answer) -> Figure | None:
     value = as_figure(answer.value)
-    return None if value.is_missing else value
+    if value.is_missing:
+        return None
+    return value
 
 
 # --- JSON ---

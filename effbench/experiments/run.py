@@ -111,7 +111,9 @@ class Run:
         """Return whether a sweep or a check is needed: without a GPU not if only claims about CUDA
         use it. A sweep that no claim uses is needed, because it may have tables."""
         is_sweep = name in self.experiment.sweeps
-        names = {name, "rows"} if is_sweep else {name}
+        names = {name}
+        if is_sweep:
+            names.add("rows")
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
         if not claims:
             return is_sweep
@@ -138,7 +140,8 @@ class Run:
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
         verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
         with Store.open(self.db, mode="write") as store:
-            if probed := self.machine.probed:
+            probed = self.machine.probed
+            if probed:
                 store.add_environment(Environment(**probed["environment"]), probed["details"])
             store.add_verdicts(self.machine.environment_id, verdicts)
         return self

@@ -61,7 +61,8 @@ def rows_at(
     `rows_of_case`."""
     case = rows_of_case(rows, model)
     sizes = sorted({row.labels["bs"] for row in case})
-    bs = the_only(sizes, "--bs") if bs is None else bs
+    if bs is None:
+        bs = the_only(sizes, "--bs")
     if bs not in sizes:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     return [row for row in case if row.labels["bs"] == bs]
@@ -241,7 +242,9 @@ class Recommendation:
         longer, but each call is significantly faster."""
         best, column = self.ranked[0], self.question.column
         after: dict[str, int] = {}
-        for rival in () if self.ties else self.rivals:
+        if self.ties:
+            return after
+        for rival in self.rivals:
             longer_s = rival.prepare_s - best.prepare_s
             calls = break_even_calls(longer_s, best.call_ms, rival.call_ms)
             if best is self.base:

@@ -53,7 +53,9 @@ class Costs:
         without a graph."""
         if bucket is None:
             return value_at(self.eager_ms, size)
-        return math.inf if bucket in self.failed else value_at(self.graph_ms, bucket)
+        if bucket in self.failed:
+            return math.inf
+        return value_at(self.graph_ms, bucket)
 
     def list_bytes(self, sizes: Sequence[int]) -> float:
         """Return the memory of a list: smaller graphs reuse the pool of the largest."""

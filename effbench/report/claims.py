@@ -47,7 +47,9 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
     def text(number: float) -> str:
         scaled = scale * number
         is_whole = float(scaled).is_integer() and abs(scaled) < 1e15
-        return f"{scaled:.0f}" if is_whole else significant(scaled, 3)
+        if is_whole:
+            return f"{scaled:.0f}"
+        return significant(scaled, 3)
 
     is_noun = len(unit) > 2 and "/" not in unit
     if is_noun and value == 1:
@@ -62,8 +64,9 @@ def value_text(value: Any, unit: str = "") -> str:
     """Return any value of a claim as text."""
     if isinstance(value, Figure):
         has_bounds = math.isfinite(value.low) and math.isfinite(value.high)
-        low, high = (value.low, value.high) if has_bounds else (None, None)
-        return figure_text(None if value.is_missing else value.value, low, high, unit)
+        if has_bounds:
+            return figure_text(value.value, value.low, value.high, unit)
+        value = value.value
     if is_missing(value):
         return ABSENT
     if isinstance(value, bool):
@@ -97,16 +100,17 @@ def entries(
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
-            "verdict": str(
-                ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED
-            ),
-            "reason": claim.not_measurable or f"effbench reproduce {shlex.quote(name)}",
+            "verdict": str(ClaimVerdict.NOT_MEASURED),
+            "reason": f"effbench reproduce {shlex.quote(name)}",
             "machine": None,
             "judged_at": None,
             "measured": {},
             "published": claim.published,
             "reference": False,
         }
+        if claim.not_measurable:
+            record["verdict"] = str(ClaimVerdict.NOT_MEASURABLE)
+            record["reason"] = claim.not_measurable
         judged = by_claim.get((experiment, claim.id), [])
         records += [record | _judgement(row) for row in judged]
         if not judged:
@@ -165,8 +169,9 @@ def claims_table(
         Column("published", wide=True, help="figures of others, measured on other machines"),
         Column("why", wide=True),
         Column("experiment", filter=True),
-        *([Column("machine", filter=True, optional=True)] if with_machine else []),
     ]
+    if with_machine:
+        columns.append(Column("machine", filter=True, optional=True))
     rows = []
     for record in records:
         verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]

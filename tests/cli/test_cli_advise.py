@@ -458,84 +458,86 @@ def test_calls_are_checked_before_anything_is_measured(cli):
     ), done
 
 
-def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
+@pytest.fixture
+def answer(cli):
+    """The answer about a model after measuring it."""
     done = cli.run(*MODEL)
     assert done.code == 0, done
-    found = json.loads(done.out)
-    assert found["is_new"] and found["answer"].startswith(
-        f"Run tiny at bs 2 with {found['mode']}: "
-    )
-    assert {one["mode"]: 1 <= one["trials"] <= 3 for one in found["modes"]} == {
-        "eager": True,
-        "jit-trace": True,
-    }
-    assert "needs CUDA" in found["excluded"]["cuda-graph"]
-    assert found["commands"][0].startswith(
-        "effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph"
-    )
+    return json.loads(done.out)
+
+
+def test_a_model_is_measured_once(cli, answer):
+    assert answer["is_new"]
+    assert answer["answer"].startswith(f"Run tiny at bs 2 with {answer['mode']}: ")
+    trials = {mode["mode"]: mode["trials"] for mode in answer["modes"]}
+    assert trials.keys() == {"eager", "jit-trace"} and set(trials.values()) <= {1, 2, 3}
+    assert "needs CUDA" in answer["excluded"]["cuda-graph"]
+    matrix = "effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph"
+    assert answer["commands"][0].startswith(matrix)
     again = json.loads(cli.run(*MODEL).out)
-    assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
+    assert again == answer | {"is_new": False, "measured_at": again["measured_at"]}
+
+
+def test_stored_results_answer(cli, answer):
     text = cli.run("advise", "mode", "--model", "tiny", "bs=2", "--stored").out
     assert text.startswith("Run tiny at bs 2")
-    assert f"nothing was measured (cpu, float32): sweep {found['sweep']}" in text
-    by_sweep = json.loads(
-        cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out
-    )
-    assert by_sweep == {name: found[name] for name in by_sweep}
+    assert f"nothing was measured (cpu, float32): sweep {answer['sweep']}" in text
+    words = ("advise", "mode", "--sweep", answer["sweep"], "--format", "json")
+    by_sweep = json.loads(cli.run(*words).out)
+    assert by_sweep == {name: answer[name] for name in by_sweep}
+    refused = cli.run("advise", "mode", "mlp", "--stored")
+    assert refused.code == 3
+    assert "no ok result of mlp in a completed sweep; omit --stored" in refused.err
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_mode_that_had_too_little_time_is_measured_again(cli):
     failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
     sql(cli.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
     stored = json.loads(cli.run(*MODEL, "timeout_s=2").out)
     assert not stored["is_new"] and "jit-trace" in stored["excluded"]
     assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
-    refused = cli.run("advise", "mode", "mlp", "--stored")
-    assert (
-        refused.code == 3
-        and "no ok result of mlp in a completed sweep; omit --stored" in refused.err
-    )
 
 
-def test_stored_results_of_a_name(cli):
-    """Names such as gpt2-decode, of imported sweeps, may belong to no YAML file here."""
-    own = (
-        "model=custom",
-        "model.name=mine",
-        "model.module._target_=torch.nn.Tanh",
-        "model.inputs.x.shape=[4]",
-    )
+@pytest.fixture
+def sweep_mine(cli):
+    """Sweep a model whose name is in no YAML file, as in imported sweeps."""
+
+    def run(*words):
+        done = cli.sweep(
+            "model=custom",
+            "model.name=mine",
+            "model.module._target_=torch.nn.Tanh",
+            "model.inputs.x.shape=[4]",
+            *words,
+        )
+        assert done.code == 0, done
+
+    return run
+
+
+def test_stored_results_of_a_name(cli, sweep_mine):
     for modes in ("eager,jit-script", "eager"):
-        assert cli.sweep(*own, "bs=2", f"mode={modes}").code == 0
+        sweep_mine("bs=2", f"mode={modes}")
     for words in (("mine", "bs=2"), ("mine", "--bs", "2"), ("--model", "mine")):
         text = cli.run("advise", "mode", *words, "--stored").out
-        assert (
-            text.startswith("Run mine at bs 2 with ")
-            and "jit-script" in text
-            and "stored results of" in text
-        )
-    assert (
-        cli.sweep(
-            *own, "bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise"
-        ).code
-        == 0
-    )
-    for modes, sizes in (("eager,jit-script", "bs=1,2"), ("eager", "bs=2")):
-        assert cli.sweep(*own, sizes, f"mode={modes}").code == 0
-    found = json.loads(
-        cli.run("advise", "mode", "mine", "bs=2", "--stored", "--format", "json").out
-    )
-    with Store.open(cli.db) as store:
-        assert store.find_sweep("precise").id == found["sweep"], (
-            "as many modes at this size, and more trials"
-        )
-    assert (
-        "bs=4 was not measured; measured: 1, 2"
-        in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
-    )
+        assert text.startswith("Run mine at bs 2 with ")
+        assert "jit-script" in text and "stored results of" in text
     assert "--stored answers from stored results" in cli.run("advise", "mode", "mine", "bs=2").err
     refused = cli.run("advise", "mode", "mine", "dtype=float32", "--stored")
-    assert (
-        refused.code == 2
-        and "--stored takes one model, and bs=N; for other settings, name a sweep" in refused.err
-    )
+    how = "--stored takes one model, and bs=N; for other settings, name a sweep"
+    assert refused.code == 2 and how in refused.err
+
+
+def test_the_sweep_with_most_modes_and_trials_answers(cli, sweep_mine):
+    sweep_mine("bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise")
+    sweep_mine("bs=1,2", "mode=eager,jit-script")
+    sweep_mine("bs=2", "mode=eager")
+    words = ("advise", "mode", "mine", "bs=2", "--stored", "--format", "json")
+    with Store.open(cli.db) as store:
+        assert store.find_sweep("precise").id == json.loads(cli.run(*words).out)["sweep"]
+    error = cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+    assert "bs=4 was not measured; measured: 1, 2" in error
 
 
 def test_a_model_of_a_users_own_folder(cli):
