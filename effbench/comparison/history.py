@@ -377,7 +377,9 @@ class Logs:
         return cls(logs.tolist(), math.log(small))
 
     def level(self, log: float) -> float:
-        return math.exp(min(log, LARGEST)) if log > self.zero + 1e-9 else 0.0
+        if log <= self.zero + 1e-9:
+            return 0.0
+        return math.exp(min(log, LARGEST))
 
 
 def judge_exact(past: History, metric: Metric, measured: Mapping[SeriesId, list[Point]]) -> None:
@@ -398,7 +400,9 @@ def judge_levels(
         Logs.of([point.figures[metric.name] for point in points], limit.least)
         for points in points_of
     ]
-    floor = limit.factor - 1 if metric.compare == "bound" else limit.floor
+    floor = limit.floor
+    if metric.compare == "bound":
+        floor = limit.factor - 1
 
     def errors(index: int) -> list[float]:
         return [log_error(point, metric.name) for point in points_of[index]]
@@ -435,7 +439,9 @@ def log_error(point: Point, name: str) -> float:
         return math.nan
     compilations, hosts = figures["compilations"], figures["hosts"]
     error = stored_log_mean(1.0, *bounds, trials, compilations, hosts=hosts).error
-    return math.nan if error is None else error
+    if error is None:
+        return math.nan
+    return error
 
 
 def large_only(findings: Findings, logs: Sequence[float], floor: float, least: float) -> Findings:
@@ -446,18 +452,22 @@ def large_only(findings: Findings, logs: Sequence[float], floor: float, least: f
     if math.exp(max(logs)) - math.exp(min(logs)) <= least:
         return Findings()
     large: list[LevelChange] = []
-    skipped: float | None = None  # level before the small changes
+    level: float | None = None  # before the small changes
     for change in all_of(findings):
-        before = change.before if skipped is None else skipped
+        before = change.before
+        if level is not None:
+            before = level
         if abs(math.exp(change.after) - math.exp(before)) <= least:
-            skipped = before
+            level = before
             continue
         if before != change.before:
             ratio = Interval(math.exp(change.after - before))
             change = replace(change, before=before, ratio=ratio)
         large.append(change)
-        skipped = None
-    recent = large.pop() if large and not large[-1].is_confirmed else None
+        level = None
+    recent = None
+    if large and not large[-1].is_confirmed:
+        recent = large.pop()
     return Findings(mark_undone(large, math.log1p(floor)), recent)
 
 
@@ -467,9 +477,11 @@ def add_change(
     """Add a change of level; its levels are in the metric's unit."""
     old, new = change.before, change.after
     facts: dict[str, Any] = {}
-    if old:
-        ratio = change.ratio if new and change.ratio else Interval(new / old)
+    if old and new and change.ratio:
+        ratio = change.ratio
         facts = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+    elif old:
+        facts = {"ratio": new / old}
     if change.undone_at is not None:
         facts["undone_sweep"] = points[change.undone_at].sweep_id
     past.add_change(
@@ -501,18 +513,13 @@ def judge_statuses(past: History, track: Track) -> None:
     starts = [run.start for run in runs([point.status == Status.OK for point in points])]
     for start, following in zip_longest(starts[1:], starts[2:]):
         before, after = points[start - 1], points[start]
-        is_fixed = after.status == Status.OK
-        past.add_change(
-            "fixed" if is_fixed else "broken",
-            series,
-            before,
-            after,
-            old=before.status,
-            new=after.status,
-            worse=not is_fixed,
-            reason=before.reason if is_fixed else after.reason,
-            undone_sweep=None if following is None else points[following].sweep_id,
-        )
+        kind, reason = "broken", after.reason
+        if after.status == Status.OK:
+            kind, reason = "fixed", before.reason
+        facts = {"old": before.status, "new": after.status, "reason": reason}
+        if following is not None:
+            facts["undone_sweep"] = points[following].sweep_id
+        past.add_change(kind, series, before, after, worse=kind == "broken", **facts)
 
 
 # --- the end ---
@@ -582,7 +589,9 @@ def sort_changes(past: History) -> None:
     def rank(events: Sequence[Event]) -> tuple[bool, tuple[bool | float, ...], TrackId]:
         worst, newest = min(map(badness, events)), -past.position[events[0].after_sweep]
         are_open = any(event.alarms for event in events)
-        order = (*worst, newest) if are_open else (newest, *worst)
+        order: tuple[bool | float, ...] = (newest, *worst)
+        if are_open:
+            order = (*worst, newest)
         return not are_open, order, events[0].series.track
 
     groups = grouped(past.changes, lambda event: (event.after_sweep, event.series.track))

@@ -44,8 +44,8 @@ BOUNDS = {
     "factor": (1.0, math.inf),
 }
 #: Sections of a file -> their forms, and the names of these.
-FORMS = {"metrics": list, "limits": dict, "exceptions": list}
-FORM_NAMES = {list: "a list", dict: "a mapping (key: value)"}
+FORMS: dict[str, type] = {"metrics": list, "limits": dict, "exceptions": list}
+FORM_NAMES: dict[type, str] = {list: "a list", dict: "a mapping (key: value)"}
 #: Marks fields that a file cannot set.
 INTERNAL = {"omegaconf_ignore": True}
 
@@ -69,11 +69,13 @@ class CellFacts:
     ) -> CellFacts:
         """Return the facts of a row of the table `cell`, and of its partner."""
         names = PATTERNS[:-2]
-        facts = cls(*(cell[name] for name in names), hardware)
+        facts = cls(hardware=hardware, **{name: cell[name] for name in names})
         if after is None:
             return facts
         other = cls.of(after, None, hardware)
-        return facts if other == facts else replace(facts, after=other)
+        if other == facts:
+            return facts
+        return replace(facts, after=other)
 
 
 @dataclass
@@ -126,6 +128,13 @@ class ExceptionRule(Limit):
         )
         return is_match or (cell.after is not None and self.fits(cell.after))
 
+    def applied(self, default: Limit, metric: str) -> Limit:
+        """Return the limit of a metric with what this exception changes."""
+        changes = self.given(metric)
+        if not changes:
+            return default
+        return replace(default, **changes, reason=self.reason)
+
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
 
@@ -160,14 +169,15 @@ class Limits:
             if rule.fits(cell):
                 rule.used = True
                 if rule.is_of(metric):
-                    changes = rule.given(metric)
-                    limit = replace(default, **changes, reason=rule.reason) if changes else default
-        return limit if self.floor_for_all is None else replace(limit, floor=self.floor_for_all)
+                    limit = rule.applied(default, metric)
+        if self.floor_for_all is not None:
+            limit = replace(limit, floor=self.floor_for_all)
+        return limit
 
     def of_metric(self, metric: str) -> Limit:
         """Return the limit of a metric where no exception matches."""
         default = Limit(self.floor, 0.0, 1.25, False)
-        return replace(default, **self.limits[metric].given()) if metric in self.limits else default
+        return replace(default, **self.limits.get(metric, default).given())
 
     def notes(self) -> list[str]:
         """Return what a reader of a comparison has to know about its exceptions."""
@@ -187,7 +197,9 @@ def used_by(metric: str | None) -> tuple[str, ...]:
     (None)."""
     if metric is None:
         return ("floor", "least", "factor", "ignore")
-    return ("ignore",) if metric == STATUS else (*USED[METRICS[metric].compare], "ignore")
+    if metric == STATUS:
+        return ("ignore",)
+    return (*USED[METRICS[metric].compare], "ignore")
 
 
 def check_metric(name: str) -> str:
@@ -204,7 +216,8 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     """Return effbench's default limits, overridden by those of `name` (a file, or a name in
     conf/check here or in effbench; None: `default`) and by `settings` (key=value). Lists replace,
     mappings merge. Raises ConfigError."""
-    defaults, path = SHIPPED / f"{DEFAULT}.yaml", _find(DEFAULT if name is None else str(name))
+    defaults = SHIPPED / f"{DEFAULT}.yaml"
+    path = _find(str(name or DEFAULT))
     layers, source = [_load(defaults)], "effbench's defaults"
     if path.resolve() != defaults.resolve():
         layers.append(_load(path))
@@ -266,8 +279,10 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
     exceptions, limits.exceptions = limits.exceptions, []
     for index, rule in enumerate(exceptions):
         _validate_exception(rule, f"exceptions[{index}]")
-        has_ended = rule.until and rule.until < today
-        (limits.expired if has_ended else limits.exceptions).append(rule)
+        if rule.until and rule.until < today:
+            limits.expired.append(rule)
+        else:
+            limits.exceptions.append(rule)
     return limits
 
 
@@ -331,9 +346,11 @@ def _number(name: str, value: Any) -> float:
     low, high = BOUNDS[name.rpartition(".")[2]]
     text = str(value)
     try:
-        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        number = float(text.removesuffix("%"))
     except ValueError:
         number = math.nan
+    if text.endswith("%"):
+        number /= 100
     if not low <= number < high:
         below = f" and below {high:g}" if high < math.inf else ""
         raise ConfigError(

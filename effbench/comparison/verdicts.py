@@ -139,8 +139,13 @@ class Change:
         return self.disturbance is not None
 
     @property
+    def word(self) -> str:
+        """The verdict as people read it."""
+        return NOT_JUDGED if self.is_unjudged else self.verdict
+
+    @property
     def smallest_slowdown(self) -> float | None:
-        return None if self.test is None else self.test.smallest_slowdown
+        return self.test and self.test.smallest_slowdown
 
     @property
     def has_both(self) -> bool:
@@ -272,7 +277,7 @@ def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
 
 def counted(changes: Iterable[Change]) -> str:
     """Return `2 slower, 1 ambiguous, 5 not judged, 30 same`, the most important first."""
-    words = Counter(NOT_JUDGED if change.is_unjudged else change.verdict for change in changes)
+    words = Counter(change.word for change in changes)
     order = list(map(str, Verdict))
     order.insert(order.index(Verdict.AMBIGUOUS) + 1, NOT_JUDGED)
     return ", ".join(f"{words[word]} {word}" for word in order if words[word])
@@ -293,8 +298,10 @@ def shared_rounds(metric: str, *sides: CellResult | None) -> int:
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if
     its figures must be compared. Raises ValueError for an unknown status."""
-    if before is None or now is None:
-        return Verdict.NEW if before is None else Verdict.MISSING
+    if before is None:
+        return Verdict.NEW
+    if now is None:
+        return Verdict.MISSING
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]
     if new > old:
         return Verdict.BROKEN
@@ -303,12 +310,14 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     return Verdict.FIXED if new < old else None
 
 
+def status_of(result: CellResult | None) -> str | None:
+    return result and result.status
+
+
 def status_change(pair: Pair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
     before, after = pair.before, pair.after
-    verdict = verdict_of_statuses(
-        before.status if before else None, after.status if after else None
-    )
+    verdict = verdict_of_statuses(*map(status_of, pair.results))
     if verdict is None:
         return None
     limit = limits.of(pair.about, STATUS)
@@ -320,7 +329,8 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
             change.ignored = True  # such a cell has no figures to guard
             change.add_reason(f"it gave no figures before: {before}")
     elif before is None:
-        change.add_reason(None if after.status == Status.OK else str(after))
+        if after.status != Status.OK:
+            change.add_reason(str(after))
     elif str(after) == str(before):
         change.reason = f"{after} (as before)"
     else:
@@ -361,9 +371,11 @@ def figure_changes(
 
 def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
     """Return the relative change of a metric that counts."""
-    if metric.compare == "ratio":
-        return max(limit.floor, threshold)
-    return 0.0 if metric.compare == "exact" else limit.factor - 1
+    if metric.compare == "exact":
+        return 0.0
+    if metric.compare == "bound":
+        return float(limit.factor - 1)
+    return max(float(limit.floor), threshold)
 
 
 def leave_unjudged(change: Change, pair: Pair, limits: Limits) -> None:
@@ -464,8 +476,9 @@ def judge_range(change: Change, figures: Figures, least: float) -> None:
     elif new.is_below(old, least, factor):
         change.verdict = Verdict.FASTER
     else:
-        is_exact = figures.metric.compare == "exact"
-        text = "{:.15g}".format if is_exact else figures.metric.format
+        text = figures.metric.format
+        if figures.metric.compare == "exact":
+            text = "{:.15g}".format
         before = f"{text(old.low)} to {text(old.high)} before"
         now = f"{text(new.low)} to {text(new.high)} now"
         change.doubt(f"its trials differ: {before}, {now}")
@@ -520,7 +533,9 @@ def verdict_of(
         return Verdict.SLOWER
     if is_significant and ratio < 1 / (1 + floor):
         return Verdict.FASTER
-    return Verdict.SAME if low >= 1 / (1 + floor) and high <= 1 + floor else Verdict.AMBIGUOUS
+    if low >= 1 / (1 + floor) and high <= 1 + floor:
+        return Verdict.SAME
+    return Verdict.AMBIGUOUS
 
 
 def valid_figures(
@@ -545,7 +560,9 @@ def valid_figures(
 def least_valid(metric: str) -> float:
     """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a
     memory size or an error may be 0."""
-    return 0.0 if METRICS[metric].unit in ("bytes", "") else math.ulp(0.0)
+    if METRICS[metric].unit in ("bytes", ""):
+        return 0.0
+    return math.ulp(0.0)
 
 
 def record(change: Change) -> dict[str, Any]:
@@ -553,13 +570,17 @@ def record(change: Change) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column, name in COLUMNS.items():
         value = getattr(change, name)
-        is_finite = not isinstance(value, float) or math.isfinite(value)
-        row[column] = value if is_finite else None
+        if isinstance(value, float) and not math.isfinite(value):
+            value = None
+        row[column] = value
     return row | {"verdict": str(change.verdict)}
 
 
 def exception_text(limit: Limit) -> str | None:
-    return limit.reason and f"{'ignored' if limit.ignore else 'by exception'}: {limit.reason}"
+    if not limit.reason:
+        return None
+    how = "ignored" if limit.ignore else "by exception"
+    return f"{how}: {limit.reason}"
 
 
 def joined(*parts: str | None) -> str | None:

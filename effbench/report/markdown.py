@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from effbench.labels import LabelledRow
 from effbench.printable import count
 from effbench.report import comparison, marks, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.summary import score_interval
-from effbench.report.tables import NO_REASON
+from effbench.report.tables import NO_REASON, SpeedupTable
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
@@ -35,41 +36,70 @@ def section(device_sweep: DeviceSweep) -> str:
         *(part.range for mode in modes for part in (mode.memory, mode.compiled)),
     ]
     has_bounds = any(" to " in text or "–" in text for text in brackets)
-    counts = summary.count_statuses(rows)
-    bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
-    state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
-    is_now = "is still running" if state == "running" else f"is {state}"
-    missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
-    is_shown = any(entry.baseline for entry in speedups.entries)
-    column = (
-        "whose column shows its times" if is_shown else "which was not run: all columns show times"
-    )
     headline = summary.headline(speedups, modes)
-    shown = [f"Speedups over {escape(baseline)}, {column}"] if speedups.has_figures else []
-    shown += [text for text in speedups.legend() if text.lower() not in headline.lower()]
-    not_ok = [
-        f"- {escape(row.source['status'])}: {escape(row.case)} bs"
-        f" {row.labels['bs']} {escape(row.mode)}:"
-        f" {escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
-        for row in summary.worst_first(rows)
-    ]
-    if (more := len(not_ok) - MOST_FAILURES) > 0:
-        not_ok[MOST_FAILURES:] = [f"- and {more} more"]
+    failures = not_ok(rows)
     return comparison.paragraphs(
         f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}",
         escape(headline),
-        f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
-        f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
+        counts_text(rows),
+        state_text(device_sweep),
         summary.modes_table(modes).render("markdown"),
         " ".join([*[HEADLINES] * has_bounds, *map(escape, notes)]),
         speedups.render("markdown"),
-        f"{'; '.join(shown)}." if shown else "",
+        legend_text(speedups, baseline, headline),
         escape(marks.note(rows)),
-        "### Not ok" if not_ok else "",
-        "\n".join(not_ok),
+        "### Not ok" if failures else "",
+        "\n".join(failures),
         *since(device_sweep.changes),
         f"<sub>{escape(summary.environment_line(device_sweep))}</sub>",
     )
+
+
+def counts_text(rows: Sequence[LabelledRow]) -> str:
+    counts = summary.count_statuses(rows)
+    ok = counts.get("ok", 0)
+    texts = [f"{ok} of {len(rows)} results ok"]
+    bad = [f"{number} {status}" for status, number in counts.items() if status != "ok"]
+    if bad:
+        texts.append(escape(", ".join(bad)))
+    return f"{'; '.join(texts)}."
+
+
+def state_text(device_sweep: DeviceSweep) -> str:
+    """Return what a sweep lacks; nothing for a whole one."""
+    state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
+    if state == "completed" and not waiting:
+        return ""
+    is_now = "still running" if state == "running" else state
+    missing = ""
+    if waiting:
+        missing = f": {count(waiting, 'planned cell')} without a result"
+    return f"**This sweep is {escape(is_now)}{missing}.**"
+
+
+def legend_text(speedups: SpeedupTable, baseline: str, headline: str) -> str:
+    """Return what the table of speedups shows, and its signs that the headline does not explain."""
+    texts = []
+    if speedups.has_figures:
+        column = "which was not run: all columns show times"
+        if any(entry.baseline for entry in speedups.entries):
+            column = "whose column shows its times"
+        texts.append(f"Speedups over {escape(baseline)}, {column}")
+    texts += [text for text in speedups.legend() if text.lower() not in headline.lower()]
+    return f"{'; '.join(texts)}." if texts else ""
+
+
+def not_ok(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return a line for each result that is not ok, the worst first."""
+    lines = []
+    for row in summary.worst_first(rows):
+        reason = (row.source["reason"] or NO_REASON)[:LONGEST_REASON]
+        cell = f"{escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}"
+        lines.append(f"- {escape(row.source['status'])}: {cell}: {escape(reason)}")
+    more = len(lines) - MOST_FAILURES
+    if more > 0:
+        lines[MOST_FAILURES:] = [f"- and {more} more"]
+    return lines
 
 
 def since(changes: Changes) -> list[str]:
@@ -78,20 +108,20 @@ def since(changes: Changes) -> list[str]:
     if previous is None:
         return []
     name = str(previous["name"] or previous["label"] or previous["id"])
-    # many sweeps may have the name
-    label = f" ({previous['label']})" if previous["name"] and previous["label"] else ""
-    heading = f"### Since sweep {escape(name + label)}"
+    if previous["name"] and previous["label"]:  # many sweeps may have the name
+        name += f" ({previous['label']})"
+    heading = f"### Since sweep {escape(name)}"
     if changes.compared is None:
         return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]
     sure = summary.sure_changes(changes)
-    more = len(sure) - summary.MOST_CHANGES
-    table = comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown") if sure else ""
-    counts = f"{comparison.counts_text(changes.compared)}."
-    differences = comparison.bullets(changes.compared.differences)
-    return [
+    parts = [
         heading,
-        differences,
-        counts,
-        table,
-        f"{more} more: `{changes.command}`" if more > 0 else "",
+        comparison.bullets(changes.compared.differences),
+        f"{comparison.counts_text(changes.compared)}.",
     ]
+    if sure:
+        parts.append(comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown"))
+    more = len(sure) - summary.MOST_CHANGES
+    if more > 0:
+        parts.append(f"{more} more: `{changes.command}`")
+    return parts

@@ -98,11 +98,12 @@ def find_all(
     found = []
     for index, values in enumerate(series):
         # the others differ too little for any finding
-        if len(values) >= SHORTEST and max(values) - min(values) >= least:
-            noisy = NoisySeries.of(values, errors(index) if errors else None)
-            found.append(_judge(noisy, fit(noisy), least))
-        else:
+        if len(values) < SHORTEST or max(values) - min(values) < least:
             found.append(Findings())
+            continue
+        of_series = errors(index) if errors else None
+        noisy = NoisySeries.of(values, of_series)
+        found.append(_judge(noisy, fit(noisy), least))
     return found
 
 
@@ -178,7 +179,9 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
     if not any(doubts):
         doubts = [max(0.0, _line_gain(series, *pair) + _SEARCHED) for pair in pairs]
     doubt, weakest = max((doubt, index) for index, doubt in enumerate(doubts))
-    return weakest if doubt else None
+    if doubt == 0.0:
+        return None
+    return weakest
 
 
 def _doubt(
@@ -188,13 +191,16 @@ def _doubt(
     the floor."""
     step = new.mean - old.mean
     local = float(np.median(series.noise[old.start : new.end]))
-    # a noisier part has more spread than the whole series
-    error = max(spread, local) if local > NOISIER * series.noise.min() else spread
-    of_step = error * math.sqrt(1 / old.n + 1 / new.n)
-    p_value = t_tail(step / of_step, df)
+    if local > NOISIER * series.noise.min():
+        # a noisier part has more spread than the whole series
+        spread = max(spread, local)
+    error = spread * math.sqrt(1 / old.n + 1 / new.n)
+    p_value = t_tail(step / error, df)
     if abs(step) < floor:
         return 1.0 + p_value
-    return p_value if p_value >= series.p_value else 0.0
+    if p_value < series.p_value:
+        return 0.0
+    return p_value
 
 
 def _nearer(segments: Sequence[Segment], index: int) -> int:

@@ -61,7 +61,9 @@ class LogEstimate:
 
     def half_width(self) -> float:
         """Return half of the interval of the logarithm, without the offsets."""
-        return 0.0 if self.error is None else t_quantile(self.df) * self.error
+        if self.error is None:
+            return 0.0
+        return t_quantile(self.df) * self.error
 
     def interval(self) -> Interval:
         """Return the mean or ratio itself, with its confidence bounds."""
@@ -128,9 +130,10 @@ def log_mean_of_compilations(
     groups: dict[Hashable, list[float]] = {}
     for value, compilation in zip(values, compilations, strict=True):
         groups.setdefault(compilation, []).append(value)
-    is_tuned = any(name.endswith(TUNED) for name in known)
-    expected = sides * (TUNED_SD if is_tuned else PRIOR_SD) ** 2
-    estimate = _mean_of_groups(list(groups.values()), expected)
+    sd = PRIOR_SD
+    if any(name.endswith(TUNED) for name in known):
+        sd = TUNED_SD
+    estimate = _mean_of_groups(list(groups.values()), sides * sd**2)
     if len(groups) < len(values):
         return estimate
     # one trial per compilation tells nothing about the processes of one: the wider interval counts
@@ -272,9 +275,10 @@ def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
     """
     if rounds < LEAST_TRIALS or mean.error is None:
         return False
-    allowed = target * FIRST_LOOK if rounds == LEAST_TRIALS else target
+    if rounds == LEAST_TRIALS:
+        target *= FIRST_LOOK
     # the upper bound is always the more distant one
-    return mean.half_width() <= math.log1p(allowed)
+    return mean.half_width() <= math.log1p(target)
 
 
 @lru_cache(maxsize=1024)

@@ -74,7 +74,8 @@ class NoisySeries:
     def of(cls, values: Sequence[float], errors: Sequence[float] | None) -> NoisySeries:
         """Return the series. `errors`: standard errors of the values, NaN or 0 if unknown."""
         logs = np.asarray(values, dtype=float)
-        return cls(logs, noise_of(logs, None if errors is None else np.asarray(errors)))
+        known = np.full(len(logs), math.nan) if errors is None else np.asarray(errors, dtype=float)
+        return cls(logs, noise_of(logs, known))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -104,8 +105,11 @@ class NoisySeries:
         With few values it is at least their known noise, because a few values may agree by chance.
         """
         df = sum(segment.n - 1 for segment in segments)
-        pooled = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
-        known = float(np.median(self.noise)) if df < 10 else LEAST_NOISE
+        squares = sum(segment.squares for segment in segments)
+        known = LEAST_NOISE
+        if df < 10:
+            known = float(np.median(self.noise))
+        pooled = math.sqrt(squares / max(df, 1))
         return max(pooled, known), max(df, 1)
 
     def correlated_spread(self, segments: Sequence[Segment]) -> tuple[float, int]:
@@ -129,7 +133,7 @@ class NoisySeries:
         return spread * math.sqrt((1 + r) / (1 - r)), df
 
 
-def noise_of(values: Floats, errors: Floats | None) -> Floats:
+def noise_of(values: Floats, errors: Floats) -> Floats:
     """Return the noise of each value: the noise of the series, or that around the value if it is
     much larger. An error that exceeds that of the precise quarter of the sweeps raises it in
     proportion, but at most to the error itself: an error that all share, such as the assumed spread
@@ -144,15 +148,13 @@ def noise_of(values: Floats, errors: Floats | None) -> Floats:
         half = _WINDOW // 2
         around = np.pad(np.median(windows, axis=1), (half, half + 1), mode="edge")
         noise = np.where(around > NOISIER * least, around, noise)
-    if errors is None:
-        return noise
     known = np.where(np.isfinite(errors), errors, 0.0)
     positive = np.sort(known[known > 0])
     if not len(positive):
         return noise
     precise = positive[len(positive) // 4]
-    raised: Floats = np.minimum(known, least * known / precise)
-    return np.maximum(noise, raised)
+    raised = np.minimum(known, least * known / precise)
+    return np.asarray(np.maximum(noise, raised), dtype=float)
 
 
 def fit(series: NoisySeries) -> list[int]:
@@ -192,8 +194,8 @@ def _levels(series: NoisySeries) -> Floats:
             tried.append(windows.mean(axis=1))
     step = _STEP * float(series.noise.min())
     steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
-    levels: Floats = steps * step + values[0]
-    if len(levels) <= _LEVELS:
-        return levels
-    kept = np.linspace(0, len(levels) - 1, _LEVELS).astype(int)
-    return levels[kept]
+    levels = np.asarray(steps * step + values[0], dtype=float)
+    if len(levels) > _LEVELS:
+        kept = np.linspace(0, len(levels) - 1, _LEVELS).astype(int)
+        levels = levels[kept]
+    return levels
