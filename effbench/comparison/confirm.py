@@ -172,17 +172,9 @@ def conclude(request: Request, rerun: Rerun, flagged: Sequence[Change]) -> Confi
     """Update the flagged rows by the re-run."""
     with Store.open(request.db, mode="read") as store:
         repetition = Repetition.read(store, rerun)
-    compared = request.compared
     if repetition.is_partial:
-        complete = max(repetition.rounds_of(change.key) for change in flagged)
-        text = f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
-        if complete and rerun.there:
-            text += "; verdicts use complete pairs"
-        elif complete:
-            text += "; verdicts use complete rounds"
-        compared.interrupted = text
-        compared.notes.append(f"{text} (sweep {repetition.title})")
-    judge_again(compared, flagged, repetition)
+        note_interruption(request, rerun, repetition, flagged)
+    judge_again(request.compared, flagged, repetition)
     done = Confirmation(rerun.outcome.sweep_id)
     for change in flagged:
         if change.verdict is Verdict.BROKEN:
@@ -194,6 +186,20 @@ def conclude(request: Request, rerun: Rerun, flagged: Sequence[Change]) -> Confi
         if rerun.there.folder != rerun.here.folder:
             done.by = "folder"
     return done
+
+
+def note_interruption(
+    request: Request, rerun: Rerun, repetition: Repetition, flagged: Iterable[Change]
+) -> None:
+    """Note after how many rounds the re-run was interrupted."""
+    complete = max(repetition.rounds_of(change.key) for change in flagged)
+    text = f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
+    if complete and rerun.there:
+        text += "; verdicts use complete pairs"
+    elif complete:
+        text += "; verdicts use complete rounds"
+    request.compared.interrupted = text
+    request.compared.notes.append(f"{text} (sweep {repetition.title})")
 
 
 def is_flagged(change: Change) -> bool:
