@@ -7,6 +7,7 @@ import contextlib
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from effbench.commands.compare import (
 )
 from effbench.comparison.compare import Compared, Confirmation, compare_sweeps, one_baseline
 from effbench.comparison.matching import DISTURBED, Machine, machine_names
-from effbench.comparison.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted, counts
+from effbench.comparison.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
 from effbench.config import DEFAULT_DB
 from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
 from effbench.outputs import refuse_database
@@ -121,15 +122,16 @@ class Check:
     def shows(self, change: Change) -> str:
         """Return the command that shows a row, with the figures of the re-run if there was one."""
         done = self.confirmation
-        sides, places = [self.before.id, self.sweep.id], PLACES
+        cell = ["--cell", change.key[:12], "--all"]
         if done.sweep_id and change.key in done.failed:
             words = ["effbench", "ls", "--failures", "--sweep", done.sweep_id]
             return self.plain_command(words)
-        if done.sweep_id and change.key in done.confirmed:
-            sides = [self.before.id, done.sweep_id]
-            if done.by:  # both sides of one sweep ran on one machine
-                sides, places = [done.sweep_id, "--by", done.by], ()
-        return self.command(["compare", *sides, "--cell", change.key[:12], "--all"], places)
+        if not done.sweep_id or change.key not in done.confirmed:
+            return self.command(["compare", self.before.id, self.sweep.id, *cell])
+        if done.by is None:
+            return self.command(["compare", self.before.id, done.sweep_id, *cell])
+        # both sides of one sweep ran on one machine
+        return self.command(["compare", done.sweep_id, "--by", done.by, *cell], places=())
 
     @property
     def words(self) -> list[str]:
@@ -254,20 +256,20 @@ def verdict_line(compared: Compared, name: str) -> str:
 def overlooked(compared: Compared) -> list[str]:
     """Return what a check without a failing row did not judge."""
     rows = compared.changes
-    ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
-    unjudged = [change for change in rows if change.is_unjudged]
-    unsure = counts(rows).get(Verdict.AMBIGUOUS, 0) - len(unjudged)
-    times = {change.verdict for change in rows if change.metric == "latency_ms"}
-    cells, measured = len({change.key for change in rows}), len(compared.measured)
     texts = []
+    ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
     if ignored:
         texts.append(f"ignored: {counted(ignored)}")
-    if compared.unjudged:
-        texts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+    unjudged = compared.unjudged
+    if unjudged:
+        texts.append(f"{count(len(unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+    words = Counter(change.word for change in rows)
+    unsure = words[Verdict.AMBIGUOUS]
     if unsure:
         texts.append(f"{unsure} of {len(rows)} rows could not be judged")
-    if times == {Verdict.AMBIGUOUS}:
+    if {change.verdict for change in compared.of("latency_ms")} == {Verdict.AMBIGUOUS}:
         texts.append("no latency could be judged")
+    cells, measured = len(compared.cells), len(compared.measured)
     if measured < cells:
         texts.append(f"{measured} of {cells} cells have figures in both sweeps")
     return texts

@@ -315,7 +315,9 @@ def table_of(answers: Sequence[DuetAnswer]) -> Table:
 
 
 def figures_of(row: DuetRow) -> dict[str, str]:
-    mark = "~" if row.is_marked else ""
+    mark = ""
+    if row.is_marked:
+        mark = "~"
     form = METRICS[row.metric].format
     low, high = (row.test.low, row.test.high) if row.test else (None, None)
     return {

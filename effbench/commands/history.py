@@ -22,6 +22,7 @@ from effbench.comparison.history import (
 )
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
+from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
 from effbench.labels import row_names
 from effbench.printable import one_line
@@ -155,7 +156,7 @@ def show(console: Console, past: History, args: argparse.Namespace) -> None:
     words += ["ack", short_id(alarms[0].id)]
     if args.name is not None:
         words += ["--name", args.name]
-    if args.db != options.DEFAULT_DB:
+    if args.db != DEFAULT_DB:
         words += ["--db", masked_url(args.db)]
     console.print_line(
         escape(
@@ -213,7 +214,12 @@ def rule_of(words: Iterable[str]) -> ExceptionRule | None:
     for name in patterns:
         if name not in PATTERNS:
             raise UsageError(f"unknown pattern {name}=; choose from {', '.join(PATTERNS)}")
-    return ExceptionRule(**patterns, ignore=True) if patterns else None
+    if not patterns:
+        return None
+    rule = ExceptionRule(ignore=True)
+    for name, pattern in patterns.items():
+        setattr(rule, name, pattern)
+    return rule
 
 
 def named_changes(past: History, words: Iterable[str]) -> list[Event]:

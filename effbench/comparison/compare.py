@@ -82,6 +82,15 @@ class Compared:
         return [change for change in self.changes if change.gates]
 
     @property
+    def cells(self) -> set[str]:
+        """The keys of the cells."""
+        return {change.key for change in self.changes}
+
+    def of(self, metric: str) -> list[Change]:
+        """Return the rows of a metric."""
+        return [change for change in self.changes if change.metric == metric]
+
+    @property
     def measured(self) -> set[str]:
         """The keys of the cells that have a figure on both sides."""
         return {change.key for change in self.changes if change.has_both}
@@ -280,14 +289,17 @@ def find(
     with a name, as in a check."""
     known = store.baselines()
     named = [baseline for baseline in known if baseline.name == reference]
+    sweep: SweepInfo
     if not named:
-        return store.find_sweep(reference)
+        sweep = store.find_sweep(reference)
+        return sweep
     hardware: set[str] = set()
     if len(named) > 1 and on is None and other is not None:
         hardware = {baseline.hardware for baseline in known if baseline.name == other}
         hardware = hardware or set(store.hardware(store.find_sweep(other).id))
         hardware &= {baseline.hardware for baseline in named}
-    return store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
+    sweep = store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
+    return sweep
 
 
 def one_baseline(
@@ -298,7 +310,9 @@ def one_baseline(
     name = known[0].name
     set_on = [baseline.hardware for baseline in known]
     # match all known hardware, so that L4 never selects an L40S; `on` may also name an interpreter
-    asked = [] if on is None else matching.matching(on, [*hardware, *set_on])
+    asked: list[str] = []
+    if on is not None:
+        asked = matching.matching(on, [*hardware, *set_on])
     if hardware and asked and not set(asked) & set(hardware):
         raise NothingFoundError(
             f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}; choose another"
@@ -339,7 +353,9 @@ def noise_thresholds(
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old_host, new_host = (side.host.get("hostname") for side in sides)
     thresholds: dict[tuple[str, str], float] = {}
-    hosts = [old_host, None] if old_host is not None and old_host == new_host else [None]
+    hosts = [None]
+    if old_host is not None and old_host == new_host:
+        hosts.insert(0, old_host)
     for host in hosts:
         levels = store.levels(before.id, environments, after.started_at, ratios, host)
         for key, of_environments in levels.items():

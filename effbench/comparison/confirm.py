@@ -172,15 +172,9 @@ def conclude(request: Request, rerun: Rerun, flagged: Sequence[Change]) -> Confi
     """Update the flagged rows by the re-run."""
     with Store.open(request.db, mode="read") as store:
         repetition = Repetition.read(store, rerun)
-    compared = request.compared
     if repetition.is_partial:
-        complete = max(repetition.rounds_of(change.key) for change in flagged)
-        text = f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
-        if complete:
-            text += f"; verdicts use complete {'pairs' if rerun.there else 'rounds'}"
-        compared.interrupted = text
-        compared.notes.append(f"{text} (sweep {repetition.title})")
-    judge_again(compared, flagged, repetition)
+        note_interruption(request, rerun, repetition, flagged)
+    judge_again(request.compared, flagged, repetition)
     done = Confirmation(rerun.outcome.sweep_id)
     for change in flagged:
         if change.verdict is Verdict.BROKEN:
@@ -188,8 +182,24 @@ def conclude(request: Request, rerun: Rerun, flagged: Sequence[Change]) -> Confi
         elif change.verdict is Verdict.SLOWER and UNSETTLED not in (change.reason or ""):
             done.confirmed.add(change.key)
     if rerun.there:
-        done.by = "folder" if rerun.there.folder != rerun.here.folder else "python"
+        done.by = "python"
+        if rerun.there.folder != rerun.here.folder:
+            done.by = "folder"
     return done
+
+
+def note_interruption(
+    request: Request, rerun: Rerun, repetition: Repetition, flagged: Iterable[Change]
+) -> None:
+    """Note after how many rounds the re-run was interrupted."""
+    complete = max(repetition.rounds_of(change.key) for change in flagged)
+    text = f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
+    if complete and rerun.there:
+        text += "; verdicts use complete pairs"
+    elif complete:
+        text += "; verdicts use complete rounds"
+    request.compared.interrupted = text
+    request.compared.notes.append(f"{text} (sweep {repetition.title})")
 
 
 def is_flagged(change: Change) -> bool:
@@ -202,7 +212,9 @@ def may_be_slower(change: Change) -> bool:
     time)."""
     if change.verdict is not Verdict.AMBIGUOUS or change.ratio is None:
         return change.verdict is Verdict.SLOWER
-    limit = change.limit if METRICS[change.metric].compare == "bound" else change.floor
+    limit = change.floor
+    if METRICS[change.metric].compare == "bound":
+        limit = change.limit
     return limit is not None and change.ratio > 1 + limit
 
 
@@ -386,8 +398,9 @@ def plan_text(cells: Sequence[Cell], settings: Settings, sides: int) -> str:
         what = f"rounds, {ALTERNATING}"
         if settings.protocol.duet and all(map(allows_duet, cells)):
             least, what = LEAST_DUETS, "duets of old and new"
-    number = f"{least} to {most}" if most > least else str(most)
-    return f"{number} {what}"
+    if most <= least:
+        return f"{most} {what}"
+    return f"{least} to {most} {what}"
 
 
 # --- judging ---
@@ -453,7 +466,9 @@ def rows_of(comparer: Comparer, before: Side, after: Side) -> Rows:
 def judge_row(compared: Compared, change: Change, repetition: Repetition, rows: RerunRows) -> None:
     """Update a flagged row."""
     now = repetition.new.result(change.key)
-    then = repetition.old.result(change.key) if repetition.old else None
+    then = None
+    if repetition.old:
+        then = repetition.old.result(change.key)
     old_fails = is_worse(compared.before.result(change.key), then)
     new_fails = is_worse(compared.after.result(change.key), now)
     if new_fails and old_fails:
@@ -468,10 +483,11 @@ def judge_row(compared: Compared, change: Change, repetition: Repetition, rows: 
     elif then is None:
         settle(change, rows.recorded, How("run again"))
     else:
-        is_duet = change.key in repetition.duets
-        text, least = (AS_DUET, LEAST_DUETS) if is_duet else (ALTERNATING, LEAST_PAIRS)
         pairs = shared_rounds(change.metric, then, now)
-        settle(change, rows.paired, How(text, pairs, least))
+        how = How(ALTERNATING, pairs)
+        if change.key in repetition.duets:
+            how = How(AS_DUET, pairs, LEAST_DUETS)
+        settle(change, rows.paired, how)
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
@@ -499,14 +515,15 @@ def settle(change: Change, rows: Rows, how: How) -> None:
     if evidence.decides_by_pairs:
         change.limit = row.limit
     text = evidence.text(is_slower)
-    change.verdict = Verdict.SLOWER if is_slower else Verdict.AMBIGUOUS
-    if is_refuted:
+    change.verdict, result = Verdict.AMBIGUOUS, "not confirmed"
+    if is_slower:
+        change.verdict, result = Verdict.SLOWER, "confirmed"
+    elif is_refuted:
         change.verdict = row.verdict
     if change.is_unjudged:
         change.disturbance = None  # the figures of the re-run are not marked
-        change.add_reason(f"measured again: {text}")
-    else:
-        change.add_reason(f"{'confirmed' if is_slower else 'not confirmed'}: {text}")
+        result = "measured again"
+    change.add_reason(f"{result}: {text}")
 
 
 @dataclass(frozen=True)
@@ -566,12 +583,13 @@ class Evidence:
         row = self.row
         if row.metric == STATUS:
             return f"{row.reason or row.verdict} when run again"
-        kernels = None if row.verdict is Verdict.SAME else row.kernels
-        figures = f"{figures_text(row)} ({self.how_often})"
-        why = "" if is_slower else self.doubt()
-        if why == f", but {row.reason}":  # which contains the kernels
-            kernels = None
-        return joined(figures + why, kernels) or ""
+        text = f"{figures_text(row)} ({self.how_often})"
+        why = ""
+        if not is_slower:
+            why = self.doubt()
+        if not row.kernels or row.verdict is Verdict.SAME or why == f", but {row.reason}":
+            return text + why  # the row's reason contains the kernels
+        return f"{text}{why}; {row.kernels}"
 
     def doubt(self) -> str:
         """Return why the figures do not confirm the row."""
@@ -589,7 +607,9 @@ class Evidence:
     def how_often(self) -> str:
         if not self.decides_by_pairs:
             return self.how.text
-        unit = "duets" if self.how.text == AS_DUET else "pairs"
+        unit = "pairs"
+        if self.how.text == AS_DUET:
+            unit = "duets"
         return f"{self.how.text}, {self.how.pairs} {unit}"
 
 

@@ -126,11 +126,11 @@ class DuetAnswer:
             return (
                 f"{self.first.name} and {self.second.name} have no complete {self.unit} to compare"
             )
-        row = self.rows[0]
-        text = sentence_of(
-            self.first.name, self.second.name, row.test, count(self.duets, self.unit)
-        )
-        return f"{text}; the host was busy" if row.is_marked else text
+        duets = count(self.duets, self.unit)
+        text = sentence_of(self.first.name, self.second.name, self.rows[0].test, duets)
+        if self.rows[0].is_marked:
+            text += "; the host was busy"
+        return text
 
     def is_slower(self, fraction: float) -> bool:
         """Return whether the second side is significantly slower than the first one by more than

@@ -146,13 +146,14 @@ class Pair:
     def disturbance(self) -> str | None:
         """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
         None if they are not."""
-        before = self.before.disturbance if self.before else None
-        after = self.after.disturbance if self.after else None
+        before, after = (side and side.disturbance for side in self.results)
         if before and after:
             return f"{DISTURBED} before and now: {after}"
         if before:
             return f"{DISTURBED} before: {before}"
-        return f"{DISTURBED} now: {after}" if after else None
+        if after:
+            return f"{DISTURBED} now: {after}"
+        return None
 
     @property
     def is_launch_bound(self) -> bool:
@@ -169,7 +170,9 @@ class Pair:
         old, new = (kernels_of(side) for side in self.results)
         count = min(compilations_of(side) for side in self.results)
         are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
-        by_chance: frozenset[str] = frozenset() if are_sure else old | new
+        by_chance: frozenset[str] = frozenset()
+        if not are_sure:
+            by_chance = old | new
         if not old or not new or old == new or not count or self.differs:
             return Kernels(None, by_chance)
         if are_sure:
@@ -179,28 +182,33 @@ class Pair:
 
 def kernels_of(side: CellResult | None) -> frozenset[str]:
     """Return the fingerprints of the kernels of all trials."""
-    compiled = side.compiled.values() if side else ()
-    return frozenset(kernels for _, kernels in compiled if kernels)
+    if side is None:
+        return frozenset()
+    return frozenset(kernels for _, kernels in side.compiled.values() if kernels)
 
 
 def compilations_of(side: CellResult | None) -> int:
     """Return the number of compile caches."""
-    compiled = side.compiled.values() if side else ()
-    return len({number for number, _ in compiled if number is not None})
+    if side is None:
+        return 0
+    return len({number for number, _ in side.compiled.values() if number is not None})
 
 
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
+    rows = {row["id"]: row for row in store.environments_of(info.id)}
     # in the user's order, if the sweep records it
-    order = list(info.host.get("environments") or ())
-    rows = store.environments_of(info.id)
-    rows.sort(key=lambda row: order.index(row["id"]) if row["id"] in order else -1)
+    ordered = [key for key in info.host.get("environments") or () if key in rows]
+    others = [key for key in rows if key not in ordered]
+    title = info.id
+    if info.name:
+        title += f" ({info.name})"
     return Side(
-        f"{info.id} ({info.name})" if info.name else info.id,
+        title,
         info.label,
         {cell["key"]: cell for cell in store.planned_cells(info.id)},
         store.sides(info.id),
-        {row["id"]: row for row in rows},
+        {key: rows[key] for key in others + ordered},
         info.protocol,
         info.state,
         info.host,
@@ -338,7 +346,7 @@ def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
     """Return the absolute paths that `text` may mean as a value of python= or folder=, as
     `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
     path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
-    homes = [os.getcwd(), *([folder] if folder else [])]  # noqa: PTH109
+    homes = [os.getcwd(), folder or os.getcwd()]  # noqa: PTH109
     absolute = {os.path.normpath(os.path.join(home, path)) for home in homes}  # noqa: PTH118
     if by == "folder":
         return absolute | {os.path.realpath(name) for name in absolute}
@@ -508,7 +516,9 @@ class Matching:
     def _pair(self, key: str, other: str | None, name: str, about: CellFacts) -> Pair:
         """Return a cell; `other`: its partner, or itself if only the later side has it."""
         is_new = key not in self.before.cells
-        before = None if is_new else self.before.result(key)
+        before = None
+        if not is_new:
+            before = self.before.result(key)
         after = self.after.result(other)
         why = None
         if other is None:
@@ -524,11 +534,12 @@ def pairs_of(
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they
     differ, omitted from names. Raises NothingFoundError, which names the difference, if no cell was
     measured on both sides, and UsageError if a cell has several partners."""
-    matched = Matching.by(before, after, by) if by else Matching(before, after, across)
+    allowed = matched = Matching(before, after, across)
+    if by is not None:
+        allowed, matched = Matching(before, after, [by]), Matching.by(before, after, by)
     matched.check_unique()
     pairs = matched.pairs(by)
     if not any(pair.before and pair.after for pair in pairs):
-        allowed = Matching(before, after, [by] if by else across)
         raise NothingFoundError(nothing_shared(allowed, is_whole=by is None))
     return pairs
 

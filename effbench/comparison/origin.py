@@ -77,7 +77,9 @@ def check_unchanged(facts: Facts, folder: Path) -> None:
     """Raise UsageError if the folder has other code than the sweep ran."""
     then, now = facts["git_description"], git_description(folder)
     names = listed(changed_files(folder), MOST_FILES)
-    uncommitted = f" (uncommitted: {names})" if names else ""
+    uncommitted = ""
+    if names:
+        uncommitted = f" (uncommitted: {names})"
     if now != then:
         raise UsageError(f"{folder} is at {now} now; the sweep ran {then}{uncommitted}")
     if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
@@ -102,11 +104,15 @@ def origin(
         raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):
         raise UsageError(f"the baseline's interpreter {old['python']} does not exist here")
-    python = here.python if old["python"] == new["python"] else old["python"]
+    python = old["python"]
+    if python == new["python"]:
+        python = here.python
     other = Interpreter(python, here.folder)
     used = targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
-    paths = {} if is_same_code(old, new) else sources(used, other)
+    paths: dict[str, Path | None] = {}
+    if not is_same_code(old, new):
+        paths = sources(used, other)
     changing = [name for name, path in paths.items() if path is None or is_versioned(path, root)]
     if changing:
         with worktree(old, root) as place:
@@ -185,7 +191,9 @@ def homes_of(names: Sequence[str], here: Interpreter, root: Path) -> list[Path]:
     homes = [Path(here.home).resolve()]
     for path in sources(names, here).values():
         if path is not None and is_versioned(path, root):
-            homes.append(path.parent.parent if path.name == "__init__.py" else path.parent)
+            if path.name == "__init__.py":
+                path = path.parent
+            homes.append(path.parent)
     inside = dict.fromkeys(home for home in homes if home.is_relative_to(root))
     return [home.relative_to(root) for home in inside]
 
@@ -204,9 +212,11 @@ def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Seq
         outside = [name for name in names if not is_inside(paths[name], place)]
         if not outside:
             return str(folder.resolve())
-        path = paths[outside[0]]
-        problem = f"would be imported from {path}" if path else "is missing"
-        reasons.append(f"its {outside[0]} {problem}")
+        name = outside[0]
+        if paths[name] is None:
+            reasons.append(f"its {name} is missing")
+        else:
+            reasons.append(f"its {name} would be imported from {paths[name]}")
     reasons.append("it does not contain this folder")
     raise UsageError(f"the baseline's revision {place.name}: {reasons[0]}")
 
@@ -252,7 +262,9 @@ def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | 
     for name in names:
         if ":" in name or name.endswith(".py"):  # `path/to/file.py:Name`
             file = home / name.partition(":")[0]
-            paths[name] = file.resolve() if file.is_file() else None
+            paths[name] = None
+            if file.is_file():
+                paths[name] = file.resolve()
         else:  # `package.module.Name`
             packages[name] = name.partition(".")[0]
     if packages:
@@ -260,8 +272,9 @@ def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | 
         text = output(command, TIMEOUT_S, home) or ""
         # a sitecustomize may print before the answer; without an answer no path is known
         lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
-        answer = json.loads(lines[-1])[1] if lines else {}
+        paths |= dict.fromkeys(packages)
         for name, package in packages.items():
-            path = answer.get(package)
-            paths[name] = Path(path).resolve() if path else None
+            path = lines and json.loads(lines[-1])[1][package]
+            if path:
+                paths[name] = Path(path).resolve()
     return paths

@@ -145,7 +145,9 @@ class Change:
 
     @property
     def smallest_slowdown(self) -> float | None:
-        return self.test and self.test.smallest_slowdown
+        if self.test is None:
+            return None
+        return self.test.smallest_slowdown
 
     @property
     def has_both(self) -> bool:
@@ -311,7 +313,9 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
 
 
 def status_of(result: CellResult | None) -> str | None:
-    return result and result.status
+    if result is None:
+        return None
+    return result.status
 
 
 def status_change(pair: Pair, limits: Limits) -> Change | None:

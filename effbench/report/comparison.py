@@ -98,7 +98,9 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
             cell = Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
     detectable = ""
     if shows is not None:
-        detectable = f"≥ {percent(shows)}" if shows < 10 else percent(shows)
+        detectable = percent(shows)
+        if shows < 10:
+            detectable = f"≥ {detectable}"
     return {
         "verdict": Shown(change.verdict, marked(change), tone),
         "cell": cell,
@@ -116,7 +118,9 @@ def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
     if change.metric == STATUS:
         return ""
     text = METRICS[change.metric].format(value)
-    return f"~{text}" if is_marked and value is not None else text
+    if is_marked and value is not None:
+        return f"~{text}"
+    return text
 
 
 def unjudged_text(compared: Compared, again: str | None = None) -> str | None:
@@ -127,12 +131,14 @@ def unjudged_text(compared: Compared, again: str | None = None) -> str | None:
     if not compared.unjudged:
         return None
     names = [one_line(change.name) for change in compared.unjudged.values()]
-    cells = len({change.key for change in compared.changes})
+    cells = len(compared.cells)
     text = (
         f"{NOT_JUDGED}: {DISTURBED} in {len(names)} of {count(cells, 'cell')}:"
         f" {listed(names, MOST_NAMES)}"
     )
-    return text if again is None else f"{text}; measure them again: {again}"
+    if again is not None:
+        text += f"; measure them again: {again}"
+    return text
 
 
 def counts_text(compared: Compared) -> str:
@@ -154,7 +160,9 @@ def summary_lines(compared: Compared) -> list[str]:
     lines = []
     for line in compared.modes:
         text = mode_text(line)
-        lines.append(f"{line.phase} {text}" if len(phases) > 1 else text)
+        if len(phases) > 1:
+            text = f"{line.phase} {text}"
+        lines.append(text)
     detectable = sensitivity(compared)
     if detectable:
         lines.append(detectable)
@@ -180,8 +188,8 @@ def sensitivity(compared: Compared) -> str | None:
     compared."""
     latencies = [
         change
-        for change in compared.changes
-        if change.metric == "latency_ms" and not change.is_unjudged and change.ratio is not None
+        for change in compared.of("latency_ms")
+        if not change.is_unjudged and change.ratio is not None
     ]
     slowdowns, names = [], []
     for change in latencies:
@@ -190,7 +198,9 @@ def sensitivity(compared: Compared) -> str | None:
             names.append(change.name)
     if slowdowns:
         worst, name = max(zip(slowdowns, names, strict=True))
-        trials = "pairs of the same round" if compared.interleaved else "trials"
+        trials = "trials"
+        if compared.interleaved:
+            trials = "pairs of the same round"
         return (
             f"these {trials} detect a latency slowdown of"
             f" {percent(statistics.median(slowdowns))} in the median cell,"
@@ -380,10 +390,11 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
     for change in changes:
         test, message = add_test(change.name, change.metric), clean(sentence(change))
         if change.gates:
-            kind = NOT_JUDGED if change.is_unjudged else str(change.verdict)
-            failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
-            command = f"\n{shows(change)}" if shows else ""
-            failure.text = clean(heading(compared) + command)
+            failure = ElementTree.SubElement(test, "failure", message=message, type=change.word)
+            text = heading(compared)
+            if shows:
+                text += f"\n{shows(change)}"
+            failure.text = clean(text)
         elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in measured:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:

@@ -151,7 +151,7 @@ def _of_sweeps(
 ) -> Series:
     """Return the series of the sweeps that have one of these values. Raises NothingFoundError for
     one that none has."""
-    known = dict.fromkeys(value for value in reversed(values.values()) if value is not None)
+    known = dict.fromkeys(value for value in reversed([*values.values()]) if value is not None)
     for value in wanted:
         if value not in known:
             listed = one_line(", ".join(map(repr, known)) or "none", TEXT)
@@ -220,11 +220,13 @@ def lead(past: History) -> str:
     if not alarms:
         judged = sum(state != "short" for state in past.states.values())
         return f"No open change in {judged} judged series." if judged else ""
-    worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
-    what = f"{worst.series.metric} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
-    return one_line(
-        f"{len(alarms)} open change{several}: {past.names[worst.series.cell_key]}: {what}."
-    )
+    worst = alarms[0]
+    number = count(len(alarms), "open change")
+    if len(alarms) > 1:
+        number += ". The worst"
+    cell, since = past.names[worst.series.cell_key], sweep_text(past, worst.after_sweep)
+    what = f"{worst.series.metric} {change_text(worst)} since {since}"
+    return one_line(f"{number}: {cell}: {what}.")
 
 
 def _details(counts: Mapping[str, int]) -> str:
@@ -239,12 +241,12 @@ def sweep_text(past: History, sweep_id: str) -> str:
 
 def change_text(event: Event) -> str:
     """Return a change with its ratio and interval: `slower 1.100× (1.093–1.107)`."""
-    if event.ratio is None:
-        return event.word
-    interval = (
-        "" if event.low is None or event.high is None else f" ({event.low:.3f}–{event.high:.3f})"
-    )
-    return f"{event.word} {event.ratio:.3f}×{interval}"
+    text = event.word
+    if event.ratio is not None:
+        text += f" {event.ratio:.3f}×"
+    if event.low is not None and event.high is not None:
+        text += f" ({event.low:.3f}–{event.high:.3f})"
+    return text
 
 
 def levels_text(event: Event) -> str:
@@ -287,9 +289,10 @@ def _row(past: History, event: Event) -> dict[str, Any]:
     series = event.series
     name = one_line(past.names[series.cell_key])
     link = f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
-    tone = "status" if event.alarms else ""
-    sign = "▲"
-    if not event.worse:
+    tone, sign = "", "▲"
+    if event.alarms:
+        tone = "status"
+    elif not event.worse:
         tone, sign = "good", "▼"
     ratio, interval = ABSENT, ""
     if event.ratio is not None:
@@ -337,8 +340,10 @@ def notes_text(past: History, event: Event) -> str:
 def render(past: History, how: str) -> str:
     """Return the history as `markdown`, `json` (all fields) or `csv` (one line per change)."""
     if how == "markdown":
-        table = events_table(past).render("markdown") if past.changes else ""
-        return "\n\n".join(filter(None, [summary(past), table]))
+        parts = [summary(past)]
+        if past.changes:
+            parts.append(events_table(past).render("markdown"))
+        return "\n\n".join(parts)
     records = events_table(past).records()
     if how == "csv":
         for row in records:
