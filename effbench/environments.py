@@ -62,25 +62,12 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Fact):
     """A fact that differs between two sides. `before`, `after`: its values on each side, None if
     unknown."""
 
-    fact: Fact
     before: tuple[Any, ...]
     after: tuple[Any, ...]
-
-    @property
-    def kind(self) -> str:
-        return self.fact.kind
-
-    @property
-    def name(self) -> str:
-        return self.fact.name
-
-    @property
-    def label(self) -> str:
-        return self.fact.label
 
     def text(self, name: str, arrow: str, unset: str) -> str:
         """Return `torch 2.11 -> 2.13` with this name and arrow; `unset` replaces an unknown
@@ -104,7 +91,8 @@ def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[D
         old_values = dict.fromkeys(known.get(fact) for known in old)
         new_values = dict.fromkeys(known.get(fact) for known in new)
         if set(map(str, old_values)) != set(map(str, new_values)):
-            differences.append(Difference(fact, tuple(old_values), tuple(new_values)))
+            sides = tuple(old_values), tuple(new_values)
+            differences.append(Difference(fact.kind, fact.name, fact.label, *sides))
     return differences
 
 

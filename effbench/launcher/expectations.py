@@ -147,21 +147,13 @@ def example_value(setting: Setting) -> str:
     if is_list(setting):
         (element,) = typing.get_args(kind)
         return f"[{next(iter(element))}]"
-    if isinstance(default, Enum):
-        return str(default.value)
     if issubclass(kind, Enum):
-        return str(next(iter(kind)).value)
+        return str(default or next(iter(kind)))
     if kind is bool:
-        if not default:
-            return "true"
-        return "false"
+        return str(not default).lower()
     if kind is str:
-        if not default:
-            return "text"
-        return quoted(default)
-    if default is not None:
-        return f"{default:g}"
-    return "1"
+        return quoted(default or "text")
+    return f"{1 if default is None else default:g}"
 
 
 def as_typed(value: str) -> str:

@@ -123,12 +123,12 @@ def global_state() -> Iterator[None]:
     try:
         yield
     finally:
-        GlobalHydra.instance().hydra = outer
-        configs.cfg = configuration
-        runtime.set("name", name)
         log.setLevel(level)
         log.handlers[:] = handlers
         logging.raiseExceptions = raising
+        GlobalHydra.instance().hydra = outer
+        configs.cfg = configuration
+        runtime.set("name", name)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from effbench.sweeping import resume
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 #: Options of Hydra that print and run nothing.
 PRINTING = ("--cfg", "--info", "--hydra-help", "--shell-completion")
+#: Options with one value, and those that print.
+OPTIONS = ("--config-path", "--config-name", "--package", "--resolve", *PRINTING)
 #: What `--info` prints.
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 #: Settings of older versions, which stored sweeps may have.
@@ -83,11 +85,12 @@ class WordParser(argparse.ArgumentParser):
     def __init__(self) -> None:
         super().__init__(add_help=False)
         self.add_argument("overrides", nargs="*")
-        self.add_argument("--config-dir", "-cd")
+        self.add_argument("--config-dir", "-cd", action="append")
         self.add_argument("--config-path", "-cp")
         self.add_argument("--config-name", "-cn")
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--run", "-r", action="store_true")
+        self.add_argument("--db", nargs="?", const="URL")
         # these print and run nothing
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         self.add_argument("--package", "-p")
@@ -106,29 +109,20 @@ class WordParser(argparse.ArgumentParser):
 def arrange(argv: Sequence[str]) -> list[str]:
     """Return the options in their long form, then the overrides. `-m` is omitted: every command
     line is a sweep. Raises UsageError for a word that is no option or override."""
-    refuse_db_option(argv)
     given = WordParser().parse_intermixed_args(argv)
-    # argparse would take the last one
-    if sum(word.partition("=")[0] in ("--config-dir", "-cd") for word in argv) > 1:
+    if given.db is not None:
+        raise UsageError(f"--db is an option of commands; a sweep takes db={given.db}")
+    if len(given.config_dir or ()) > 1:
         raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
     check_words(given.overrides)
-    options = []
+    options = [f"--config-dir={folder}" for folder in given.config_dir or ()]
     for name, value in vars(given).items():
-        if name in ("overrides", "multirun", "run") or value in (None, False):
-            continue
         option = f"--{name.replace('_', '-')}"
-        options.append(option if value is True else f"{option}={value}")
+        if option in OPTIONS and value is True:
+            options.append(option)
+        elif option in OPTIONS and value:
+            options.append(f"{option}={value}")
     return [*options, *given.overrides]
-
-
-def refuse_db_option(argv: Sequence[str]) -> None:
-    """Raise UsageError for `--db`, which commands take."""
-    for index, word in enumerate(argv):
-        option, equals, value = word.partition("=")
-        if option == "--db":
-            following = argv[index + 1] if index + 1 < len(argv) else "URL"
-            url = value if equals else following
-            raise UsageError(f"unrecognized arguments: {word}; a sweep takes db={url}")
 
 
 def prints_only(words: Iterable[str]) -> bool:
@@ -263,7 +257,7 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
     given = {key_of(word): word for word in words}
     given.pop(None, None)  # options that are not stored
     reference = value_of(given.get("resume"))
-    if reference in (None, "null"):
+    if reference is None or reference == "null":
         return words, list(given.values())
     sweep = sweep_to_resume(reference, value_of(given.get("db")) or DEFAULT_DB)
     if "shard" not in given:
@@ -278,7 +272,7 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 
 
-def sweep_to_resume(reference: str | None, db: str) -> SweepInfo:
+def sweep_to_resume(reference: str, db: str) -> SweepInfo:
     """Return the sweep with this id, name or label in a database. Raises UsageError if it cannot be
     resumed: another person chose its words, or it is a duet."""
     missing = (

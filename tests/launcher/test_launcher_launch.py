@@ -6,6 +6,7 @@ import logging
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
@@ -147,6 +148,16 @@ def test_bs_and_what_refers_to_it_follow_the_stream(loader):
     assert composer.compose(["model=gpt2"])["bs"] == 1
     with pytest.raises(ConfigError, match="bs=4 contradicts the stream, whose largest size is 64"):
         composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=4"])
+
+
+def test_a_program_keeps_its_own_hydra():
+    planned = []
+    with initialize_config_dir(str(shipped("conf")), job_name="mine", version_base="1.3"):
+        own = GlobalHydra.instance().hydra
+        hydra_sweep(["model=tiny", "bs=1,2"], conductor=lambda jobs, command: planned.extend(jobs))
+        assert GlobalHydra.instance().hydra is own
+        assert JobRuntime().get("name") == "mine"
+    assert [job.config["bs"] for job in planned] == [1, 2]
 
 
 def test_nothing_logs_more_after_info(capsys):
