@@ -73,20 +73,6 @@ def cache_home() -> Path:
     return temporary_home("XDG_CACHE_HOME") / "cache" / "effbench"
 
 
-def state_file(name: str) -> Path:
-    """Return effbench's file of this name in the user's state folder, or below the temporary folder
-    if the file is missing and no home can be written. Raises ConfigError if neither can be used."""
-    named = os.environ.get("XDG_STATE_HOME")
-    if named:
-        return Path(named).absolute() / "effbench" / name
-    home = home_folder()
-    if home is not None:
-        path = home / ".local" / "state" / "effbench" / name
-        if os.access(path, os.F_OK) or is_writable(path.parent):
-            return path
-    return temporary_home("XDG_STATE_HOME") / "state" / "effbench" / name
-
-
 def is_writable(folder: Path) -> bool:
     """Return whether files can be created in the folder, or the folder itself if it is missing."""
     existing = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))

@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: What Inductor finds out about the machine takes seconds, and is the same for all tests.
 SHARED_INDUCTOR_CACHE = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}")
-os.environ["XDG_STATE_HOME"] = str(Path(SHARED_INDUCTOR_CACHE) / "state")
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",

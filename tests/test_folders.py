@@ -10,7 +10,6 @@ import pytest
 
 from effbench import folders
 from effbench.errors import ConfigError, StoreError
-from effbench.store import signature
 from effbench.store.connect import parse_url
 from effbench.streams import read_sizes
 from effbench.sweeping import interpreters
@@ -24,7 +23,7 @@ def temporary(tmp_path, monkeypatch):
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", *NAMES):
+    for name in ("HOME", "XDG_CACHE_HOME", *NAMES):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -41,22 +40,17 @@ def nobody(temporary, monkeypatch):
 
 
 class TestWithoutHome:
-    def test_caches_and_the_key_have_a_folder_of_the_user(self, nobody):
+    def test_caches_have_a_folder_of_the_user(self, nobody):
         assert folders.home_folder() is None
         assert folders.cache_home() == nobody / "cache" / "effbench"
-        assert folders.state_file("key") == nobody / "state" / "effbench" / "key"
         assert stat.S_IMODE(nobody.stat().st_mode) == 0o700
-        key = signature._key()
-        assert key is not None and signature._key() == key
 
     def test_workers_get_a_home_and_a_name(self, nobody):
         assert folders.worker_variables() == {"HOME": str(nobody), "USER": f"uid{os.getuid()}"}
 
     def test_variables_replace_it(self, nobody, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         assert folders.cache_home() == tmp_path / "caches" / "effbench"
-        assert folders.state_file("key") == tmp_path / "state" / "effbench" / "key"
         assert not nobody.exists()
 
     @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
@@ -70,7 +64,6 @@ class TestWithoutHome:
             nobody.touch()
         with pytest.raises(ConfigError, match="set HOME or XDG_CACHE_HOME to a folder of your own"):
             folders.cache_home()
-        assert signature._key() is None
 
     def test_a_tilde_is_refused(self, nobody):
         error = "this user has no home folder; set HOME, or write the path without ~"
@@ -90,18 +83,6 @@ class TestHome:
         monkeypatch.setenv("HOME", str(tmp_path / "file"))
         assert folders.cache_home() == own / "cache" / "effbench"
         assert folders.worker_variables()["HOME"] == str(own)
-
-    def test_a_key_in_a_folder_that_is_read_only_is_kept(self, temporary, tmp_path, monkeypatch):
-        monkeypatch.setenv("HOME", str(tmp_path))
-        key = tmp_path / ".local" / "state" / "effbench" / "key"
-        key.parent.mkdir(parents=True)
-        key.write_bytes(b"x" * 32)
-        monkeypatch.setattr(folders, "is_writable", lambda folder: False)
-        assert folders.state_file("key") == key
-        assert (
-            folders.state_file("other")
-            == temporary / f"effbench-{os.getuid()}" / "state" / "effbench" / "other"
-        )
 
     def test_it_is_used_and_replaces_a_tilde(self, temporary, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))

@@ -70,7 +70,7 @@ def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str
     if floors.compute is None and floors.memory is None:
         return None
     compute, memory = floors.compute or 0.0, floors.memory or 0.0
-    if max(compute, memory) < NEAR_A_CEILING * busy_ms:
+    if busy_ms is None or max(compute, memory) < NEAR_A_CEILING * busy_ms:
         return "latency"
     return "memory" if memory >= compute else "compute"
 
@@ -79,7 +79,9 @@ def roofline_fraction(period_ms: float | None, floors: Floors) -> float | None:
     """Return the larger floor ÷ period: 1 is the fastest this machine can be; above 1, bytes come
     from a cache."""
     largest = max(floors.compute or 0.0, floors.memory or 0.0)
-    return largest / period_ms if largest and period_ms else None
+    if not largest or not period_ms:
+        return None
+    return largest / period_ms
 
 
 def why(row: Mapping[str, Any]) -> str | None:
@@ -88,35 +90,53 @@ def why(row: Mapping[str, Any]) -> str | None:
     busy, period, idle = row.get("gpu_busy_ms"), row.get("period_ms"), row.get("gpu_idle_fraction")
     latency = row.get("latency_ms")
     if busy and latency and period is None:  # a request that generates tokens
-        return (
-            f"the GPU is busy {percent(min(1.0, busy / latency))} of the latency; requests have no"
-            " period"
-        )
+        share = percent(min(1.0, busy / latency))
+        return f"the GPU is busy {share} of the latency; requests have no period"
     if busy is None or period is None or idle is None:
         return None
-    number, near, bottleneck = row.get("kernels"), row.get("roofline_fraction"), row.get("bound")
-    kernels = (
-        "its kernels" if number is None else f"{int(number)} kernel{'' if number == 1 else 's'}"
-    )
-    # imported rows may lack figures
-    ceiling = None
-    if bottleneck == "memory" and near is not None and row.get("min_bytes") is not None:
-        ceiling = f"the copy bandwidth (at least {format_bytes(row['min_bytes'])})"
-    elif bottleneck == "compute" and near is not None and row.get("flops") is not None:
-        ceiling = f"the matrix rate ({_si(row['flops'])}FLOP)"
-    if ceiling:
-        return (
-            f"{percent(near)} of {ceiling} in {_ms(period)}; {kernels}, the GPU is idle"
-            f" {percent(idle)}"
-        )
-    if bottleneck == "latency":
-        each = f"{kernels} of {significant(1e3 * busy / max(1, number or 1), 2)} µs on average"
-        busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)}"
-        return f"{busy_at} of its nearest ceiling: {each}"
-    verb = "takes" if number == 1 else "take"
-    took = significant(min(busy, period), 3)
-    text = f"the GPU is idle {percent(idle)} of the time: {kernels} {verb} {took} of {_ms(period)}"
-    if bottleneck != "launch":
+    ceiling = _ceiling(row)
+    if ceiling is not None:
+        kernels = _kernels(row)
+        return f"{ceiling} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
+    if row.get("bound") == "latency":
+        return _of_small_kernels(row, busy, idle)
+    return _of_launches(row, busy, period, idle)
+
+
+def _kernels(row: Mapping[str, Any]) -> str:
+    number = row.get("kernels")
+    if number is None:
+        return "its kernels"
+    return "1 kernel" if number == 1 else f"{int(number)} kernels"
+
+
+def _ceiling(row: Mapping[str, Any]) -> str | None:
+    """Return how near a call comes to the ceiling that explains its time; None without one.
+    Imported rows may lack figures."""
+    near, bottleneck = row.get("roofline_fraction"), row.get("bound")
+    bytes_moved, flops = row.get("min_bytes"), row.get("flops")
+    if near is None:
+        return None
+    if bottleneck == "memory" and bytes_moved is not None:
+        size = format_bytes(bytes_moved)
+        return f"{percent(near)} of the copy bandwidth (at least {size})"
+    if bottleneck == "compute" and flops is not None:
+        return f"{percent(near)} of the matrix rate ({_si(flops)}FLOP)"
+    return None
+
+
+def _of_small_kernels(row: Mapping[str, Any], busy: float, idle: float) -> str:
+    each = significant(1e3 * busy / max(1, row.get("kernels") or 1), 2)
+    near = percent(row.get("roofline_fraction") or 0.0)
+    busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {near} of its nearest"
+    return f"{busy_at} ceiling: {_kernels(row)} of {each} µs on average"
+
+
+def _of_launches(row: Mapping[str, Any], busy: float, period: float, idle: float) -> str:
+    verb = "takes" if row.get("kernels") == 1 else "take"
+    took = f"{verb} {significant(min(busy, period), 3)} of {_ms(period)}"
+    text = f"the GPU is idle {percent(idle)} of the time: {_kernels(row)} {took}"
+    if row.get("bound") != "launch":
         return text
     enqueue = row.get("enqueue_ms")
     if enqueue is not None and enqueue >= HOST_SHARE * period:

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,8 +51,6 @@ _TIMEOUTS = {
 #: A database may have other settings, with which psycopg fails to read dates and text, or
 #: PostgreSQL rounds floats.
 _SETTINGS = "SET client_encoding = 'UTF8'; SET DateStyle = ISO; SET extra_float_digits = 1"
-#: URLs of the servers that this process has reached.
-_reached: set[sa.URL] = set()
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
 #: Words in SQLite's errors about a damaged file.
 _DAMAGE = ("malformed", "no such ", "unsupported file format")
@@ -62,7 +59,7 @@ _EXPLANATIONS = (
     (_DAMAGE, "is damaged; restore a copy"),
     (("not a database", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
-    (("constraint failed", "cannot store"), "holds a value that is not allowed"),
+    (("constraint failed", "cannot store"), "does not take a value"),
     (("locked",), "stayed locked by another process; try again when that process has ended"),
     (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
     (
@@ -90,9 +87,8 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     given = os.fspath(url)
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
-    if (re.search(r"\bpassword=", given) and "://" not in given) or re.match(
-        r"postgres\w*(\+\w+)?//", given
-    ):
+    has_password = re.search(r"\bpassword=", given) and "://" not in given
+    if has_password or re.match(r"postgres\w*(\+\w+)?//", given):
         raise StoreError(
             f"not a database URL (it is not shown, for it may hold a password); {_FORMS}"
         )
@@ -103,10 +99,18 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     except (exc.ArgumentError, ValueError) as error:
         raise StoreError(f"not a database URL: {masked_url(given)}; {_FORMS}") from error
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
-            form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
-            raise StoreError(f"{masked_url(given)}: expected {form}")
-        return parsed
+        return _file_url(given, parsed)
+    return _server_url(given, parsed)
+
+
+def _file_url(given: str, parsed: sa.URL) -> sa.URL:
+    if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
+        form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
+        raise StoreError(f"{masked_url(given)}: expected {form}")
+    return parsed
+
+
+def _server_url(given: str, parsed: sa.URL) -> sa.URL:
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
     if "@" in (parsed.host or ""):
@@ -206,21 +210,22 @@ def writing(engine: sa.Engine) -> sa.Engine:
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
     """Return the INSERT of the connection's dialect, which has `on_conflict_do_nothing`."""
     if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql as dialect
-    else:
-        from sqlalchemy.dialects import sqlite as dialect
-    return dialect.insert(table)
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
 
 
 def revision(connection: sa.Connection) -> str | None:
     """Return the revision of the database, None if it is empty. Raises StoreError for another
     program's database."""
     tables = set(sa.inspect(connection).get_table_names())
-    versions = []
+    versions: list[str] = []
     if "alembic_version" in tables:
-        versions = (
-            connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
-        )
+        query = sa.text("SELECT version_num FROM alembic_version")
+        versions = list(connection.scalars(query))
     if not versions and tables <= {"alembic_version"}:
         return None
     if len(versions) != 1 or "sweep_cell" not in tables:
@@ -264,20 +269,39 @@ def _is_lost(error: BaseException | None) -> bool:
     return cause.sqlstate is None or cause.sqlstate.startswith(_LOST)
 
 
-def repeated(attempt: Callable[[], R]) -> R:
-    """Return what `attempt` returns. Repeat it for `BUSY_TIMEOUT_S` if it raises StoreError for a
-    lost connection."""
-    deadline = None
+def _is_busy(error: BaseException | None) -> bool:
+    """Return whether a server is there, but does not take connections yet."""
+    return re.search("starting up|shutting down|recovery|too many|slots", str(error)) is not None
+
+
+def repeated(
+    attempt: Callable[[], R],
+    name: str,
+    may_pass: Callable[[BaseException | None], bool] = _is_lost,
+) -> R:
+    """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the database `name` fails
+    with an error that may pass."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    is_reported = False
     while True:
         try:
             return attempt()
         except StoreError as error:
-            deadline = deadline or time.monotonic() + BUSY_TIMEOUT_S
-            if not _is_lost(error.__cause__) or time.monotonic() > deadline:
+            cause = error.__cause__
+            if cause is None or not may_pass(cause):
                 raise
+            reason = _first_line(cause)
+            if time.monotonic() > deadline:
+                what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
+                raise StoreError(f"{what}: {reason}") from cause
+            # a deadlock or a lock passes at once
+            if not is_reported and getattr(getattr(cause, "orig", None), "sqlstate", None) is None:
+                print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
+                is_reported = True
+            time.sleep(POLL_S)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
@@ -299,67 +323,36 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
     connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
-        options = {
-            "json_serializer": dump_json,
-            "pool_pre_ping": True,
-            "connect_args": connect_args,
-        }
-        # as in SQLite, the queries of a transaction see the same state
-        engine = sa.create_engine(url, isolation_level="REPEATABLE READ", **options)
+        engine = sa.create_engine(
+            url,
+            # as in SQLite, the queries of a transaction see the same state
+            isolation_level="REPEATABLE READ",
+            json_serializer=dump_json,
+            pool_pre_ping=True,
+            connect_args=connect_args,
+        )
     except ImportError as error:
         raise StoreError(
             f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'"
         ) from error
 
-    @event.listens_for(engine, "do_connect")
-    def reach(dialect: sa.Dialect, record: Any, args: list[Any], settings: dict[str, Any]) -> Any:
-        connect = partial(dialect.connect, *args, **settings)
-        connection = _reach(url, connect, dialect.loaded_dbapi.OperationalError)
+    # before SQLAlchemy asks for the version
+    @event.listens_for(engine, "connect", insert=True)
+    def prepare(connection: Any, record: Any) -> None:
         connection.execute(_SETTINGS)
         connection.commit()
-        return connection
-
-    if not write:
-        engine = engine.execution_options(postgresql_readonly=True)
 
     def test() -> None:
         try:
             engine.connect().close()
         except exc.SQLAlchemyError as error:
-            raise explain(error, name) from error
+            reason = _first_line(error)
+            if url.password == "***":
+                reason += "; *** hides a password: omit it and set PGPASSWORD"
+            raise StoreError(f"{name} cannot be reached: {reason}") from error
 
-    repeated(test)
-    return engine
-
-
-def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) -> Any:
-    """Return a connection. Wait for a server that is starting, or that this process has reached
-    before: it may have been restarted. Raise StoreError if it is not there, or does not come
-    back."""
-    name, start, is_told = describe(url), time.monotonic(), False
-    while True:
-        try:
-            connection = attempt()
-        except failure as error:
-            reason = _first_line(error) + "; *** hides a password: omit it and set PGPASSWORD" * (
-                url.password == "***"
-            )
-            if url not in _reached and not re.search(
-                "starting up|shutting down|recovery|too many|slots", str(error)
-            ):
-                raise StoreError(f"{name} cannot be reached: {reason}") from error
-            if time.monotonic() - start > BUSY_TIMEOUT_S:
-                _reached.discard(url)  # the next attempt need not wait again
-                raise StoreError(
-                    f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}"
-                ) from error
-            if not is_told:
-                print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
-            is_told = True
-            time.sleep(POLL_S)
-        else:
-            _reached.add(url)
-            return connection
+    repeated(test, name, _is_busy)
+    return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
 def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:

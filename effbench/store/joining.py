@@ -60,13 +60,13 @@ class Part:
 
     @property
     def hostname(self) -> str | None:
-        return self.sweep["host"].get("hostname")
+        name = self.sweep["host"].get("hostname")
+        return None if name is None else str(name)
 
     @property
     def boot(self) -> str | None:
         """The boot of the host's kernel, which its containers share."""
-        process = self.sweep["host"].get("process")
-        return process.get("boot") if isinstance(process, dict) else None
+        return (self.sweep["host"].get("process") or {}).get("boot")
 
     def facts(self, host: str) -> dict[str, Any]:
         """Return what the joined sweep records about this host."""
@@ -261,18 +261,18 @@ def _require_other_host(part: Part, other: Part) -> None:
     Rented machines often have the same name, so GPUs and the boot of the kernel count more.
     """
     what = f"{part.id} and {other.id} cannot be joined"
+    same_host = f"{what}: they ran on the same host"
     shared = sorted(part.gpu_uuids & other.gpu_uuids)
     if shared:
-        raise StoreError(f"{what}: they ran on the same host, with the GPU {shared[0]}")
-    has_boots = part.boot is not None and other.boot is not None
-    name = part.hostname or "without a name"
-    if has_boots and part.boot == other.boot:
-        raise StoreError(f"{what}: they ran on the same host, {name}")
-    if part.gpu_uuids and other.gpu_uuids and (has_boots or part.hostname != other.hostname):
-        return
-    if part.hostname is not None and part.hostname == other.hostname:
-        raise StoreError(f"{what}: they ran on the same host, {name}")
-    if None in (part.hostname, other.hostname) and not (part.gpu_uuids and other.gpu_uuids):
+        raise StoreError(f"{same_host}, with the GPU {shared[0]}")
+    boots = {part.boot, other.boot} - {None}
+    if len(boots) == 1 and part.boot == other.boot:
+        raise StoreError(f"{same_host}, {part.hostname or 'without a name'}")
+    names = {part.hostname, other.hostname} - {None}
+    has_gpus = bool(part.gpu_uuids and other.gpu_uuids)
+    if part.hostname == other.hostname and names and not (has_gpus and len(boots) == 2):
+        raise StoreError(f"{same_host}, {part.hostname}")
+    if len(names) < 2 and not has_gpus:
         raise StoreError(f"{what}: it is unknown whether they ran on different hosts")
 
 

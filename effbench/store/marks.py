@@ -48,15 +48,11 @@ def marked_values(connection: sa.Connection, trial: Mapping[str, Any]) -> dict[s
     }
     for timer in ("latency", "period"):
         low, high = f"{timer}_median_low_ms", f"{timer}_median_high_ms"
-        medians = [
-            median_of_samples(connection, trial["id"], f"{timer}{kind}_ms")
-            for kind in ("", "_disturbed")
-        ]
-        known = [
-            bound
-            for bound in (trial.get(low), trial.get(high), *medians)
-            if is_number(bound) and bound > 0
-        ]
+        candidates = [trial.get(low), trial.get(high)]
+        for kind in ("", "_disturbed"):
+            name = f"{timer}{kind}_ms"
+            candidates.append(median_of_samples(connection, trial["id"], name))
+        known = [value for value in candidates if is_number(value) and value > 0]
         if known:
             values |= {low: min(known), high: max(known)}
     return values

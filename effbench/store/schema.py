@@ -118,7 +118,7 @@ BOOLEAN = sa.Boolean().with_variant(SqliteBoolean(), "sqlite")
 JSON = sa.JSON(none_as_null=True).with_variant(SqliteJson(none_as_null=True), "sqlite")
 TYPES = {float: DOUBLE, int: BIG_INTEGER, bool: BOOLEAN, str: Text()}
 #: quantities that must not be negative
-_NOT_NEGATIVE = COUNTS | {metric.name for metric in TRIAL_METRICS if metric.title}
+NOT_NEGATIVE = COUNTS | {metric.name for metric in TRIAL_METRICS if metric.title}
 
 
 def table(name: str, *parts: Any) -> sa.Table:
@@ -152,7 +152,7 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
     elif isinstance(kind, UtcDateTime):
         valid = sa.CheckConstraint(f"julianday({name}) IS NOT NULL OR {name} IS NULL", name=name)
         yield valid.ddl_if(dialect="sqlite")
-    elif name in _NOT_NEGATIVE:
+    elif name in NOT_NEGATIVE:
         is_float = isinstance(kind, sa.Double)
         valid = f"{name} BETWEEN 0 AND {LARGEST}" if is_float else f"{name} >= 0"
         yield sa.CheckConstraint(valid, name=name)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from effbench.cell import Status
 from effbench.metrics import COLD, METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
-from effbench.store.summary import counted
+from effbench.store.summary import MEASURED, counted, of_cache, warm_or_all
 from effbench.store.sweeps import CONFIRMING
 from effbench.store.values import text
 
@@ -28,14 +28,13 @@ PER_TRIAL = tuple(
 )
 #: Those that are taken from processes that did not compile with an empty cache, if any.
 _WARM = tuple(name for name in PER_TRIAL if METRICS[name].combine == "warm")
-_MEASURED = frozenset(status for status in Status if status.is_measured)
 #: Compared metrics -> the column of a trial that gives them, and the compile caches of the trials
 #: that have them.
-PREPARING = {
-    "compile_cold_s": ("compile_s", {"cold"}),
-    "compile_warm_s": ("compile_s", {"warm"}),
-    "first_call_s": ("first_call_s", {"cold", None}),
-    **{cold: (name, {"cold"}) for name, cold in COLD.items()},
+PREPARING: dict[str, tuple[str, tuple[str | None, ...]]] = {
+    "compile_cold_s": ("compile_s", ("cold",)),
+    "compile_warm_s": ("compile_s", ("warm",)),
+    "first_call_s": ("first_call_s", ("cold", None)),
+    **{cold: (name, ("cold",)) for name, cold in COLD.items()},
 }
 #: Most earlier sweeps that give levels.
 MOST_LEVELS = 30
@@ -45,6 +44,37 @@ PER_SWEEP = tuple(
 )
 
 
+#: Columns that identify a result within a sweep, and facts of trials, results and sweeps.
+_KEYS = ("cell_key", "environment_id")
+_FACTS_OF_TRIALS = (
+    "host",
+    "round",
+    "attempt",
+    "status",
+    "disturbance",
+    "compile_cache",
+    "compilation",
+    "kernel_fingerprint",
+    "compile_s",
+    "first_call_s",
+)
+_FACTS_OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
+_FACTS_OF_SWEEPS = (
+    SWEEP.c.id,
+    SWEEP.c.name,
+    SWEEP.c.label,
+    SWEEP.c.started_at,
+    SWEEP.c.imported_at,
+    SWEEP.c.protocol,
+    SWEEP.c.baseline_mode,
+    SWEEP.c.host,
+    SWEEP.c.state,
+)
+_OLDEST_FIRST = (SWEEP.c.started_at, SWEEP.c.id)
+#: Metric -> round -> figure.
+Figures = dict[str, dict[int, float | None]]
+#: Round -> compilation and fingerprint of the kernels.
+Compiled = dict[int, tuple[int | None, str | None]]
 #: (cell key, metric) -> environment id -> values of earlier results
 Levels = dict[tuple[str, str], dict[str, list[float]]]
 
@@ -72,103 +102,97 @@ class CellResult:
 def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
     """Return (cell key, environment id) -> result, with the figures of its counted trials, for a
     sweep."""
-    keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
-    facts = (
-        "host",
-        "round",
-        "attempt",
-        "status",
-        "disturbance",
-        "compile_cache",
-        "compilation",
-        "kernel_fingerprint",
-    )
-    query = (
-        sa.select(
-            *keys, *(TRIAL.c[name] for name in (*facts, "compile_s", "first_call_s", *PER_TRIAL))
-        )
-        .where(TRIAL.c.sweep_id == sweep_id)
-        .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
-    )
-    names = sa.select(TRIAL.c.host).where(TRIAL.c.sweep_id == sweep_id).distinct()
-    hosts = sorted(connection.scalars(names), key=str)
-    is_joined = hosts not in ([], [None])
-    measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
-    for key, rows in groupby(connection.execute(query).all(), itemgetter(0, 1)):
-        rows = list(rows)
-        kept = [row for row in counted(rows) if row.status in _MEASURED]
-        figures = figures_of(kept, [row for row in rows if row.status in _MEASURED])
-        compiled = {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
-        if is_joined:
-            numbers = {row.round: hosts.index(row.host) for row in rows}
-            figures = {name: of_hosts(name, of, numbers) for name, of in figures.items()}
-            compiled = {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
-        measured[key] = (figures, compiled)
-    columns = (
-        "cell_key",
-        "environment_id",
-        "status",
-        "reason",
-        "bound",
-        "disturbed_fraction",
-        "disturbance",
-        *PER_SWEEP,
-    )
-    query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
+    measured = _measured(connection, sweep_id)
+    columns = [RESULT.c[name] for name in (*_KEYS, *_FACTS_OF_RESULTS, *PER_SWEEP)]
     results = {}
-    for (
-        cell_key,
-        environment_id,
-        status,
-        reason,
-        bound,
-        disturbed,
-        disturbance,
-        *values,
-    ) in connection.execute(query):
-        whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
-        figures, compiled = measured.get((cell_key, environment_id), ({}, {}))
-        results[cell_key, environment_id] = CellResult(
-            status, reason, bound, figures | whole, compiled, disturbed, disturbance
+    for row in connection.execute(sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
+        key = row.cell_key, row.environment_id
+        figures, compiled = measured.get(key, ({}, {}))
+        results[key] = CellResult(
+            row.status,
+            row.reason,
+            row.bound,
+            figures | {name: {0: getattr(row, name)} for name in PER_SWEEP},
+            compiled,
+            row.disturbed_fraction,
+            row.disturbance,
         )
     return results
 
 
-def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
+def _measured(
+    connection: sa.Connection, sweep_id: str
+) -> dict[tuple[str, str], tuple[Figures, Compiled]]:
+    """Return (cell key, environment id) -> figures of the counted trials, and how they compiled;
+    of a joined sweep, of its hosts."""
+    rows = _trials(connection, sweep_id)
+    hosts = sorted({str(row.host) for row in rows})
+    is_joined = any(row.host is not None for row in rows)
+    measured = {}
+    for key, group in groupby(rows, attrgetter(*_KEYS)):
+        trials = list(group)
+        kept = [trial for trial in counted(trials) if trial.status in MEASURED]
+        figures = figures_of(kept, [trial for trial in trials if trial.status in MEASURED])
+        compiled: Compiled = {}
+        for trial in kept:
+            compiled[trial.round] = (trial.compilation, trial.kernel_fingerprint)
+        measured[key] = (figures, compiled)
+        if is_joined:
+            numbers = {trial.round: hosts.index(str(trial.host)) for trial in trials}
+            measured[key] = _of_hosts(figures, compiled, numbers)
+    return measured
+
+
+def _of_hosts(
+    figures: Figures, compiled: Compiled, numbers: Mapping[int, int]
+) -> tuple[Figures, Compiled]:
+    """Return figures and compilations of hosts instead of trials. `numbers`: round -> number of its
+    host."""
+    by_host = {name: of_hosts(name, of_trials, numbers) for name, of_trials in figures.items()}
+    return by_host, {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
+
+
+def _trials(connection: sa.Connection, sweep_id: str) -> list[Any]:
+    """Return what comparisons need of a sweep's trials, by cell, environment, round and attempt."""
+    columns = [TRIAL.c[name] for name in (*_KEYS, *_FACTS_OF_TRIALS, *PER_TRIAL)]
+    order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
+    query = sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id).order_by(*order)
+    return list(connection.execute(query))
+
+
+def figures_of(kept: list[Any], measured: list[Any]) -> Figures:
     """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an
-    empty cache only count if there are no others. `seen`: also marked trials that do not count,
+    empty cache only count if there are no others. `measured`: also marked trials that do not count,
     which give the metrics of PREPARING."""
-    figures, warm = by_round(kept), [row for row in kept if row.compile_cache != "cold"]
-    if len(warm) < len(kept):
-        of_warm = by_round(warm)
-        figures |= {name: of_warm[name] for name in _WARM if warm or name in COLD}
+    warm = warm_or_all(kept)
+    figures: Figures = {}
+    for name in PER_TRIAL:
+        trials = warm if name in _WARM else kept
+        figures[name] = {trial.round: getattr(trial, name) for trial in trials}
+    for name in COLD:  # whose figures with an empty cache have a metric of their own
+        figures[name] = {
+            trial.round: getattr(trial, name) for trial in of_cache(kept, "warm", None)
+        }
     for name, (column, caches) in PREPARING.items():
-        # trials that were prepared while another one ran have none
-        known = ((row.round, getattr(row, column)) for row in seen if row.compile_cache in caches)
-        figures[name] = {number: value for number, value in known if value is not None}
+        figures[name] = {}
+        for trial in of_cache(measured, *caches):
+            value = getattr(trial, column)
+            if value is not None:  # it was prepared while another one ran
+                figures[name][trial.round] = value
     return figures
-
-
-def by_round(rows: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
-    """Return metric -> round -> figure for the metrics of PER_TRIAL, which are the last columns."""
-    rounds = [row.round for row in rows]
-    columns = [*zip(*rows, strict=True)][-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
-    return {
-        name: dict(zip(rounds, column, strict=True))
-        for name, column in zip(PER_TRIAL, columns, strict=True)
-    }
 
 
 def of_hosts(
     name: str, figures: Mapping[int, float | None], numbers: Mapping[int, int]
-) -> dict[int, float]:
+) -> dict[int, float | None]:
     """Return number of the host -> its figure: the geometric mean over its trials for times, else
     the largest. Trials of one host are not independent. `numbers`: round -> number of its host."""
+    is_timed = METRICS[name].is_timed
     values: dict[int, list[float]] = {}
     for number, value in figures.items():
-        if value is not None and not (METRICS[name].is_timed and value <= 0):
+        if value is not None and (value > 0 or not is_timed):
             values.setdefault(numbers[number], []).append(value)
-    combine = statistics.geometric_mean if METRICS[name].is_timed else max
+    combine = statistics.geometric_mean if is_timed else max
     return {host: combine(known) for host, known in values.items()}
 
 
@@ -187,53 +211,60 @@ def levels(
     the same protocol and name (or none, like this sweep), began before `before`, and ran some of
     these cells in these environments; `host`: only on this host. Re-runs are excluded.
     """
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    own = connection.execute(
-        sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)
-    ).one_or_none()
-    line, protocol = (own.name or "", own.protocol) if own else ("", {})
-    if line.startswith(CONFIRMING):
-        return found
-    metrics = [name for name in metrics if name in RESULT.columns]
+    query = sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)
+    sweep = connection.execute(query).one_or_none()
+    if sweep is None or (sweep.name or "").startswith(CONFIRMING):
+        return {}
     cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-    here = RESULT.c.environment_id.in_(list(environment_ids))
-    having = sa.select(RESULT.c.sweep_id).where(
-        RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(cells)
+    of_these = sa.and_(
+        RESULT.c.environment_id.in_(list(environment_ids)), RESULT.c.cell_key.in_(cells)
     )
-    on_host = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
-    earlier = connection.execute(
-        sa.select(SWEEP.c.id, SWEEP.c.protocol)
-        .where(
-            SWEEP.c.started_at < before,
-            sa.func.coalesce(SWEEP.c.name, "") == line,
-            on_host,
-            having.exists(),
-        )
-        .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    has_results = sa.exists().where(RESULT.c.sweep_id == SWEEP.c.id, of_these)
+    earlier = sa.select(SWEEP.c.id, SWEEP.c.protocol).where(
+        SWEEP.c.started_at < before,
+        sa.func.coalesce(SWEEP.c.name, "") == (sweep.name or ""),
+        has_results,
     )
-    # of a protocol with other rules the noise differs; settings that an earlier version did not
-    # have do not count
-    recent = list(
-        islice((row.id for row in earlier if _same_rules(protocol, row.protocol)), MOST_LEVELS)
-    )
+    if host is not None:
+        earlier = earlier.where(SWEEP.c.host["hostname"].as_string() == host)
+    newest_first = earlier.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    # of a protocol with other rules the noise differs
+    rows = connection.execute(newest_first)
+    alike = (row.id for row in rows if _same_rules(sweep.protocol, row.protocol))
+    recent = list(islice(alike, MOST_LEVELS))
+    is_level = sa.and_(of_these, RESULT.c.status == Status.OK, RESULT.c.marked.is_not(True))
+    return _levels_of(connection, recent, is_level, [m for m in metrics if m in RESULT.columns])
+
+
+def _levels_of(
+    connection: sa.Connection,
+    sweep_ids: Sequence[str],
+    is_level: sa.ColumnElement[bool],
+    metrics: Sequence[str],
+) -> Levels:
+    """Return the values of these metrics in results of these sweeps."""
+    columns = [RESULT.c[name] for name in (*_KEYS, *metrics)]
     query = (
-        sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
+        sa.select(*columns)
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
-        .where(
-            SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(cells), RESULT.c.status == Status.OK
-        )
-        .where(RESULT.c.marked.is_not(True))
+        .where(SWEEP.c.id.in_(sweep_ids), is_level)
         .order_by(SWEEP.c.started_at, SWEEP.c.id)
     )
-    for key, environment_id, *values in connection.execute(query):
-        for name, value in zip(metrics, values, strict=True):
+    found: Levels = {}
+    for row in connection.execute(query):
+        for name in metrics:
+            value = getattr(row, name)
             if value is not None:
-                found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
+                by_environment = found.setdefault((row.cell_key, name), {})
+                by_environment.setdefault(row.environment_id, []).append(value)
     return found
 
 
 def _same_rules(protocol: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(protocol[name] == other[name] for name in protocol.keys() & other.keys() - {"name"})
+    """Return whether two protocols are the same; settings that an earlier version did not have do
+    not count."""
+    names = protocol.keys() & other.keys() - {"name"}
+    return all(protocol[name] == other[name] for name in names)
 
 
 def previous(
@@ -274,7 +305,7 @@ def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
+def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
@@ -292,7 +323,7 @@ class Series:
     environments: dict[str, dict[str, Any]]
     cells: dict[str, dict[str, Any]]
     columns: tuple[str, ...]
-    rows: list[tuple]
+    rows: list[Any]
     measured: list[tuple[str, str, str]]
     older: int = 0
 
@@ -324,59 +355,63 @@ def series(
     `columns`; None: without `rows` and `measured`. `models`, `modes`, `environment_ids`: only
     results of these (empty: all). `most`: only the newest sweeps, with at most this many results in
     total, but at least one."""
-    names = tuple(
-        dict.fromkeys(
-            ("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))
-        )
-    )
-    cells = sa.select(CELL)
-    for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
-        cells = cells.where(column.in_([*map(text, wanted)])) if wanted else cells
-    results = sa.select(*(RESULT.c[name] for name in names))
+    names = tuple(dict.fromkeys(("sweep_id", *_KEYS, "status", "reason", *(columns or ()))))
+    cells = _cells_of(models, modes)
+    results: sa.Select[Any] = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
-    facts = (
-        "id",
-        "name",
-        "label",
-        "started_at",
-        "imported_at",
-        "protocol",
-        "baseline_mode",
-        "host",
-        "state",
-    )
-    order = (SWEEP.c.started_at, SWEEP.c.id)
-    sweeps = _rows(connection, sa.select(*(SWEEP.c[name] for name in facts)).order_by(*order))
+    sweeps = _rows(connection, sa.select(*_FACTS_OF_SWEEPS).order_by(*_OLDEST_FIRST))
     older = 0
     if most is not None:
-        numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count()).group_by(
-            RESULT.c.sweep_id
-        )
-        counts = dict(connection.execute(numbers).all())
-        ids = [sweep["id"] for sweep in sweeps if sweep["id"] in counts]
-        totals = itertools.accumulate(counts[sweep_id] for sweep_id in reversed(ids))
-        older = max(0, len(ids) - max(1, sum(total <= most for total in totals)))
-    if older:
-        first = next(sweep for sweep in sweeps if sweep["id"] == ids[older])
-        newest = sa.tuple_(*order) >= sa.tuple_(
-            *(sa.literal(first[it.name], it.type) for it in order)
-        )
-        results = results.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id).where(newest)
-    cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
+        ids = _with_results(connection, results, sweeps)
+        older = len(ids) - _newest(list(ids.values()), most)
+        if older:
+            first = list(ids)[older]
+            results = results.where(RESULT.c.sweep_id.in_(_since(first)))
+    environments = {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))}
+    known_cells = {row["key"]: row for row in _rows(connection, cells)}
+    if columns is None:
+        return Series(sweeps, environments, known_cells, names, [], [], older)
     measured = (
         sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
-        .select_from(cell)
+        .join(CELL, CELL.c.key == RESULT.c.cell_key)
         .distinct()
     )
-    return Series(
-        sweeps,
-        {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))},
-        {row["key"]: row for row in _rows(connection, cells)},
-        names,
-        [] if columns is None else connection.execute(results).all(),
-        [] if columns is None else connection.execute(measured).all(),
-        older,
-    )
+    rows: list[Any] = list(connection.execute(results))
+    units: list[Any] = list(connection.execute(measured))
+    return Series(sweeps, environments, known_cells, names, rows, units, older)
+
+
+def _cells_of(models: Sequence[str], modes: Sequence[str]) -> sa.Select[Any]:
+    """Return the query for the cells with these models and modes (empty: all)."""
+    cells = sa.select(CELL)
+    if models:
+        cells = cells.where(CELL.c.model.in_([text(name) for name in models]))
+    if modes:
+        cells = cells.where(CELL.c.mode.in_([text(name) for name in modes]))
+    return cells
+
+
+def _with_results(
+    connection: sa.Connection, results: sa.Select[Any], sweeps: list[dict[str, Any]]
+) -> dict[str, int]:
+    """Return sweep id -> number of these results, oldest first; without sweeps that have none."""
+    numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
+    counts = {row[0]: row[1] for row in connection.execute(numbers.group_by(RESULT.c.sweep_id))}
+    return {sweep["id"]: counts[sweep["id"]] for sweep in sweeps if sweep["id"] in counts}
+
+
+def _newest(numbers: Sequence[int], most: int) -> int:
+    """Return how many of the last numbers have a sum of at most `most`, at least one if there are
+    any."""
+    totals = itertools.accumulate(reversed(numbers))
+    return min(len(numbers), max(1, sum(total <= most for total in totals)))
+
+
+def _since(sweep_id: str) -> sa.Select[Any]:
+    """Return the query for the ids of a sweep and all later ones."""
+    first = SWEEP.alias()
+    is_later = sa.tuple_(*_OLDEST_FIRST) >= sa.tuple_(first.c.started_at, first.c.id)
+    return sa.select(SWEEP.c.id).join(first, is_later).where(first.c.id == sweep_id)

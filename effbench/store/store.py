@@ -24,7 +24,6 @@ from effbench.store import (
     maintenance,
     schema,
     sides,
-    signature,
     sweeps,
     trials,
 )
@@ -32,14 +31,15 @@ from effbench.store.decisions import BaselineInfo
 from effbench.store.joining import JoinedSweep
 from effbench.store.sides import CellResult, Levels, Series
 from effbench.store.sweeps import Recorded, SweepInfo
-from effbench.store.trials import HostSpeeds
+from effbench.store.trials import HostSpeeds, TakenSamples
 
 if TYPE_CHECKING:
-    import numpy as np
+    from effbench.store.values import Samples
 
 #: number of cells whose trials and samples are in memory at a time: about a hundred trials
 CELLS = 20
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Store:
@@ -109,9 +109,6 @@ class Store:
 
     def find_sweep(self, ref: str) -> SweepInfo:
         return self._read(sweeps.find_sweep, ref)
-
-    def is_own(self, sweep_id: str) -> bool:
-        return self._read(signature.is_own, sweep_id)
 
     def planned(self, sweep_id: str) -> list[Cell]:
         return self._read(sweeps.planned, sweep_id)
@@ -207,12 +204,12 @@ class Store:
     ) -> dict[tuple[str, str], dict[str, Any]]:
         return self._read(trials.trial_facts, sweep_id, names)
 
-    def samples(self, trial_id: int) -> dict[str, np.ndarray]:
+    def samples(self, trial_id: int) -> dict[str, Samples]:
         return self._read(trials.samples, trial_id)
 
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
-    ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
+    ) -> Iterator[tuple[dict[str, Any], TakenSamples]]:
         """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open
         between them."""
         ids = list(environment_ids)
@@ -354,7 +351,7 @@ class Store:
             with self.reading() as connection:
                 return query(connection, *args, **kwargs)
 
-        return connect.repeated(attempt)
+        return connect.repeated(attempt, self.name)
 
     def _write(
         self, query: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -365,7 +362,7 @@ class Store:
             with self.writing() as connection:
                 return query(connection, *args, **kwargs)
 
-        return connect.repeated(attempt)
+        return connect.repeated(attempt, self.name)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

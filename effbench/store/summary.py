@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import (
@@ -70,8 +70,9 @@ OF_BASELINE = "the baseline's times: "
 #: Host -> the mean logarithm of its trials; the host is None in a sweep that joins no hosts.
 HostMeans = dict[str | None, LogEstimate]
 
-_MEASURED = [status for status in Status if status.is_measured]
-_COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
+T = TypeVar("T")
+#: statuses of trials with measurements; those of rows are plain text
+MEASURED = frozenset(status for status in Status if status.is_measured)
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 
 
@@ -120,13 +121,14 @@ def _without_marked(trials: Iterable[Trial], mark: str) -> list[Trial]:
     return [trial for trial in trials if getattr(trial, mark) is None or trial.status != Status.OK]
 
 
-def marked(trials: Iterable[Trial]) -> list[str]:
+def marked(trials: Iterable[Trial], mark: str = "disturbance") -> list[str]:
     """Return why the times of these counted trials are marked: one reason for each marked trial."""
-    return [trial.disturbance for trial in trials if trial.disturbance is not None]
+    reasons = [getattr(trial, mark) for trial in trials]
+    return [reason for reason in reasons if reason is not None]
 
 
-def first(reasons: Sequence[str]) -> str | None:
-    return reasons[0] if reasons else None
+def first(values: Sequence[T]) -> T | None:
+    return values[0] if values else None
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
@@ -141,7 +143,7 @@ class Baseline:
     `disturbance`: why its times are marked, None if they are not."""
 
     status: Status
-    peak_reserved_bytes: int | None
+    peak_reserved_bytes: float | None
     means: Mapping[str, HostMeans]
     disturbance: str | None = None
 
@@ -153,9 +155,10 @@ class Baseline:
     def of(cls, trials: Iterable[Trial]) -> Self | None:
         """Return the baseline with these trials of one sweep and environment; None without
         trials."""
-        if not (kept := counted(trials)):
+        kept = counted(trials)
+        if not kept:
             return None
-        reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
+        reserved = _max(trial.peak_reserved_bytes for trial in warm_or_all(kept))
         means = {name: host_means(kept, name) for name in SPEEDUPS.values()}
         return cls(Status(worst(kept).status), reserved, means, first(marked(kept)))
 
@@ -180,53 +183,79 @@ def summarise(
     if not kept:
         raise ValueError("a summary needs at least one trial")
     decisive = worst(kept)
-    status, is_measured = Status(decisive.status), decisive.status in _MEASURED
-    row = {
-        "status": status,
-        "reason": decisive.reason,
-        "trials": len(kept),
-        **dict.fromkeys(RESULT_FIGURES),
-    }
+    status = Status(decisive.status)
+    row: dict[str, Any] = dict.fromkeys(RESULT_FIGURES)
+    row |= {"status": status, "reason": decisive.reason, "trials": len(kept)}
     # few trials compile cold, so they count even if they are marked
-    seen = [trial for trial in trials if trial.status in _MEASURED]
-    cold = [trial for trial in seen if trial.compile_cache == "cold"]
-    some = {"warm": _warm(kept), "cold": cold or kept}
-    for metric, value_of in _COMBINED:
-        if metric.explains or is_measured:
-            used = some.get(metric.combine, kept)
-            if metric.combine == "mean":
-                row[metric.name] = _mean(used, metric.name)
-            else:
-                row[metric.name] = _COMBINE[metric.combine](map(value_of, used))
-    if not is_measured:
+    measured = [trial for trial in trials if trial.status in MEASURED]
+    _combine(row, kept, of_cache(measured, "cold") or kept, status.is_measured)
+    if not status.is_measured:
         return row
-    disturbances = marked(kept)
-    row["marked"] = bool(disturbances)
-    row["disturbance"] = first(disturbances)
-    warm = [trial for trial in seen if trial.compile_cache == "warm"]
-    row["compile_cold_s"] = _mean(cold, "compile_s")
-    row["compile_warm_s"] = _mean(warm, "compile_s")
-    row["first_call_s"] = _max(trial.first_call_s for trial in seen)
-    row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
-    compilations = {trial.compilation for trial in kept}
-    row["compilations"] = None if None in compilations else len(compilations)
-    hosts = by_host(kept).keys()
-    row["hosts"] = None if None in hosts else len(hosts)
+    _count(row, kept)
+    _prepare(row, measured)
+    means = _estimate(row, kept)
+    call_ms = row["period_ms"] or row["latency_ms"]
+    if bs and call_ms:
+        row["throughput_per_s"] = bs * 1000.0 / call_ms
+    _explain(row, kept)
+    if baseline is not None:
+        _compare(row, means, baseline, is_baseline)
+    if is_baseline:
+        return row
+    if status is Status.OK:
+        _use_pairs(row, trials)
+    if baseline is not None:
+        row["break_even_calls"] = _break_even(row, kept, baseline)
+    return row
+
+
+def _estimate(row: dict[str, Any], kept: list[Trial]) -> dict[str, HostMeans]:
+    """Add the means with their intervals; return them by host."""
     means = {name: host_means(kept, name) for name in ESTIMATED}
     for name, of_hosts in means.items():
         estimated = over_hosts(of_hosts)
         if estimated is not None:
             _set_interval(row, name, estimated.interval())
-    call_ms = row["period_ms"] or row["latency_ms"]
-    row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
-    _explain(row, kept)
-    if baseline and baseline.status in _MEASURED:
-        _compare(row, means, baseline, is_baseline)
-    if status is Status.OK and not is_baseline:
-        _use_pairs(row, trials)
-    if baseline and not is_baseline:
-        row["break_even_calls"] = _break_even(row, kept, baseline)
-    return row
+    return means
+
+
+def _combine(row: dict[str, Any], kept: list[Trial], cold: list[Trial], is_measured: bool) -> None:
+    """Add the figures of single trials. `cold`: those that compiled with an empty cache, if any."""
+    warm = warm_or_all(kept)
+    for metric in TRIAL_METRICS:
+        if not (metric.explains or is_measured):
+            continue
+        name = metric.name
+        if metric.combine == "mean":
+            row[name] = _mean(kept, name)
+        elif metric.combine == "min":
+            row[name] = min(_positive(getattr(trial, name) for trial in kept), default=None)
+        elif metric.combine is not None:
+            trials = {"max": kept, "warm": warm, "cold": cold}[metric.combine]
+            row[name] = _max(getattr(trial, name) for trial in trials)
+
+
+def _count(row: dict[str, Any], kept: list[Trial]) -> None:
+    """Add whether the times are marked, and how many compilations and hosts are behind them."""
+    disturbances = marked(kept)
+    row["marked"] = bool(disturbances)
+    row["disturbance"] = first(disturbances)
+    compilations = {trial.compilation for trial in kept}
+    if None not in compilations:
+        row["compilations"] = len(compilations)
+    hosts = by_host(kept).keys()
+    if None not in hosts:
+        row["hosts"] = len(hosts)
+
+
+def _prepare(row: dict[str, Any], measured: list[Trial]) -> None:
+    """Add the figures of the preparation, by the compile cache of the trials."""
+    cold = of_cache(measured, "cold")
+    row["compile_cold_s"] = _mean(cold, "compile_s")
+    row["compile_warm_s"] = _mean(of_cache(measured, "warm"), "compile_s")
+    row["first_call_s"] = _max(trial.first_call_s for trial in measured)
+    for name, cold_name in COLD.items():
+        row[cold_name] = _max(getattr(trial, name) for trial in cold)
 
 
 def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
@@ -246,6 +275,8 @@ def _compare(
 ) -> None:
     """Add the figures that compare the cell, with these means, with the baseline, both in separate
     processes."""
+    if not baseline.status.is_measured:
+        return
     if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / baseline.peak_reserved_bytes
     if row["status"] is not Status.OK or baseline.status is not Status.OK:
@@ -275,14 +306,12 @@ def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
     Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs
     need its quiet moments, and long series find more of them.
     """
-    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in _MEASURED]
+    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in MEASURED]
     if any(trial.pair_speedup is None for trial in kept):
         return
     for columns in SPEEDUP_COLUMNS.values():
         row[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
-    disturbance = first(
-        [trial.pair_disturbance for trial in kept if trial.pair_disturbance is not None]
-    )
+    disturbance = first(marked(kept, "pair_disturbance"))
     has_separate = row["speedup_from"] == SEPARATE and row["speedup_disturbance"] is None
     if disturbance is not None and has_separate:
         return
@@ -304,23 +333,21 @@ def _set_interval(row: dict[str, Any], name: str, figure: Interval) -> None:
 def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baseline) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
-    if row["marked"] or baseline.is_marked:
+    baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
+    is_unknown = row["speedup"] is None or baseline_latency is None
+    if row["marked"] or baseline.is_marked or is_unknown:
         return None
     is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
-    if row["speedup"] is None or not is_significant:
-        return None
     # arrivals, CPU streams: their median does not tell the time saved per call
-    if row["throughput_per_s"] is None:
+    if not is_significant or row["throughput_per_s"] is None:
         return None
     preparation_s = row["compile_cold_s"]
     if preparation_s is None and any(trial.compile_s is not None for trial in kept):
         return None  # only seen compiling with a warm cache
     if preparation_s is None:
         preparation_s = _mean(kept, "prepare_s")
-    baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
-    if baseline_latency is None:
-        return None
-    return break_even_calls(preparation_s, baseline_latency.interval().value, row["latency_ms"])
+    baseline_ms = baseline_latency.interval().value
+    return break_even_calls(preparation_s, baseline_ms, row["latency_ms"])
 
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
@@ -359,9 +386,7 @@ def speedup_over_hosts(old: HostMeans, new: HostMeans) -> LogEstimate | None:
 
 
 def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None:
-    used = [
-        trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < inf
-    ]
+    used = [trial for trial in trials if _positive([getattr(trial, name)])]
     if not used:
         return None
     compilations = [trial.compilation for trial in used]
@@ -398,10 +423,16 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
     return below / len(trials), above / len(trials)
 
 
-def _warm(kept: list[Trial]) -> list[Trial]:
+def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
+    """Return the trials with one of these compile caches: `cold`, `warm`, or None for trials that
+    compile nothing."""
+    return [trial for trial in trials if trial.compile_cache in caches]
+
+
+def warm_or_all(kept: list[Trial]) -> list[Trial]:
     """Return the trials without those that compiled cold, as compiling leaves memory reserved; all
     if there are no others."""
-    return [trial for trial in kept if trial.compile_cache != "cold"] or kept
+    return of_cache(kept, "warm", None) or kept
 
 
 def break_even_calls(
@@ -424,24 +455,18 @@ def _mean(trials: Iterable[Trial], name: str) -> float | None:
     """Return the geometric mean of a figure; in a joined sweep that of the means of its hosts."""
     means = []
     for of_host in by_host(trials).values():
-        usable = _positive(getattr(trial, name) for trial in of_host)
-        if usable:
-            means.append(_geometric_mean(usable))
-    return means[0] if len(means) == 1 else _geometric_mean(means)
+        values = _positive(getattr(trial, name) for trial in of_host)
+        if values:
+            means.append(_geometric_mean(values))
+    if len(means) > 1:
+        return _geometric_mean(means)
+    return first(means)
 
 
-def _geometric_mean(values: Sequence[float]) -> float | None:
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _max(values: Iterable[float | None]) -> float | None:
-    return max(
-        [value for value in values if value is not None and -inf < value < inf], default=None
-    )
-
-
-def _min(values: Iterable[float | None]) -> float | None:
-    return min(_positive(values), default=None)
-
-
-_COMBINE = {"max": _max, "min": _min, "warm": _max, "cold": _max}
+    known = [value for value in values if value is not None and -inf < value < inf]
+    return max(known, default=None)

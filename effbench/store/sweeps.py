@@ -4,11 +4,9 @@ connection."""
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -18,7 +16,7 @@ from effbench.config import db_setting
 from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.printable import listed, one_line
-from effbench.store import liveness, signature
+from effbench.store import liveness
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import (
     CALIBRATION,
@@ -38,9 +36,6 @@ CONFIRMING = "confirm:"
 PARTS = "first_rounds"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
-#: Most sweeps whose signature `last` checks: a shared database may hold thousands of other users'
-#: sweeps.
-MOST_SIGNATURES = 200
 #: Most sweeps that a message lists.
 MOST_LISTED = 20
 
@@ -100,55 +95,64 @@ def sweeps(
 
     `brief`: without `statuses`, and `cells` and `trials` are 1 if there are any: counting all takes
     long in a large database."""
-
-    def number_of(table: sa.Table) -> sa.Label:
-        is_own = table.c.sweep_id == SWEEP.c.id
-        if brief:
-            return sa.cast(sa.exists().where(is_own), sa.Integer).label(table.name)
-        return (
-            sa.select(sa.func.count())
-            .select_from(table)
-            .where(is_own)
-            .scalar_subquery()
-            .label(table.name)
-        )
-
     chosen = sa.true() if sweep_id is None else SWEEP.c.id == sweep_id
-    results = sa.select(RESULT.c.sweep_id, RESULT.c.status, sa.func.count()).join(
-        SWEEP, SWEEP.c.id == RESULT.c.sweep_id
-    )
-    statuses: dict[str, dict[str, int]] = {}
-    by = RESULT.c.sweep_id, RESULT.c.status
-    counted = results.where(chosen).group_by(*by).order_by(*by)  # else PostgreSQL gives any order
-    for key, status, count in () if brief else connection.execute(counted):
-        statuses.setdefault(key, {})[status] = count
-    query = sa.select(SWEEP, number_of(PLANNED), number_of(TRIAL)).where(chosen)
+    statuses = {} if brief else _statuses(connection, chosen)
+    numbers = [_number_of(PLANNED, brief).label("cells"), _number_of(TRIAL, brief).label("trials")]
+    query = sa.select(SWEEP, *numbers).where(chosen)
+    newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     infos = []
-    for row in connection.execute(
-        query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    ).mappings():
-        facts = dict(row)
-        counts = {"cells": facts.pop("sweep_cell"), "trials": facts.pop("trial")}
-        if row["state"] == "running" and all(map(liveness.has_ended, processes(row["host"] or {}))):
-            facts["state"] = "interrupted"
-        shards = (row["host"] or {}).get("shards") or {}
-        number = next(iter(shards), "").rpartition("/")[2]  # 3 of `1/3`
-        # the others were not imported
-        if row["state"] == "completed" and len(shards) < int(number or 0):
-            facts["state"] = f"partial ({len(shards)} of {number} shards)"
-        infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
+    for row in connection.execute(newest_first).mappings():
+        facts = {**row, "state": _state_now(row["state"], row["host"] or {})}
+        infos.append(SweepInfo(**facts, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
+
+
+def _number_of(table: sa.Table, brief: bool) -> sa.ColumnElement[int]:
+    """Return the number of rows of a sweep; `brief`: 1 if there are any."""
+    is_of_sweep = table.c.sweep_id == SWEEP.c.id
+    if brief:
+        return sa.cast(sa.exists().where(is_of_sweep), sa.Integer)
+    return sa.select(sa.func.count()).select_from(table).where(is_of_sweep).scalar_subquery()
+
+
+def _statuses(
+    connection: sa.Connection, chosen: sa.ColumnElement[bool]
+) -> dict[str, dict[str, int]]:
+    """Return sweep id -> status -> number of results."""
+    by = RESULT.c.sweep_id, RESULT.c.status
+    query = sa.select(*by, sa.func.count()).join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+    # else PostgreSQL gives any order
+    ordered = query.where(chosen).group_by(*by).order_by(*by)
+    statuses: dict[str, dict[str, int]] = {}
+    for sweep_id, status, number in connection.execute(ordered):
+        statuses.setdefault(sweep_id, {})[status] = number
+    return statuses
+
+
+def _state_now(state: str, host: Mapping[str, Any]) -> str:
+    """Return the state of a sweep: a running one whose process has ended is interrupted, and a
+    completed one is partial if shards were not imported."""
+    if state == "running":
+        has_ended = all(liveness.has_ended(process) for process in processes(host))
+        return "interrupted" if has_ended else state
+    shards = host.get("shards") or {}
+    number = next(iter(shards), "").rpartition("/")[2]  # 3 of `1/3`
+    if state == "completed" and len(shards) < int(number or 0):
+        return f"partial ({len(shards)} of {number} shards)"
+    return state
 
 
 @dataclass(frozen=True)
 class KnownSweep:
-    """What identifies a sweep. `imported_at`: None if it was recorded in this database."""
+    """What identifies a sweep. `imported_at`: None if it was recorded in this database. `user`: who
+    began it, None if unknown."""
 
     id: str
     name: str | None
     label: str | None
     started_at: dt.datetime
     imported_at: dt.datetime | None = None
+    user: str | None = None
 
     @property
     def is_rerun(self) -> bool:
@@ -179,10 +183,11 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    columns = [SWEEP.c[field.name] for field in fields(KnownSweep)]
-    query = sa.select(*columns).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    columns = [SWEEP.c[field.name] for field in fields(KnownSweep) if field.name in SWEEP.c]
+    user = SWEEP.c.host["user"].as_string().label("user")
+    query = sa.select(*columns, user).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     known = [KnownSweep(**row) for row in connection.execute(query).mappings()]
-    sweep_id = resolve(ref, known, name_of(connection), partial(signature.is_own, connection))
+    sweep_id = resolve(ref, known, name_of(connection))
     if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
         raise StoreError(
             f"{name_of(connection)}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or"
@@ -191,14 +196,8 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     return sweeps(connection, sweep_id)[0]
 
 
-def resolve(
-    ref: str,
-    newest_first: Sequence[KnownSweep],
-    database: str,
-    is_own: Callable[[str], bool] = lambda sweep_id: True,
-) -> str:
-    """Return the id that `ref` means (see `find_sweep`) among these sweeps. `is_own`: whether this
-    user recorded the sweep with an id."""
+def resolve(ref: str, newest_first: Sequence[KnownSweep], database: str) -> str:
+    """Return the id that `ref` means (see `find_sweep`) among these sweeps."""
     if not isinstance(ref, str):  # None would be the newest sweep without a name
         raise UsageError(
             f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it"
@@ -209,37 +208,40 @@ def resolve(
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     if ref == "last":
-        return last_of(known, is_own).id
-    for sweep in known:
-        if sweep.id == ref:
-            return sweep.id
-    for sweep in known:
-        if sweep.name == ref:
-            return sweep.id
-    labelled = with_label(ref, known)
-    if labelled is not None:
-        return labelled.id
-    starting = [sweep.id for sweep in known if ref and sweep.id.startswith(ref)]
-    if len(starting) > 1:
-        raise UsageError(
-            f"{len(starting)} sweep ids start with {ref!r}, such as {starting[0]}; give a longer"
-            " start"
-        )
-    if starting:
-        return starting[0]
-    some = ", ".join(map(str, known[:4])) + (" …" if known[4:] else "")
-    raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
+        return _last(known).id
+    sweep = _with_id_or_name(ref, known) or with_label(ref, known) or _starting(ref, known)
+    if sweep is None:
+        some = ", ".join(map(str, known[:4])) + (" …" if known[4:] else "")
+        raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
+    return sweep.id
 
 
-def last_of(known: Sequence[KnownSweep], is_own: Callable[[str], bool]) -> KnownSweep:
-    """Return the sweep that `last` means among these, which are not empty and in the order of
-    `recorded_here_first`."""
+def _last(known: Sequence[KnownSweep]) -> KnownSweep:
+    """Return the sweep that `last` means among these, in the order of `recorded_here_first`."""
     known = [sweep for sweep in known if not sweep.is_rerun] or known
-    recorded_here = [sweep for sweep in known if sweep.imported_at is None]
-    for sweep in recorded_here[:MOST_SIGNATURES]:
-        if is_own(sweep.id):
+    user = liveness.current_user()
+    for sweep in known:
+        if sweep.imported_at is None and sweep.user in (None, user):
             return sweep
     return known[0]
+
+
+def _with_id_or_name(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
+    with_id = [sweep for sweep in known if sweep.id == ref]
+    with_name = [sweep for sweep in known if sweep.name == ref]
+    return next(iter([*with_id, *with_name]), None)
+
+
+def _starting(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
+    """Return the sweep whose id starts like this, or None. Raises UsageError if there are
+    several."""
+    starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
+    if len(starting) > 1:
+        raise UsageError(
+            f"{len(starting)} sweep ids start with {ref!r}, such as {starting[0].id}; give a longer"
+            " start"
+        )
+    return starting[0] if starting else None
 
 
 def with_label(label: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
@@ -286,7 +288,6 @@ def begin_sweep(
     *,
     plan: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
-    started_at: dt.datetime | None = None,
     shard: Shard | None = None,
     **facts: Any,
 ) -> str:
@@ -294,84 +295,81 @@ def begin_sweep(
     time (UTC).
 
     `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce
-    the cell. `shard`: add this part to the sweep of its parts. If this process has begun a sweep at
-    exactly `started_at`, return its id. Raises UsageError if the shard is there.
+    the cell. `shard`: add this part to the sweep of its parts. Raises UsageError if the shard is
+    there.
     """
-    started = started_at or now()
-    begun = sa.select(SWEEP.c.id, SWEEP.c.host).where(SWEEP.c.started_at == started)
-    for sweep_id, host in connection.execute(begun) if started_at else ():
-        if host.get("process") == facts["host"].get("process"):
-            return sweep_id  # the connection broke after its commit
+    started = now()
+    values = {name: scalar(value) for name, value in facts.items()}
+    values |= {"state": "running", "started_at": started}
     if shard is not None:
-        add_shard(connection, shard, started, facts)
+        add_shard(connection, shard, values)
         positions = {cell.key: position for position, cell in enumerate(shard.matrix)}
         extend_sweep(connection, shard.sweep_id, plan, cell_overrides, positions)
         return shard.sweep_id
-    values = {
-        "state": "running",
-        "started_at": started,
-        **{name: scalar(value) for name, value in facts.items()},
-    }
     sweep_id = None
     # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
     while sweep_id is None:
-        new = insert(connection, SWEEP).values(
-            id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values
-        )
+        unique = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        new = insert(connection, SWEEP).values(id=unique, **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
     extend_sweep(connection, sweep_id, plan, cell_overrides)
-    signature.sign(connection, sweep_id)
     return sweep_id
 
 
-def add_shard(
-    connection: sa.Connection, shard: Shard, started: dt.datetime, facts: Mapping[str, Any]
-) -> None:
-    """Store the sweep of this shard, or add the shard to it, without its cells."""
-    own = {
-        **facts["host"],
+def add_shard(connection: sa.Connection, shard: Shard, values: Mapping[str, Any]) -> None:
+    """Store the sweep of this shard, or add the shard to it, without its cells. `values`: its row
+    of `sweep`."""
+    process = values["host"].get("process")
+    host = {
+        **values["host"],
         "shards": {shard.name: "running"},
-        "processes": {shard.name: facts["host"].get("process")},
+        "processes": {shard.name: process},
     }
-    values = {**facts, "host": own, "state": "running", "started_at": started}
-    values = {name: scalar(value) for name, value in values.items()}
-    new = insert(connection, SWEEP).values(id=shard.sweep_id, **values).on_conflict_do_nothing()
-    is_own = connection.scalar(new.returning(SWEEP.c.id)) is not None
-    if not is_own:
-        lock(connection, shard.sweep_id)
-        is_own = signature.is_own(connection, shard.sweep_id)
-        host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == shard.sweep_id))
-        if shard.name in host["shards"]:
-            how = (
-                f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another"
-                " sweep.label"
-            )
-            raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
-        joined = with_shards(host, own) | {"process": own.get("process")}
-        changes = {"host": joined, "state": "running", "finished_at": None}
-        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == shard.sweep_id).values(**changes))
-    if is_own:
-        signature.sign(connection, shard.sweep_id)
+    row = {**values, "host": host, "id": shard.sweep_id}
+    new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
+    if connection.scalar(new.returning(SWEEP.c.id)) is not None:
+        return
+    lock(connection, shard.sweep_id)
+    known = _host(connection, shard.sweep_id)
+    if shard.name in known["shards"]:
+        how = (
+            f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another"
+            " sweep.label"
+        )
+        raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
+    joined = {**with_shards(known, host), "process": process}
+    _update(connection, shard.sweep_id, host=joined, state="running", finished_at=None)
+
+
+def _host(connection: sa.Connection, sweep_id: str) -> dict[str, Any]:
+    """Return what a sweep records about its machine and processes."""
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
+    return dict(host or {})
+
+
+def _update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
 def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the facts `host` of a sweep with the shards and environments of another record of the
     same sweep."""
     joined = dict(host)
-    for name in filter(other.__contains__, ("shards", "environments", "processes")):
-        joined[name] = {**(other[name] or {}), **(host.get(name) or {})}
-    done = {
-        name: state for name, state in (other.get("shards") or {}).items() if state == "completed"
-    }
-    return joined | ({"shards": joined["shards"] | done} if done else {})
+    for name in ("shards", "environments", "processes"):
+        if name in other:
+            joined[name] = {**(other[name] or {}), **(host.get(name) or {})}
+    for shard, state in (other.get("shards") or {}).items():
+        if state == "completed":
+            joined["shards"][shard] = state
+    return joined
 
 
 def state_of(shards: Mapping[str, str]) -> str:
     """Return the state of a sweep from those of its shards."""
-    return next(
-        (state for state in ("running", "interrupted", "failed") if state in shards.values()),
-        "completed",
-    )
+    for state in ("running", "interrupted", "failed"):
+        if state in shards.values():
+            return state
+    return "completed"
 
 
 def extend_sweep(
@@ -384,30 +382,22 @@ def extend_sweep(
     """Append cells to the sweep's plan; cells that are already planned keep their position.
     `positions`: cell key -> position in the plan."""
     lock(connection, sweep_id)
-    is_own = signature.is_own(connection, sweep_id)
-    planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(
-        PLANNED.c.sweep_id == sweep_id
-    )
-    known = dict(connection.execute(planned).all())
+    query = sa.select(PLANNED.c.cell_key, PLANNED.c.position)
+    planned = connection.execute(query.where(PLANNED.c.sweep_id == sweep_id)).all()
+    known = {row.cell_key: row.position for row in planned}
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
-    positions = positions or dict(
-        zip(rows, itertools.count(max(known.values(), default=-1) + 1), strict=False)
-    )
+    if not rows:
+        return
+    if positions is None:
+        first = 1 + max(known.values(), default=-1)
+        positions = {key: position for position, key in enumerate(rows, first)}
     words = cell_overrides or {}
-    places = [
-        {
-            "sweep_id": sweep_id,
-            "cell_key": key,
-            "position": positions[key],
-            "overrides": words.get(key),
-        }
-        for key in rows
-    ]
-    if rows:
-        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
-        connection.execute(sa.insert(PLANNED), places)
-    if is_own:
-        signature.sign(connection, sweep_id)
+    places = []
+    for key in rows:
+        place = {"sweep_id": sweep_id, "cell_key": key, "position": positions[key]}
+        places.append({**place, "overrides": words.get(key)})
+    connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
+    connection.execute(sa.insert(PLANNED), places)
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
@@ -438,13 +428,10 @@ def note_environments(
     """Append facts of further environments to the sweep's `host["environments"]`; existing ones
     stay unchanged."""
     lock(connection, sweep_id)
-    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
+    host = _host(connection, sweep_id)
     known = host.get("environments") or {}
-    host["environments"] = known | {key: value for key, value in facts.items() if key not in known}
-    is_own = signature.is_own(connection, sweep_id)
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
-    if is_own:
-        signature.sign(connection, sweep_id)
+    added = {key: value for key, value in facts.items() if key not in known}
+    _update(connection, sweep_id, host={**host, "environments": {**known, **added}})
 
 
 def add_rounds(
@@ -459,19 +446,12 @@ def add_rounds(
     `starts_part`: its compile caches are gone, so the new rounds compile again.
     """
     lock(connection, sweep_id)
-    is_own = signature.is_own(connection, sweep_id)
-    query = sa.select(SWEEP.c.host, SWEEP.c.rounds).where(SWEEP.c.id == sweep_id)
-    host, rounds = connection.execute(query).one()
-    values = {
-        "protocol": dict(protocol),
-        "overrides": list(overrides),
-        "rounds": protocol["rounds"],
-    }
+    host = _host(connection, sweep_id)
     if starts_part:
-        values["host"] = {**host, PARTS: [*first_rounds_of(host), rounds]}
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
-    if is_own:
-        signature.sign(connection, sweep_id)
+        rounds = connection.scalar(sa.select(SWEEP.c.rounds).where(SWEEP.c.id == sweep_id))
+        host[PARTS] = [*first_rounds_of(host), rounds]
+    row = {"protocol": dict(protocol), "overrides": list(overrides), "host": host}
+    _update(connection, sweep_id, rounds=protocol["rounds"], **row)
 
 
 def first_rounds_of(host: Mapping[str, Any]) -> list[int]:
@@ -482,8 +462,7 @@ def first_rounds_of(host: Mapping[str, Any]) -> list[int]:
 
 def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
     """Return the first round of each part of the sweep: a part has compile caches of its own."""
-    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    return first_rounds_of(host or {})
+    return first_rounds_of(_host(connection, sweep_id))
 
 
 def finish_sweep(
@@ -492,17 +471,17 @@ def finish_sweep(
     """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
     names this process as the one that runs it."""
     lock(connection, sweep_id)
-    values: dict[str, Any] = {"state": state, "finished_at": now()}
-    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    if shard is not None:
-        host = {**host, "shards": {**(host.get("shards") or {}), shard: state}}
-        values |= {"state": state_of(host["shards"]), "host": host}
+    host = _host(connection, sweep_id)
     if state == "running":
-        host = {**host, "process": liveness.identity()}
-        if shard is not None:
+        host["process"] = liveness.identity()
+    if shard is not None:
+        host["shards"] = {**(host.get("shards") or {}), shard: state}
+        if state == "running":
             host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
-        values = {"state": state, "finished_at": None, "host": host}
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
+    finished_at = None if state == "running" else now()
+    if shard is not None:
+        state = state_of(host["shards"])
+    _update(connection, sweep_id, state=state, finished_at=finished_at, host=host)
 
 
 def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ def copy(
     for sweep_id in sweep_ids:
         attempt = partial(_copy_sweep, source, target, sweep_id, baselines, samples)
         try:
-            yield connect.repeated(attempt)
+            yield connect.repeated(attempt, target.name)
         except RefusedError as error:
             yield Arrival(one_line(sweep_id, 64), outcome="refused", reason=str(error))
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections import namedtuple
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -42,8 +39,11 @@ from effbench.store.values import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
+
+    from effbench.store.values import Samples
+#: Timer -> number of samples taken, and the stored ones.
+TakenSamples: TypeAlias = "dict[str, tuple[int, Samples]]"
 
 _MEAN_SIZE = CELL.c.params["stream"]["samples_per_call"].as_float()
 #: samples per call: the batch size, or the mean batch size of a stream; NULL if the server chooses
@@ -55,17 +55,15 @@ _SAMPLES_PER_CALL = sa.case(
         None,
     ),
     else_=sa.func.coalesce(_MEAN_SIZE, sa.cast(CELL.c.bs, sa.Double)),
-).label("samples_per_call")
+)
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"
-#: what a summary reads of a trial, with fast attributes; not `extra`, which can be large
-_Row = namedtuple(
-    "_Row",
-    ["environment_id", *(n for n in TRIAL_FIELDS if n not in ("extra", "phase", "started_at"))],
-)
-_values_of = itemgetter(*map(TRIAL.columns.keys().index, _Row._fields))
+#: what a summary reads of a trial; not `extra`, which can be large
+_READ = [TRIAL.c.environment_id] + [
+    TRIAL.c[name] for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")
+]
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
@@ -82,19 +80,17 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     try:
         trial_id = connection.scalar(new)
     except exc.IntegrityError as error:
+        if "foreign key" not in str(error.orig).lower():
+            raise
         fault = "belongs to an unknown environment or a cell that is not planned"
         raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
     if trial_id is None:
-        key = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
-        query = sa.select(TRIAL).where(*(TRIAL.c[name] == row[name] for name in key))
-        known = connection.execute(query).mappings().one()
-        if any(
-            known[name] != value
-            for name, value in row.items()
-            if name not in ("extra", "recorded_at")
-        ):
+        key = {name: row[name] for name in ("sweep_id", "cell_key", "environment_id")}
+        key |= {"round": trial.round, "attempt": trial.attempt}
+        known = connection.execute(sa.select(TRIAL).filter_by(**key)).mappings().one()
+        if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
             raise StoreError(f"{what} is already recorded in sweep {sweep_id}")
-        return known["id"]  # the connection broke after its commit
+        return int(known["id"])  # the connection broke after its commit
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
         blob = {
@@ -255,14 +251,14 @@ def trial_facts(
     return found
 
 
-def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
+def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
     return {row.timer: _decoded(row) for row in connection.execute(query)}
 
 
-def _decoded(row: sa.Row) -> np.ndarray:
+def _decoded(row: sa.Row[Any]) -> Samples:
     """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
     name = (
         f"samples (timer {one_line(row.timer, 40)} of trial {row.trial_id}, see `effbench db check"
@@ -273,42 +269,40 @@ def _decoded(row: sa.Row) -> np.ndarray:
 
 def trials_of_cells(
     connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
-) -> list[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
+) -> list[tuple[dict[str, Any], TakenSamples]]:
     """Return the rows of `trial` of these cells, ordered by cell key, environment, round and
-    attempt, each with timer -> (number of samples taken, float32 array of the stored ones). Samples
-    that are damaged are omitted, and `extra` says so."""
+    attempt, each with its samples. Samples that are damaged are omitted, and `extra` says so."""
     cells = (
         TRIAL.c.sweep_id == sweep_id,
         TRIAL.c.environment_id.in_(environment_ids),
         TRIAL.c.cell_key.in_(cell_keys),
     )
-    order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
-    rows = connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings().all()
-    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
-    taken: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
+    taken: dict[int, TakenSamples] = {}
     damaged: dict[int, str] = {}
+    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     for blob in connection.execute(blobs):
         try:
             taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, _decoded(blob))
         except StoreError as error:
             damaged[blob.trial_id] = str(error)
-    return [
-        (
-            dict(row)
-            | (
-                {"extra": row["extra"] | {DAMAGED: damaged[row["id"]]}}
-                if row["id"] in damaged
-                else {}
-            ),
-            taken.get(row["id"], {}),
-        )
-        for row in rows
-    ]
+    order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
+    trials = []
+    for row in connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings():
+        trial = dict(row)
+        if row["id"] in damaged:
+            trial["extra"] = {**row["extra"], DAMAGED: damaged[row["id"]]}
+        trials.append((trial, taken.get(row["id"], {})))
+    return trials
 
 
-def summary_rows(rows: Iterable[Sequence[Any]]) -> Iterator[_Row]:
-    """Yield from whole rows of `trial` what a summary reads of them."""
-    return map(_Row._make, map(_values_of, rows))
+@dataclass(frozen=True)
+class PlannedCell:
+    """What a summary needs to know of a planned cell. `size`: samples per call, None if unknown."""
+
+    key: str
+    comparison_key: str
+    mode: str
+    size: float | None
 
 
 def derive(
@@ -317,55 +311,53 @@ def derive(
     baseline_mode: str,
     environment_id: str | None = None,
     comparison_key: str | None = None,
-    known: Iterable[_Row] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells
-    with this `comparison_key` in one environment. `known`: the sweep's trials, if they have been
-    read (see `summary_rows`)."""
-    cells = sa.select(CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL)
-    cells = cells.join(PLANNED, PLANNED.c.cell_key == CELL.c.key).where(
-        PLANNED.c.sweep_id == sweep_id
-    )
-    query = sa.select(*(TRIAL.c[name] for name in _Row._fields)).where(TRIAL.c.sweep_id == sweep_id)
+    with this `comparison_key` in one environment."""
+    columns = CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL.label("size")
+    plan = sa.select(*columns).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    query: sa.Select[Any] = sa.select(*_READ).where(TRIAL.c.sweep_id == sweep_id)
     if comparison_key is not None:
-        cells = cells.where(CELL.c.comparison_key == comparison_key)
+        plan = plan.where(CELL.c.comparison_key == comparison_key)
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
         query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
-    trials: dict[str, dict[str, list[Any]]] = {}
-    for trial in map(_Row._make, connection.execute(query).all()) if known is None else known:
-        trials.setdefault(trial.environment_id, {}).setdefault(trial.cell_key, []).append(trial)
-    compared: dict[tuple[str, str], dict[str, list[Any]]] = {}
-    facts: dict[str, tuple[str, float]] = {}
-    for key, comparison, mode, size in connection.execute(cells.order_by(PLANNED.c.position)):
-        facts[key] = (mode, size)
-        for environment, of_environment in trials.items():
-            if key in of_environment:
-                compared.setdefault((environment, comparison), {})[key] = of_environment[key]
+    # rows have the attributes of trials
+    trials: dict[tuple[str, str], list[Any]] = {}
+    for trial in connection.execute(query):
+        trials.setdefault((trial.environment_id, trial.cell_key), []).append(trial)
+    environments = dict.fromkeys(environment for environment, _ in trials)
+    compared: dict[tuple[str, str], list[PlannedCell]] = {}
+    for row in connection.execute(plan):
+        cell = PlannedCell(*row)
+        for environment in environments:
+            if (environment, cell.key) in trials:
+                compared.setdefault((environment, cell.comparison_key), []).append(cell)
     rows = []
     for (environment, _), cells in compared.items():
-        # of several variants of the baseline mode, the first in the plan is the baseline of all
-        # cells
-        reference = next((key for key in cells if facts[key][0] == baseline_mode), None)
-        baseline = Baseline.of(cells.get(reference, ()))
-        for key, of_cell in cells.items():
-            summary = summarise(
-                of_cell, bs=facts[key][1], is_baseline=key == reference, baseline=baseline
-            )
-            # most values need no conversion; integers come from columns of 64 bits
-            values = {
-                name: (
-                    value
-                    if value is None
-                    or type(value) is int
-                    or (type(value) is float and isfinite(value))
-                    else scalar(value)
-                )
-                for name, value in summary.items()
-            }
-            rows.append(
-                {"sweep_id": sweep_id, "cell_key": key, "environment_id": environment, **values}
-            )
+        of_cells = {cell.key: trials[environment, cell.key] for cell in cells}
+        keys_of_rows = {"sweep_id": sweep_id, "environment_id": environment}
+        for key, summary in _summaries(cells, of_cells, baseline_mode):
+            rows.append({**keys_of_rows, "cell_key": key, **summary})
     return rows
+
+
+def _summaries(
+    cells: Sequence[PlannedCell], trials: Mapping[str, list[Any]], baseline_mode: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield key and summary of cells that are compared with each other."""
+    # of several variants of the baseline mode, the first in the plan is the baseline of all cells
+    references = [cell.key for cell in cells if cell.mode == baseline_mode]
+    reference = references[0] if references else None
+    baseline = None if reference is None else Baseline.of(trials[reference])
+    for cell in cells:
+        summary = summarise(
+            trials[cell.key],
+            bs=cell.size,
+            is_baseline=cell.key == reference,
+            baseline=baseline,
+        )
+        yield cell.key, {name: scalar(value) for name, value in summary.items()}
 
 
 def rebuild_results(
@@ -373,13 +365,11 @@ def rebuild_results(
     sweep_id: str,
     environment_id: str | None = None,
     comparison_key: str | None = None,
-    known: Iterable[_Row] | None = None,
 ) -> None:
     """Replace results of the sweep by newly derived ones: all, or those that `derive` returns for
     these arguments."""
-    rows = derive(
-        connection, sweep_id, lock(connection, sweep_id), environment_id, comparison_key, known
-    )
+    baseline_mode = lock(connection, sweep_id)
+    rows = derive(connection, sweep_id, baseline_mode, environment_id, comparison_key)
     stale = sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id)
     if comparison_key is not None:
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)

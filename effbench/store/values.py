@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from effbench import labels
 from effbench.cell import Cell, Status, Trial, encodable
 from effbench.errors import StoreError
-from effbench.store.schema import SAMPLE_LIMIT, TRIAL, utc
+from effbench.store.schema import NOT_NEGATIVE, SAMPLE_LIMIT, TRIAL, utc
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
+
+    Samples = NDArray[np.float32]
 
 T = TypeVar("T")
 #: the columns of `trial` that are fields of `cell.Trial`
@@ -101,6 +104,9 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     except ValueError:
         started_at = None
     row = {name: scalar(getattr(trial, name)) for name in TRIAL_FIELDS}
+    for name in NOT_NEGATIVE & row.keys():
+        if row[name] is not None and row[name] < 0:  # such as of a counter that has wrapped around
+            row[name] = None
     return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
@@ -125,7 +131,7 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
     return len(array), zlib.compress(array.tobytes(), 6)
 
 
-def decode_samples(codec: str, data: bytes, stored: int, name: str = "samples") -> np.ndarray:
+def decode_samples(codec: str, data: bytes, stored: int, name: str = "samples") -> Samples:
     """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError
     if it is damaged. `name`: what the error calls them."""
     import numpy as np

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +11,7 @@ from effbench.cell import Cell
 from effbench.config import db_setting
 from effbench.errors import ResumeError
 from effbench.printable import count, one_line
+from effbench.store.liveness import current_user
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.matrix import parse_shard, shards
@@ -32,14 +31,6 @@ def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) 
     if shard:
         words.append(f"shard={shard}")
     return shlex.join(words) + db_setting(db, name)
-
-
-def current_user() -> str:
-    """Return the name of the user who runs effbench; the number of a user without a name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # as in containers that run with any number
-        return str(os.getuid())
 
 
 def refusal(sweep: SweepInfo) -> str | None:

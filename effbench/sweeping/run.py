@@ -24,7 +24,6 @@ from effbench.store import liveness, secrets
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard, SweepInfo, processes
-from effbench.store.values import now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.compile_caches import sweep_cache
@@ -246,7 +245,6 @@ def begin(
         facts_of_all = shard_facts(settings, settings.shard, label, revision)
         shard = Shard(settings.shard, facts_of_all, command.matrix)
     return store.begin_sweep(
-        started_at=now(),
         shard=shard,
         name=settings.sweep.name,
         label=label,
@@ -335,7 +333,7 @@ def host_facts() -> dict[str, Any]:
         "effbench": effbench.__version__,
         "executable": sys.executable,
         "folder": str(Path.cwd()),
-        "user": resume.current_user(),
+        "user": liveness.current_user(),
         "process": liveness.identity(),
     }
 

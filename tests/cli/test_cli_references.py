@@ -8,7 +8,7 @@ from made_sweeps import EAGER, a_cell, sql
 from effbench.errors import UsageError
 from effbench.report.data import newest
 from effbench.report.history_table import position_of
-from effbench.store import Store, signature
+from effbench.store import Store, liveness
 from effbench.store.sweeps import CONFIRMING, recorded_here_first
 
 NOW = dt.datetime.now(dt.UTC)
@@ -59,12 +59,12 @@ def test_only_imported_sweeps(made):
 
 
 def test_the_sweep_of_another_user_is_last_only_without_one_of_this_user(made, monkeypatch):
-    own = made.sweep([EAGER])
-    with monkeypatch.context() as patch:
-        patch.setattr(signature, "_key", lambda: b"another user's key, of 32 bytes.")
-        other = made.sweep([EAGER])
-        assert found(made, "last") == other
+    own = made.sweep([EAGER], host={"user": liveness.current_user()})
+    other = made.sweep([EAGER], host={"user": "another"})
     assert found(made, "last") == own
+    with monkeypatch.context() as patch:
+        patch.setattr(liveness, "current_user", lambda: "another")
+        assert found(made, "last") == other
     made.delete_sweep(own)
     assert found(made, "last") == other
 
