@@ -137,7 +137,7 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
         from pyarrow.parquet import ParquetWriter
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
-    writer = None
+    writer: Any = None
     dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
     # the empty chunk gives the schema
     for chunk in chain([[]], batched(map(with_text, rows), CHUNK)):

@@ -262,11 +262,11 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
 
 def _is_lost(error: BaseException | None) -> bool:
     """Return whether a server's connection broke, or another transaction was in the way."""
-    cause = getattr(error, "orig", None)
+    cause: Any = getattr(error, "orig", None)
     if not isinstance(error, exc.OperationalError) or not hasattr(cause, "sqlstate"):
         return False
     # psycopg has no code for what it finds out itself, such as a closed socket
-    return cause.sqlstate is None or cause.sqlstate.startswith(_LOST)
+    return cause.sqlstate is None or str(cause.sqlstate).startswith(_LOST)
 
 
 def _is_busy(error: BaseException | None) -> bool:

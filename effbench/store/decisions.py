@@ -147,7 +147,7 @@ def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
     )
     query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
     query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
-    newest: dict[tuple, dict[str, Any]] = {}
+    newest: dict[tuple[str, ...], dict[str, Any]] = {}
     rows = connection.execute(query).mappings().all()
     for row in sorted(rows, key=lambda row: not is_future(row["judged_at"])):
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])

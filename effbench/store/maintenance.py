@@ -92,10 +92,10 @@ def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
 
 def copy_file(url: str | os.PathLike[str], revision: str) -> None:
     """Copy a SQLite file to `copy_before`, with what its write-ahead log holds."""
-    copy = copy_before(url, revision)
-    if copy is None:
-        return
     file = connect.sqlite_file(url)
+    copy = copy_before(url, revision)
+    if file is None or copy is None:
+        return
     unfinished = copy.with_name(f"{copy.name}.part")
     try:
         source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
@@ -201,7 +201,7 @@ def wrong_results(connection: sa.Connection, sweep_id: str, baseline_mode: str) 
         what = f"{type(error).__name__} {error}"
         return [f"sweep {sweep_id}: its results cannot be derived from its trials: {what}"]
     query = sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)
-    stored = _by_cell(connection.execute(query).mappings())
+    stored = _by_cell(map(dict, connection.execute(query).mappings()))
     lines = []
     for cell_key, environment_id in sorted(derived.keys() | stored.keys()):
         key = cell_key, environment_id

@@ -48,7 +48,7 @@ def marked_values(connection: sa.Connection, trial: Mapping[str, Any]) -> dict[s
     }
     for timer in ("latency", "period"):
         low, high = f"{timer}_median_low_ms", f"{timer}_median_high_ms"
-        candidates = [trial.get(low), trial.get(high)]
+        candidates: list[Any] = [trial.get(low), trial.get(high)]
         for kind in ("", "_disturbed"):
             name = f"{timer}{kind}_ms"
             candidates.append(median_of_samples(connection, trial["id"], name))

@@ -113,10 +113,15 @@ METADATA = sa.MetaData(
     }
 )
 BIG_INTEGER = sa.BigInteger().with_variant(Integer(), "sqlite")
-DOUBLE = sa.Double().with_variant(sa.REAL(), "sqlite")
+DOUBLE: sa.Double[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 BOOLEAN = sa.Boolean().with_variant(SqliteBoolean(), "sqlite")
 JSON = sa.JSON(none_as_null=True).with_variant(SqliteJson(none_as_null=True), "sqlite")
-TYPES = {float: DOUBLE, int: BIG_INTEGER, bool: BOOLEAN, str: Text()}
+TYPES: dict[type, sa.types.TypeEngine[Any]] = {
+    float: DOUBLE,
+    int: BIG_INTEGER,
+    bool: BOOLEAN,
+    str: Text(),
+}
 #: quantities that must not be negative
 NOT_NEGATIVE = COUNTS | {metric.name for metric in TRIAL_METRICS if metric.title}
 
@@ -150,8 +155,8 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         yield sa.CheckConstraint(of_sqlite, name=name).ddl_if(dialect="sqlite")
         yield sa.CheckConstraint(of_postgresql, name=name).ddl_if(dialect="postgresql")
     elif isinstance(kind, UtcDateTime):
-        valid = sa.CheckConstraint(f"julianday({name}) IS NOT NULL OR {name} IS NULL", name=name)
-        yield valid.ddl_if(dialect="sqlite")
+        of_sqlite = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
+        yield sa.CheckConstraint(of_sqlite, name=name).ddl_if(dialect="sqlite")
     elif name in NOT_NEGATIVE:
         is_float = isinstance(kind, sa.Double)
         valid = f"{name} BETWEEN 0 AND {LARGEST}" if is_float else f"{name} >= 0"
@@ -377,9 +382,8 @@ def lock(connection: sa.Connection) -> None:
 
 def make_view(connection: sa.Connection) -> None:
     """Create the view `results`."""
-    connection.execute(
-        sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}")
-    )
+    query = VIEW_QUERY.compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"CREATE VIEW results AS {query}")
 
 
 def make(connection: sa.Connection) -> str:

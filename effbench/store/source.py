@@ -171,7 +171,8 @@ def opened(url: str) -> Iterator[Source]:
         if url == "-":
             url, folder = _copied(sys.stdin.buffer, "standard input", stack)
         if _head(url).startswith(GZIP):
-            url, folder = _copied(stack.enter_context(gzip.open(url)), Path(url).name, stack)
+            packed: Any = stack.enter_context(gzip.open(url))
+            url, folder = _copied(packed, Path(url).name, stack)
         if not SQLITE.startswith(_head(url)):
             name = url.removeprefix(folder)
             raise StoreError(

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
@@ -30,7 +31,7 @@ from effbench.store import (
 from effbench.store.decisions import BaselineInfo
 from effbench.store.joining import JoinedSweep
 from effbench.store.sides import CellResult, Levels, Series
-from effbench.store.sweeps import Recorded, SweepInfo
+from effbench.store.sweeps import Recorded, Shard, SweepInfo
 from effbench.store.trials import HostSpeeds, TakenSamples
 
 if TYPE_CHECKING:
@@ -137,9 +138,17 @@ class Store:
     def calibration(self, environment_id: str) -> dict[str, Any] | None:
         return self._read(sweeps.calibration, environment_id)
 
-    def begin_sweep(self, **facts: Any) -> str:
-        """Begin a sweep with the arguments of `sweeps.begin_sweep`."""
-        return self._write(sweeps.begin_sweep, **facts)
+    def begin_sweep(
+        self,
+        *,
+        plan: Iterable[Cell],
+        cell_overrides: Mapping[str, list[str]] | None = None,
+        shard: Shard | None = None,
+        **facts: Any,
+    ) -> str:
+        """Begin a sweep; see `sweeps.begin_sweep`."""
+        begin = partial(sweeps.begin_sweep, plan=list(plan), cell_overrides=cell_overrides)
+        return self._write(partial(begin, shard=shard, **facts))
 
     def extend_sweep(
         self,
@@ -170,7 +179,8 @@ class Store:
     def add_calibration(
         self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
     ) -> None:
-        self._write(sweeps.add_calibration, environment_id, gpu_uuid, **measured)
+        add = partial(sweeps.add_calibration, **measured)
+        self._write(add, environment_id=environment_id, gpu_uuid=gpu_uuid)
 
     def join(self, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
         return self._write(joining.join, list(sweep_ids), name)
@@ -301,7 +311,7 @@ class Store:
     def rescue(self, suffix: str) -> Path:
         """Copy a moved, deleted or replaced database, which is still open, to a new file next to
         the old path; return its path. Raises StoreError if the file cannot be written."""
-        file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
+        file: Path = self._engine.get_execution_options()[connect.FILE_OPTION][0]
         copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +320,8 @@ class Store:
                 self._engine.connect() as connection,
                 closing(sqlite3.connect(copy)) as target,
             ):
-                connection.connection.driver_connection.backup(target)
+                database: Any = connection.connection.driver_connection
+                database.backup(target)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(
                 f"{connect.moved(self.name)}, and no copy of it can be saved: {error}"

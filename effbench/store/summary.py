@@ -334,8 +334,9 @@ def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baselin
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
     baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
-    is_unknown = row["speedup"] is None or baseline_latency is None
-    if row["marked"] or baseline.is_marked or is_unknown:
+    if baseline_latency is None or row["speedup"] is None:
+        return None
+    if row["marked"] or baseline.is_marked:
         return None
     is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
     # arrivals, CPU streams: their median does not tell the time saved per call

@@ -265,7 +265,7 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
     )
     if mode is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
-    return mode
+    return str(mode)
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def begin_sweep(
         new = insert(connection, SWEEP).values(id=unique, **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
     extend_sweep(connection, sweep_id, plan, cell_overrides)
-    return sweep_id
+    return str(sweep_id)
 
 
 def add_shard(connection: sa.Connection, shard: Shard, values: Mapping[str, Any]) -> None:

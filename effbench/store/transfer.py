@@ -169,13 +169,15 @@ class _Copy:
 
     def take_plan(self, baselines: bool) -> None:
         """Take the environments and cells to which anything of the sweep refers, and its plan."""
-        cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
+        planned = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
+        is_needed = CELL.c.key.in_(planned)
         # an acknowledgement may name a cell that is not planned
         if baselines and self.source.has(ACKNOWLEDGEMENT):
-            acknowledged = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
-            cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(acknowledged))
+            acknowledged = sa.select(ACKNOWLEDGEMENT.c.cell_key)
+            acknowledged = acknowledged.where(ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id)
+            is_needed = sa.or_(is_needed, CELL.c.key.in_(acknowledged))
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(self.environments()))
-        self.take(CELL, CELL.c.key.in_(cells))
+        self.take(CELL, is_needed)
         self.take(PLANNED, PLANNED.c.sweep_id == self.sweep_id)
 
     def environments(self) -> sa.Select[tuple[str]] | sa.CompoundSelect[tuple[str]]:

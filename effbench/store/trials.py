@@ -104,7 +104,7 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
         sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key)
     )
     rebuild_results(connection, sweep_id, environment_id, compared)
-    return trial_id
+    return int(trial_id)
 
 
 def history(
@@ -117,7 +117,7 @@ def history(
     )
     by_cell: dict[str, list[Trial]] = {}
     for row in connection.execute(query.order_by(TRIAL.c.round, TRIAL.c.attempt)).mappings():
-        by_cell.setdefault(row["cell_key"], []).append(trial_of(row))
+        by_cell.setdefault(row["cell_key"], []).append(trial_of(dict(row)))
     return {key: last_attempts(trials) for key, trials in by_cell.items()}
 
 
@@ -282,7 +282,8 @@ def trials_of_cells(
     blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     for blob in connection.execute(blobs):
         try:
-            taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, _decoded(blob))
+            samples_of_trial = taken.setdefault(blob.trial_id, {})
+            samples_of_trial[blob.timer] = (blob._mapping["count"], _decoded(blob))
         except StoreError as error:
             damaged[blob.trial_id] = str(error)
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
