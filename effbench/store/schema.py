@@ -87,7 +87,7 @@ def _text(*_: object, **__: object) -> str:
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     """An aware UTC datetime, which SQLite stores without its zone."""
 
-    impl = sa.DateTime(timezone=True).with_variant(SqliteTime(), "sqlite")
+    impl = sa.DateTime(timezone=True).with_variant(SqliteTime(), "sqlite")  # type: ignore[no-untyped-call]
     cache_ok = True
 
     def process_bind_param(

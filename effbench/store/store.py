@@ -179,8 +179,7 @@ class Store:
     def add_calibration(
         self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
     ) -> None:
-        add = partial(sweeps.add_calibration, **measured)
-        self._write(add, environment_id=environment_id, gpu_uuid=gpu_uuid)
+        self._write(sweeps.add_calibration, environment_id, gpu_uuid, measured)
 
     def join(self, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
         return self._write(joining.join, list(sweep_ids), name)

@@ -542,7 +542,7 @@ def add_calibration(
     connection: sa.Connection,
     environment_id: str,
     gpu_uuid: str | None,
-    **measured: dict[str, Any] | None,
+    measured: Mapping[str, dict[str, Any] | None],
 ) -> None:
     """Store `ceilings`, `noise` or both (docs/explanation/measuring.md) of this environment; older
     rows stay."""

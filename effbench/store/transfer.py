@@ -170,7 +170,7 @@ class _Copy:
     def take_plan(self, baselines: bool) -> None:
         """Take the environments and cells to which anything of the sweep refers, and its plan."""
         planned = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
-        is_needed = CELL.c.key.in_(planned)
+        is_needed: sa.ColumnElement[bool] = CELL.c.key.in_(planned)
         # an acknowledgement may name a cell that is not planned
         if baselines and self.source.has(ACKNOWLEDGEMENT):
             acknowledged = sa.select(ACKNOWLEDGEMENT.c.cell_key)
