@@ -49,7 +49,10 @@ def pairs(make, tmp_path):
 
     def build(planned, answer=lambda interpreter, request: ok(request), **options):
         servers = {one: Server(lambda request, env, one=one: answer(one, request)) for one in BOTH}
-        pools = {one: pool_of(servers[one], tmp_path / name, one) for one, name in zip(BOTH, "ab")}  # noqa: B905
+        pools = {
+            one: pool_of(servers[one], tmp_path / name, one)
+            for one, name in zip(BOTH, "ab", strict=True)
+        }
         done: list[tuple[PlannedTrial, Trial]] = []
         made = make(
             planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options
