@@ -346,10 +346,12 @@ class _Labeller:
         for path in sorted(paths - _COVERED, key=_by_origin):
             if path.startswith("mode.") or path in always:
                 continue
+            texts = self._texts(path)
+            if len(set(texts)) < 2:  # as most paths; what follows is slower
+                continue
             known = points
             if path.startswith("env."):
                 known = list(zip(points, self.modes, strict=True))
-            texts = self._texts(path)
             if len(set(zip(known, texts, strict=True))) > len(set(known)):
                 swept.append(path)
                 points = list(zip(points, texts, strict=True))

@@ -17,7 +17,6 @@ from effbench.metrics import METRICS
 from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
-from effbench.report.marks import is_marked
 from effbench.report.site import cell_data
 from effbench.report.site.page import (
     CHARTS,
@@ -80,8 +79,6 @@ def list_of(device_sweep: DeviceSweep) -> Table:
         Column("bound", filter=True),
         Column("why", wide=True),
     ]
-    if any(is_marked(row.source) for row in device_sweep.labelled):
-        columns.append(Column("disturbance", wide=True))
     rows = []
     for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
         shown = {
@@ -90,7 +87,6 @@ def list_of(device_sweep: DeviceSweep) -> Table:
             "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
             "status": Shown(row.status, row.status, "" if row.is_ok else "status"),
             "trials": row.source.get("trials"),
-            "disturbance": values["disturbance"] or "",
         }
         rows.append({**values, **shown})
     return Table(columns, rows, caption="Cells of this sweep")
