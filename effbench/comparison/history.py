@@ -158,15 +158,14 @@ class Event:
 class History:
     """All cells of a database over its sweeps.
 
-    `series`: the results without re-runs; `whole`: with re-runs. `sweeps`: rows by id, oldest
-    first; `position`: sweep id -> index. `places`: environment id -> place; `hardware`: place ->
-    hardware. `changes`: the worst open ones first. `states`: steady, changed or short (too short to
-    judge). `left_out`: number of acknowledged changes that were removed from `changes`.
+    `series`: the results without re-runs. `sweeps`: rows by id, oldest first; `position`: sweep id
+    -> index. `places`: environment id -> place; `hardware`: place -> hardware. `changes`: the worst
+    open ones first. `states`: steady, changed or short (too short to judge). `left_out`: number of
+    acknowledged changes that were removed from `changes`.
     """
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:
         self.series = series
-        self.whole = series
         self.metrics = metrics
         self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
         self.position = {sweep_id: position for position, sweep_id in enumerate(self.sweeps)}
@@ -226,16 +225,6 @@ class History:
         """Cell key -> unique name."""
         cells = self.series.cells
         return dict(zip(cells, row_names(list(cells.values())), strict=True))
-
-    @cached_property
-    def sweeps_of_environment(self) -> dict[str, list[str]]:
-        """Environment id -> ids of the sweeps (and re-runs) with a result in it, oldest first."""
-        order = {sweep["id"]: place for place, sweep in enumerate(self.whole.sweeps)}
-        pairs = {row[:2] for row in self.whole.measured}
-        ids: dict[str, list[str]] = defaultdict(list)
-        for sweep_id, environment_id in sorted(pairs, key=lambda pair: order[pair[0]]):
-            ids[environment_id].append(sweep_id)
-        return ids
 
     def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
         """Return whether an exception matches the metric and the cell of a change."""

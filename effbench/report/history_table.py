@@ -100,7 +100,7 @@ def read(
     )
     series = filtered(store, whole, filters)
     past = history(series, metrics, limits or read_limits(), store.acknowledgements())
-    past.whole, past.baselines = whole, store.baselines()
+    past.baselines = store.baselines()
     if filters.since is not None:
         first = position_of(filters.since, series.sweeps)
         past.changes = [
