@@ -179,6 +179,17 @@ def test_noisy_times_do_not_hide_memory():
     assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"
 
 
+def test_a_disturbed_baseline_is_noted(made):
+    before, calm = (
+        made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}),
+        made.sweep([a_cell()]),
+    )
+    assert (
+        f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
+    )
+    assert judged(made, calm, before)[1] == []
+
+
 def test_a_host_of_another_speed_is_noted_and_the_gpus_own_time_comes_first(made):
     """The GPU's own time does not depend on the host."""
 
