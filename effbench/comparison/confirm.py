@@ -23,13 +23,15 @@ from effbench.comparison.verdicts import (
 from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.printable import count
+from effbench.printable import between, count
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.duets import StoppingRule, allows_duet
+from effbench.sweeping.durations import Durations
+from effbench.sweeping.forecast import known_durations, planned_slots
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet, recorded_settings
 from effbench.sweeping.pool import Pools
@@ -150,12 +152,14 @@ def confirm(request: Request) -> Confirmation:
     keys = {change.key for change in flagged}
     with Store.open(request.db, mode="read") as store:
         cells = [cell for cell in store.planned(request.after.id) if cell.key in keys]
+        environments = [row["id"] for row in store.environments_of(request.after.id)]
+        durations = known_durations(store.durations([request.after.id], environments))
     if len(cells) < len(keys):
         raise UsageError(
             "--confirm needs the same cells on both sides; omit --across dtype and numerics"
         )
     try:
-        rerun = run_again(Runner(request, cells))
+        rerun = run_again(Runner(request, cells, durations))
     # before the re-run began, or a second one: the first verdicts are still reported
     except KeyboardInterrupt:
         why = compared.interrupted = "the re-run was interrupted"
@@ -262,11 +266,12 @@ class RerunProgress(Progress):
 
 
 class Runner:
-    """Runs cells of a check again."""
+    """Runs cells of a check again. `durations`: of the trials of the checked sweep."""
 
-    def __init__(self, request: Request, cells: Sequence[Cell]) -> None:
+    def __init__(self, request: Request, cells: Sequence[Cell], durations: Durations) -> None:
         self.request = request
         self.cells = cells
+        self.durations = durations
         self.settings = settings_of(request.after, request.db, request.rounds)
         self.progress = RerunProgress(quiet=request.quiet)
 
@@ -275,7 +280,11 @@ class Runner:
 
         def check(pools: Pools) -> None:
             same_machine(self.request.compared, sides[-1], pools)
-            self.progress.announce(plan_text(cells, self.settings, len(sides)))
+            rounds = planned_rounds(cells, self.settings, len(sides))
+            slots = len(planned_slots(self.settings, pools, cells))
+            parallel = min(slots, len(cells)) / len(sides)
+            duration = rounds.duration(cells, self.settings, self.durations, parallel)
+            self.progress.announce(f"{rounds.text}: {duration}")
 
         rule = StoppingRule(floors_of(self.request.compared))
         command = Command([*self.request.command], [], progress=self.progress, duet_rule=rule)
@@ -390,17 +399,48 @@ def duets_in(store: Store, sweep_id: str, environment_ids: Sequence[str]) -> set
     return {key for key in keys if all(is_of_duet(trial) for side in sides for trial in side[key])}
 
 
-def plan_text(cells: Sequence[Cell], settings: Settings, sides: int) -> str:
-    """Return how many rounds the cells run again: `3 to 20 duets of old and new`."""
-    least, most = LEAST_PAIRS, settings.protocol.rounds
-    what = "rounds, the new side alone"
-    if sides > 1:
-        what = f"rounds, {ALTERNATING}"
-        if settings.protocol.duet and all(map(allows_duet, cells)):
-            least, what = LEAST_DUETS, "duets of old and new"
-    if most <= least:
-        return f"{most} {what}"
-    return f"{least} to {most} {what}"
+@dataclass(frozen=True)
+class PlannedRounds:
+    """How often cells run again. `kind`: `duets of old and new`."""
+
+    least: int
+    most: int
+    kind: str
+
+    @property
+    def text(self) -> str:
+        """Such as `3 to 20 duets of old and new`."""
+        if self.most <= self.least:
+            return f"{self.most} {self.kind}"
+        return f"{self.least} to {self.most} {self.kind}"
+
+    def duration(
+        self, cells: Sequence[Cell], settings: Settings, durations: Durations, parallel: float
+    ) -> str:
+        """Return how long this takes if so many trials run in parallel, divided by the number of
+        sides: `about 40 s to 4 min`."""
+        seconds = []
+        for rounds in (min(self.least, self.most), self.most):
+            total = 0.0
+            for cell in cells:
+                cold_s = durations.expected_s(cell, True)
+                warm_s = durations.expected_s(cell, False)
+                if cold_s is None or warm_s is None:
+                    return "duration unknown"
+                cold = min(rounds, settings.protocol.compilations)
+                total += cold * cold_s + (rounds - cold) * warm_s
+            seconds.append(total / parallel)
+        return between(*seconds)
+
+
+def planned_rounds(cells: Sequence[Cell], settings: Settings, sides: int) -> PlannedRounds:
+    """Return how many rounds the cells run again on so many sides."""
+    most = settings.protocol.rounds
+    if sides == 1:
+        return PlannedRounds(LEAST_PAIRS, most, "rounds, the new side alone")
+    if settings.protocol.duet and all(map(allows_duet, cells)):
+        return PlannedRounds(LEAST_DUETS, most, "duets of old and new")
+    return PlannedRounds(LEAST_PAIRS, most, f"rounds, {ALTERNATING}")
 
 
 # --- judging ---

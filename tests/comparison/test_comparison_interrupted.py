@@ -5,7 +5,8 @@ from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 
 from effbench.cell import Status, Trial
 from effbench.comparison import confirm as rerun
-from effbench.comparison.confirm import Rerun, RerunProgress, plan_text
+from effbench.comparison.confirm import Rerun, RerunProgress, planned_rounds
+from effbench.sweeping.durations import Durations
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.run import Outcome
@@ -106,7 +107,30 @@ def test_the_new_side_alone(interrupted):
 )
 def test_the_plan_of_a_re_run(mode, protocol, sides, text):
     settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
-    assert plan_text([a_cell(mode)], settings, sides) == text
+    assert planned_rounds([a_cell(mode)], settings, sides).text == text
+
+
+@pytest.mark.parametrize(
+    ("rounds", "parallel", "text"),
+    [(20, 0.5, "80 s to 6 min"), (20, 1, "40 s to 3 min"), (3, 1, "about 40 s")],
+)
+def test_the_duration_of_a_re_run(rounds, parallel, text):
+    """The first of at least three rounds compiles: 20 s, the others take 9 s."""
+    cell = a_cell("default")
+    durations = Durations()
+    for cache, wall_s in (("cold", 20.0), ("warm", 9.0)):
+        trial = Trial(cell.key, 0, Status.OK, wall_s=wall_s, compile_cache=cache)
+        durations.add(cell, trial)
+    protocol = {"rounds": rounds, "compilations": 1}
+    settings = Settings.with_defaults(protocol=protocol)
+    plan = planned_rounds([cell], settings, sides=2)
+    assert plan.duration([cell], settings, durations, parallel) == text
+
+
+def test_the_duration_of_unknown_cells():
+    settings = Settings.with_defaults(protocol={"rounds": 20})
+    plan = planned_rounds([EAGER], settings, sides=2)
+    assert plan.duration([EAGER], settings, Durations(), 1) == "duration unknown"
 
 
 def test_the_time_left_is_updated_each_round(capsys):
