@@ -294,11 +294,17 @@ def repeated(
             if time.monotonic() > deadline:
                 what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
                 raise StoreError(f"{what}: {reason}") from cause
-            # a deadlock or a lock passes at once
-            if not is_reported and getattr(getattr(cause, "orig", None), "sqlstate", None) is None:
+            if is_out_of_reach(cause) and not is_reported:
                 print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
                 is_reported = True
             time.sleep(POLL_S)
+
+
+def is_out_of_reach(error: BaseException) -> bool:
+    """Return whether a server accepts no connection. A connection that was closed, a deadlock and a
+    lock pass at once."""
+    is_closed = getattr(error, "connection_invalidated", False)
+    return not is_closed and getattr(getattr(error, "orig", None), "sqlstate", None) is None
 
 
 def _first_line(error: BaseException) -> str:
