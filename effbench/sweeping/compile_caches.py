@@ -18,20 +18,20 @@ def cache_folder(configured: str | None) -> Path:
     return Path(expand_user(configured, "executor.cache_dir")).resolve()
 
 
-def make_cache_folders(settings: Settings) -> Path:
-    """Create the folders of compile caches and return the path of that of sweeps, as compilers can
-    read it.
+def make_cache_folders(settings: Settings) -> None:
+    """Create the folders of compile caches.
 
     Raises ConfigError if one cannot be written or read: torch would not start with it, or every
     compiled cell would fail.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
-    return make_cache_folder(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
+    make_cache_folder(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
 
 
 def make_cache_folder(folder: Path, setting: str) -> Path:
-    """Create a folder of compile caches; see `make_cache_folders`."""
+    """Create a folder of compile caches and return its path, as compilers can read it; see
+    `make_cache_folders`."""
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
@@ -50,5 +50,9 @@ def part_name(sweep_id: str, shard: str | None) -> str:
 
 
 def sweep_cache(settings: Settings, sweep_id: str) -> Path:
-    """Return the folder of the compile caches of this part of a sweep."""
-    return cache_folder(settings.executor.cache_dir) / part_name(sweep_id, settings.shard)
+    """Return the folder of the compile caches of this part of a sweep, as compilers can read it.
+
+    Raises ConfigError if they cannot.
+    """
+    folder = plain_path(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
+    return folder / part_name(sweep_id, settings.shard)
