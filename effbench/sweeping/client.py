@@ -368,7 +368,7 @@ class ForkServer:
 
     def send(self, message: Message) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
-        # server writes read_messages() sees the end
+        # server writes; a broken one is left to read_messages(), which sees the end
         stdin = pipe_of(self.process.stdin)
         with self.sending, contextlib.suppress(BrokenPipeError, ValueError):
             stdin.write(encode(message))

@@ -137,6 +137,7 @@ class Inference(Calls):
             return enumerate(self.follow(module, module, inputs, wide_copies))
 
         def exact(number: int, given: accuracy.Parts) -> accuracy.Parts:
+            # `differs` asks for rising numbers: each input runs once, after all before it
             result = next(result for index, result in exact_results() if index == number)
             return given | result
 
