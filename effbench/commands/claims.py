@@ -24,8 +24,8 @@ HELP = (
 #: Columns in the terminal; Markdown has all.
 COLUMNS = ("claim", "statement", "verdict", "measured", "why", "machine")
 REFERENCE = (
-    "reference: measured on effbench's reference machine and shipped; `effbench reproduce all`"
-    " measures your machine"
+    "reference: shipped; each was measured on one host with an H200 and an Intel Xeon;"
+    " `effbench reproduce all` measures your machine"
 )
 
 
