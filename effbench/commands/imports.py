@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from effbench.commands import options
@@ -38,42 +39,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--join", metavar="NAME", help=join)
 
 
-def run(args: argparse.Namespace) -> int:
-    from effbench.store.source import opened
-    from effbench.store.transfer import copy
+@dataclass
+class Imported:
+    """What has arrived from all sources."""
 
-    outcomes: Counter[str] = Counter()
-    errors = []
-    arrived = []
-    references = args.sweep or (["last"] if args.join is not None else [])
+    outcomes: Counter[str] = field(default_factory=Counter)
+    sweep_ids: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def run(args: argparse.Namespace) -> int:
+    imported = Imported()
     for path in args.sources:
         try:
-            if path != "-" and connect.is_same(path, args.db):
-                name = connect.describe(connect.parse_url(path))
-                raise StoreError(f"{name} is the target itself; give another database with --db")
-            with connect.existing(f"{path}: no such file"), opened(path) as source:
-                # an unknown sweep must fail before the database is created
-                ids = source.sweep_ids(references)
-                arrived += ids
-                with Store.open(args.db, mode="write", bulk=True) as store:
-                    for arrival in copy(
-                        source, store, ids, baselines=args.baselines, samples=not args.no_samples
-                    ):
-                        outcomes[arrival.outcome] += 1
-                        errors += [arrival.reason] if arrival.reason else []
-                        show(arrival)
+            take(path, args, imported)
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
-            errors.append(str(error))  # the other sources can still be imported
-    if errors:
-        raise StoreError("\n".join(errors))
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+            imported.errors.append(str(error))  # the other sources can still be imported
+    if imported.errors:
+        raise StoreError("\n".join(imported.errors))
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in imported.outcomes.items())
     database = connect.describe(connect.parse_url(args.db))
-    print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
+    print(f"{count(imported.outcomes.total(), 'sweep')}: {counts} · database {database}")
     if args.join is not None:
-        join(args.db, arrived, args.join)
+        join(args.db, imported.sweep_ids, args.join)
     return 0
+
+
+def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
+    """Import the sweeps of a source that the command line names. Raises StoreError if it cannot be
+    read, NothingFoundError if it lacks one of them."""
+    from effbench.store.source import opened
+    from effbench.store.transfer import copy
+
+    if path != "-" and connect.is_same(path, args.db):
+        name = connect.describe(connect.parse_url(path))
+        raise StoreError(f"{name} is the target itself; give another database with --db")
+    references = args.sweep or []
+    if not references and args.join is not None:
+        references = ["last"]
+    with connect.existing(f"{path}: no such file"), opened(path) as source:
+        # an unknown sweep must fail before the database is created
+        ids = source.sweep_ids(references)
+        imported.sweep_ids += ids
+        with Store.open(args.db, mode="write", bulk=True) as store:
+            arrivals = copy(
+                source, store, ids, baselines=args.baselines, samples=not args.no_samples
+            )
+            for arrival in arrivals:
+                imported.outcomes[arrival.outcome] += 1
+                if arrival.reason:
+                    imported.errors.append(arrival.reason)
+                show(arrival)
 
 
 def join(db: str, sweep_ids: list[str], name: str) -> None:

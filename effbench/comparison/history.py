@@ -348,7 +348,7 @@ def is_disturbed(point: Point, metric: Metric) -> bool:
 
 @dataclass(frozen=True)
 class Logs:
-    """Logarithms of figures. `zero`: the one that stands for 0, -inf if there is none."""
+    """Logarithms of figures. `zero`: the one that stands for 0, by default -inf."""
 
     values: list[float]
     zero: float = -math.inf

@@ -64,7 +64,7 @@ class Trial(NamedTuple):
 
 
 class Command(NamedTuple):
-    """The command that measures a cell again, or the reason why there is none."""
+    """The command that measures a cell again, or the reason for its absence."""
 
     text: str | None
     why_not: str | None

@@ -130,7 +130,7 @@ class Network(nn.Module):
 @dataclass(frozen=True)
 class Architecture:
     """The classes of transformers for a configuration. `base`: without a head; `head`: with the
-    first one of HEADS; None if there is none."""
+    first one of HEADS, if it has one."""
 
     base: type[nn.Module] | None
     head: type[nn.Module] | None

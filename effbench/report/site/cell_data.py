@@ -281,7 +281,7 @@ def errors(rows: Sequence[TrialRow]) -> list[Json]:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file that a trial saved: its link relative to the page, or the reason why there is none."""
+    """A file that a trial saved: its link relative to the page, or the reason for its absence."""
 
     name: str
     link: str | None = None
