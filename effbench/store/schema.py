@@ -87,7 +87,10 @@ def _text(*_: object, **__: object) -> str:
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     """An aware UTC datetime, which SQLite stores without its zone."""
 
-    impl = sa.DateTime(timezone=True).with_variant(SqliteTime(), "sqlite")  # type: ignore[no-untyped-call]
+    impl = sa.DateTime(timezone=True).with_variant(
+        SqliteTime(),  # type: ignore[no-untyped-call]
+        "sqlite",
+    )
     cache_ok = True
 
     def process_bind_param(
