@@ -234,9 +234,9 @@ def writer(
     )
 
 
-def ended_well(process: subprocess.Popen[str]) -> bool:
+def assert_ended_well(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
-    return (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (0, ""), errors
 
 
 def template(folder: Path) -> Path:

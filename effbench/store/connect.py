@@ -34,6 +34,8 @@ ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command
 #: How long a locked SQLite file, or a PostgreSQL server that was reached before, is waited for.
 BUSY_TIMEOUT_S = 30.0
 POLL_S = 0.2
+#: A closed connection, a deadlock and a lock pass at once: no message before this time.
+SILENT_S = 0.5
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
@@ -270,8 +272,9 @@ def _is_lost(error: BaseException | None) -> bool:
 
 
 def _is_busy(error: BaseException | None) -> bool:
-    """Return whether a server is there, but does not take connections yet."""
-    return re.search("starting up|shutting down|recovery|too many|slots", str(error)) is not None
+    """Return whether a server is there, but does not take connections yet, or ended this one."""
+    texts = "starting up|shutting down|recovery|too many|slots|terminating|closed the connection"
+    return re.search(texts, str(error)) is not None
 
 
 def repeated(
@@ -281,7 +284,7 @@ def repeated(
 ) -> R:
     """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the database `name` fails
     with an error that may pass."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    began = time.monotonic()
     is_reported = False
     while True:
         try:
@@ -291,20 +294,14 @@ def repeated(
             if cause is None or not may_pass(cause):
                 raise
             reason = _first_line(cause)
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - began
+            if waited_s > BUSY_TIMEOUT_S:
                 what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
                 raise StoreError(f"{what}: {reason}") from cause
-            if is_out_of_reach(cause) and not is_reported:
+            if waited_s > SILENT_S and not is_reported:
                 print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
                 is_reported = True
             time.sleep(POLL_S)
-
-
-def is_out_of_reach(error: BaseException) -> bool:
-    """Return whether a server accepts no connection. A connection that was closed, a deadlock and a
-    lock pass at once."""
-    is_closed = getattr(error, "connection_invalidated", False)
-    return not is_closed and getattr(getattr(error, "orig", None), "sqlstate", None) is None
 
 
 def _first_line(error: BaseException) -> str:

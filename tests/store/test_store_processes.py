@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from made_sweeps import ended_well, writer
+from made_sweeps import assert_ended_well, writer
 
 from effbench.store import Store
 
@@ -22,7 +22,8 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
             for row in reader.results(sweep):
                 assert row["speedup"] in (None, 1.0) or abs(row["speedup"] - 4.0) < 1e-9
             time.sleep(0.01)
-    assert all(map(ended_well, writers))
+    for process in writers:
+        assert_ended_well(process)
     assert store.find_sweep(sweep).trials == 120
     assert {row["trials"] for row in store.results()} == {8}
     assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {
@@ -36,5 +37,6 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
 def test_many_processes_may_make_the_same_database(path):
     words = [sys.executable, "-c", MAKER, str(path)]
     makers = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    assert all(map(ended_well, makers))
+    for process in makers:
+        assert_ended_well(process)
     assert Store.check(path) == []
