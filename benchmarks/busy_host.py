@@ -1,14 +1,14 @@
 """Does every cell get a figure, and how far can it be trusted, on a quiet CPU machine and on a busy
 one?
 
-    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--repeat 2] [--quiet] [--db FILE]
-        [SETTING ...]
+    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--quiet] [--db FILE] [SETTING ...]
 
-Run this on a machine without a GPU on which nothing else runs. The same sweep of five networks runs
-`--repeat` times while the machine is quiet, and then, unless `--quiet` is given, once for each kind
-of other program on every core: one that works for 1.1 of 2.8 seconds, and one that works all the
-time. For each sweep the table counts cells, figures and marks, and compares the figures with those
-of the first quiet sweep. Settings apply to every sweep.
+Run this on a machine without a GPU on which nothing else runs. Five networks are swept: while the
+machine is quiet, with another program on every core that works for 1.1 of 2.8 seconds, quiet again,
+and with one that works all the time. The turns follow each other for each network, because the
+machine itself becomes faster and slower over an hour. The first table counts cells, figures and
+marks, the second has each cell's figures. A busy figure is compared with the mean of both quiet
+ones. Settings apply to every sweep.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -31,13 +31,21 @@ from effbench.store import Store
 
 #: One sweep for each network, because they have different settings.
 CELLS = (
-    ("model=tiny,mlp,attention",),
+    ("model=tiny",),
+    ("model=mlp",),
+    ("model=attention",),
     ("model=gpt2", "model.module.layers=2"),
     ("model=transformers", "model.arch=bert-base"),
 )
 MODES = "mode=eager,default"
-#: Seconds of work and of sleep of the other programs.
-LOOPS = {"at times": (1.1, 1.7), "all the time": (1.0, 0.0)}
+#: The turns of each network: seconds of work and of sleep of the other programs, None: no others.
+TURNS: dict[str, tuple[float, float] | None] = {
+    "quiet": None,
+    "busy at times": (1.1, 1.7),
+    "quiet again": None,
+    "busy all the time": (1.0, 0.0),
+}
+QUIET = ("quiet", "quiet again")
 LOOP = """
 import sys, time
 work_s, sleep_s = map(float, sys.argv[1:])
@@ -49,25 +57,31 @@ while True:
 """
 #: A figure is right if it is this close to the one of the quiet machine.
 CLOSE = 0.12
-SAME_CELL = ("model", "bs", "mode")
+CELL = ("model", "bs", "mode")
 
 
-@dataclass(frozen=True)
-class Swept:
-    """The results of one pass over all cells, and the numbers of trials and of marked ones."""
+@dataclass
+class Turn:
+    """What was measured in a turn of every network."""
 
-    frame: pd.DataFrame
-    trials: int
-    marked_trials: int
-    wall_s: float
+    frames: list[pd.DataFrame] = field(default_factory=list)
+    trials: int = 0
+    marked_trials: int = 0
+    wall_s: float = 0.0
+
+    def results(self) -> pd.DataFrame:
+        """Return a row per cell, by model, batch size and mode."""
+        frame = pd.concat(self.frames, ignore_index=True).set_index(list(CELL))
+        frame["marked"] = frame["marked"].fillna(False).astype(bool)
+        return frame
 
 
 @contextmanager
-def busy(kind: str | None) -> Iterator[None]:
-    """Run a program of this kind on every core; None: on none."""
+def others(pace: tuple[float, float] | None) -> Iterator[None]:
+    """Run a program on every core that works and sleeps for these seconds; None: run none."""
     loops = []
-    if kind is not None:
-        words = [str(seconds) for seconds in LOOPS[kind]]
+    if pace is not None:
+        words = [str(seconds) for seconds in pace]
         cores = os.sched_getaffinity(0)
         loops = [subprocess.Popen([sys.executable, "-c", LOOP, *words]) for _ in cores]
     try:
@@ -78,92 +92,100 @@ def busy(kind: str | None) -> Iterator[None]:
             loop.wait()
 
 
-def sweep_all(db: str, protocol: str, settings: list[str]) -> Swept:
-    """Sweep all cells and return what was measured."""
-    frames = []
-    trials = marked_trials = 0
+def sweep(db: str, settings: list[str], turn: Turn) -> None:
+    """Sweep these cells, and add what was measured to the turn."""
     began = time.monotonic()
-    for cells in CELLS:
-        sweep = effbench.sweep(
-            [*cells, MODES, f"protocol={protocol}", f"db={db}", "device=cpu", *settings]
-        )
-        frames.append(sweep.results())
-        with Store.open(db, mode="read") as store:
-            rows = store.trials(sweep.id)
-        trials += len(rows)
-        marked_trials += sum(row["disturbance"] is not None for row in rows)
-    return Swept(
-        pd.concat(frames, ignore_index=True), trials, marked_trials, time.monotonic() - began
-    )
+    swept = effbench.sweep([*settings, MODES, f"db={db}", "device=cpu"])
+    turn.wall_s += time.monotonic() - began
+    turn.frames.append(swept.results())
+    with Store.open(db, mode="read") as store:
+        trials = store.trials(swept.id)
+    turn.trials += len(trials)
+    turn.marked_trials += sum(trial["disturbance"] is not None for trial in trials)
 
 
-def line(name: str, swept: Swept, quiet: Swept) -> str:
-    """Return a row of the table."""
-    frame = swept.frame
-    has_figure = frame["latency_ms"].notna()
-    is_marked = frame["marked"].fillna(False).astype(bool)
-    both = frame.merge(quiet.frame, on=list(SAME_CELL), suffixes=("", "_quiet"))
-    ratio = both["latency_ms"] / both["latency_ms_quiet"]
-    is_far = (ratio - 1).abs() > CLOSE
-    both_marked = both["marked"].fillna(False).astype(bool)
-    low = both[["latency_ci_low_ms", "latency_ci_low_ms_quiet"]].max(axis=1)
-    high = both[["latency_ci_high_ms", "latency_ci_high_ms_quiet"]].min(axis=1)
-    has_intervals = both[["latency_ci_low_ms", "latency_ci_low_ms_quiet"]].notna().all(axis=1)
-    overlap = int((has_intervals & (low <= high)).sum())
-    values = (
-        name,
-        f"{len(frame)}",
-        f"{int(has_figure.sum())}",
-        f"{int(is_marked.sum())}",
-        f"{swept.marked_trials} of {swept.trials}",
-        f"{ratio.min():.2f}–{ratio.max():.2f}",
-        f"{int((is_far & ~both_marked).sum())}",
-        f"{overlap} of {int(has_intervals.sum())}",
-        f"{swept.wall_s:.0f} s",
-    )
-    return f"| {' | '.join(values)} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--protocol", default="quick")
-    parser.add_argument("--db", help="database to keep; default: a temporary one")
-    parser.add_argument("--repeat", type=int, default=2, help="sweeps of the quiet machine")
-    parser.add_argument("--bs", default="1", help="batch sizes")
-    parser.add_argument("--quiet", action="store_true", help="only sweeps of the quiet machine")
-    parser.add_argument("settings", nargs="*", metavar="SETTING")
-    args = parser.parse_args()
+def print_counts(turns: dict[str, Turn]) -> None:
+    """Print a row for each turn."""
     headings = (
         "machine",
         "cells",
         "with a figure",
         "marked",
         "marked trials",
-        "figure ÷ first quiet figure",
         f"unmarked, more than {CLOSE:.0%} off",
-        "intervals that overlap",
+        "intervals that overlap the quiet ones",
         "duration",
     )
     print(f"| {' | '.join(headings)} |")
     print(f"| --- |{' ---: |' * (len(headings) - 1)}")
+    quiet = quiet_ms(turns)
+    first = turns[QUIET[0]].results()
+    for name, turn in turns.items():
+        frame = turn.results()
+        is_far = (frame["latency_ms"] / quiet - 1).abs() > CLOSE
+        low, high = frame["latency_ci_low_ms"], frame["latency_ci_high_ms"]
+        has_interval = low.notna() & first["latency_ci_low_ms"].notna()
+        overlaps = (low <= first["latency_ci_high_ms"]) & (high >= first["latency_ci_low_ms"])
+        values = (
+            name,
+            f"{len(frame)}",
+            f"{frame['latency_ms'].notna().sum()}",
+            f"{frame['marked'].sum()}",
+            f"{turn.marked_trials} of {turn.trials}",
+            f"{(is_far & ~frame['marked']).sum()}",
+            f"{(overlaps & has_interval).sum()} of {has_interval.sum()}",
+            f"{turn.wall_s:.0f} s",
+        )
+        print(f"| {' | '.join(values)} |")
+
+
+def quiet_ms(turns: dict[str, Turn]) -> pd.Series:
+    """Return the mean latency (ms) of the quiet turns by cell."""
+    figures = [turns[name].results()["latency_ms"] for name in QUIET]
+    return sum(figures) / len(figures)
+
+
+def print_cells(turns: dict[str, Turn]) -> None:
+    """Print a row for each cell: the quiet latency, and the ratio to it in each turn."""
+    quiet = quiet_ms(turns)
+    print(f"\n| cell | quiet (ms) | {' | '.join(turns)} | speedup |")
+    print(f"| --- |{' ---: |' * (len(turns) + 2)}")
+    frames = [turn.results() for turn in turns.values()]
+    for cell in quiet.index:
+        rows = [frame.loc[cell] for frame in frames]
+        ratios = [shown(row["latency_ms"] / quiet[cell], row["marked"]) for row in rows]
+        speedups = [shown(row["speedup"], row["marked"]) for row in rows]
+        model, bs, mode = cell
+        values = [f"{model} bs {bs} {mode}", f"{quiet[cell]:.4g}", *ratios, ", ".join(speedups)]
+        print(f"| {' | '.join(values)} |")
+
+
+def shown(ratio: float, is_marked: bool) -> str:
+    return f"{'~' if is_marked else ''}{ratio:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--protocol", default="quick")
+    parser.add_argument("--db", help="database to keep; default: a temporary one")
+    parser.add_argument("--bs", default="1", help="batch sizes")
+    parser.add_argument("--quiet", action="store_true", help="only the quiet turns")
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
+    args = parser.parse_args()
+    turns = {name: Turn() for name in TURNS if name in QUIET or not args.quiet}
     with tempfile.TemporaryDirectory() as folder:
         db = args.db or str(Path(folder) / "busy.db")
-        quiet = None
-        kinds = [None] * args.repeat
-        if not args.quiet:
-            kinds += LOOPS
-        for kind in kinds:
-            with busy(kind):
-                swept = sweep_all(db, args.protocol, [f"bs={args.bs}", *args.settings])
-            quiet = quiet or swept
-            name = "quiet" if kind is None else f"busy {kind}"
-            print(line(name, swept, quiet), flush=True)
-            bad = swept.frame[~swept.frame["status"].isin(("ok", "unsupported"))]
-            for row in bad.itertuples():
-                print(
-                    f"{row.model} bs={row.bs} {row.mode}: {row.status}: {row.reason}",
-                    file=sys.stderr,
-                )
+        for cells in CELLS:
+            for name, turn in turns.items():
+                settings = [*cells, f"protocol={args.protocol}", f"bs={args.bs}", *args.settings]
+                with others(TURNS[name]):
+                    sweep(db, settings, turn)
+    print_counts(turns)
+    print_cells(turns)
+    for name, turn in turns.items():
+        frame = turn.results()
+        for cell, row in frame[~frame["status"].isin(("ok", "unsupported"))].iterrows():
+            print(f"{name}: {cell}: {row['status']}: {row['reason']}", file=sys.stderr)
 
 
 if __name__ == "__main__":
