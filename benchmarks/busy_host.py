@@ -38,12 +38,14 @@ CELLS = (
     ("model=transformers", "model.arch=bert-base"),
 )
 MODES = "mode=eager,default"
-#: The turns of each network: seconds of work and of sleep of the other programs, None: no others.
-TURNS: dict[str, tuple[float, float] | None] = {
+#: Seconds of work and of sleep of the other programs.
+LOOPS = {"at times": (1.1, 1.7), "all the time": (1.0, 0.0)}
+#: The turns of each network, and the kind of other programs.
+TURNS = {
     "quiet": None,
-    "busy at times": (1.1, 1.7),
+    "busy at times": "at times",
     "quiet again": None,
-    "busy all the time": (1.0, 0.0),
+    "busy all the time": "all the time",
 }
 QUIET = ("quiet", "quiet again")
 LOOP = """
@@ -77,11 +79,11 @@ class Turn:
 
 
 @contextmanager
-def others(pace: tuple[float, float] | None) -> Iterator[None]:
-    """Run a program on every core that works and sleeps for these seconds; None: run none."""
+def busy(kind: str | None) -> Iterator[None]:
+    """Run a program of this kind on every core; None: on none."""
     loops = []
-    if pace is not None:
-        words = [str(seconds) for seconds in pace]
+    if kind is not None:
+        words = [str(seconds) for seconds in LOOPS[kind]]
         cores = os.sched_getaffinity(0)
         loops = [subprocess.Popen([sys.executable, "-c", LOOP, *words]) for _ in cores]
     try:
@@ -178,7 +180,7 @@ def main() -> None:
         for cells in CELLS:
             for name, turn in turns.items():
                 settings = [*cells, f"protocol={args.protocol}", f"bs={args.bs}", *args.settings]
-                with others(TURNS[name]):
+                with busy(TURNS[name]):
                     sweep(db, settings, turn)
     print_counts(turns)
     print_cells(turns)
