@@ -18,6 +18,7 @@ import argparse
 import math
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ CELLS = 2000
 @dataclass(frozen=True)
 class Recorded:
     """The duets of one change. `ratios`: None for a marked duet; `separate`: ratios of trials of
-    different rounds; `seconds`: median duration of a duet."""
+    different rounds; `seconds`: mean duration of a duet, with the start of its processes."""
 
     depth: int
     ratios: list[float | None]
@@ -61,6 +62,8 @@ class Recorded:
 
 @dataclass
 class Rates:
+    """How replayed cells end. `duets`: median number of a cell."""
+
     confirmed: float
     same: float
     duets: float
@@ -83,7 +86,10 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
         first=first, second=second, words=words, rounds=rounds, db=db, config_dir=None
     )
     duet = Duet.of(args)
-    (answer,) = duet.answers(duet.run(is_quiet=True))
+    began = time.monotonic()
+    outcome = duet.run(is_quiet=True)
+    seconds = (time.monotonic() - began) / rounds
+    (answer,) = duet.answers(outcome)
     sides = [
         {trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)
     ]
@@ -91,8 +97,7 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
     ratios = [ratio_of(sides[0][number], sides[1][number]) for number in shared]
     times = [[side[number].latency_ms for number in shared] for side in sides]
     separate = [new / old for old, new in zip(times[0], times[1][1:] + times[1][:1], strict=True)]
-    seconds = [sides[0][number].wall_s + sides[1][number].wall_s for number in shared]
-    return Recorded(depth, ratios, separate, statistics.median(seconds))
+    return Recorded(depth, ratios, separate, seconds)
 
 
 def ratio_of(before: Trial, after: Trial) -> float | None:
@@ -102,7 +107,8 @@ def ratio_of(before: Trial, after: Trial) -> float | None:
 
 def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
     """Return how cells end whose duets are drawn from these."""
-    confirmed = same = total = 0
+    confirmed = same = 0
+    needed = []
     for _ in range(CELLS):
         drawn = [ratios[place] for place in rng.integers(0, len(ratios), MOST_PAIRS)]
         counted: dict[int, float] = {}
@@ -113,14 +119,14 @@ def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
             if len(counted) >= LEAST_DUETS and is_settled(counted):
                 ended = number
                 break
-        total += ended
+        needed.append(ended)
         if len(counted) < LEAST_DUETS:
             continue
         test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
         is_slower = confirms(test.low, len(counted), FLOOR, LEAST_DUETS)
         confirmed += is_slower
         same += is_decided(test.low, test.high, FLOOR) and not is_slower
-    return Rates(confirmed / CELLS, same / CELLS, total / CELLS)
+    return Rates(confirmed / CELLS, same / CELLS, statistics.median(needed))
 
 
 def is_settled(counted: dict[int, float]) -> bool:
@@ -178,7 +184,7 @@ def main() -> None:
                 spread(usable),
                 f"{in_turn.confirmed:.1%}",
                 f"{in_turn.same:.1%}",
-                f"{in_turn.duets:.1f}",
+                f"{in_turn.duets:g}",
                 f"{in_turn.duets * found.seconds:.0f}",
                 spread(found.separate),
                 f"{apart.confirmed:.1%}",
