@@ -157,7 +157,8 @@ class Duet:
         )
         matrix = prepare([*first, *second], command)
         with open_sweep(matrix.settings, matrix.asked, command) as sweep:
-            runs = matrix.plan(sweep.pools, command)
+            plan = matrix.plan(sweep.pools, command)
+            runs = plan.runs
             self.pairs = paired(runs[: len(first)], runs[len(first) :])
             for pair in self.pairs:
                 for one in pair:
@@ -167,7 +168,8 @@ class Duet:
                     "training, requests and streams: both sides run one after the other, not in"
                     " turn"
                 )
-            return sweep.run([pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs])
+            runs = [pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs]
+            return sweep.run(replace(plan, runs=runs))
 
     def jobs(self, side: Sequence[str]) -> list[Job]:
         """Return the composed jobs of a side. Raises EffbenchError."""

@@ -30,13 +30,19 @@ from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.duets import StoppingRule, allows_duet
-from effbench.sweeping.durations import Durations
-from effbench.sweeping.forecast import known_durations, planned_slots
+from effbench.sweeping.estimate import Durations, Kind
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet, recorded_settings
+from effbench.sweeping.plan import (
+    CellRun,
+    PlannedTrial,
+    Settings,
+    SweepPlan,
+    is_of_duet,
+    recorded_settings,
+)
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, Outcome, run_cells
+from effbench.sweeping.run import Command, Outcome, asked_of, open_sweep, planned_slots
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
@@ -153,7 +159,7 @@ def confirm(request: Request) -> Confirmation:
     with Store.open(request.db, mode="read") as store:
         cells = [cell for cell in store.planned(request.after.id) if cell.key in keys]
         environments = [row["id"] for row in store.environments_of(request.after.id)]
-        durations = known_durations(store.durations([request.after.id], environments))
+        durations = Durations.of(store.durations([request.after.id], environments))
     if len(cells) < len(keys):
         raise UsageError(
             "--confirm needs the same cells on both sides; omit --across dtype and numerics"
@@ -277,19 +283,17 @@ class Runner:
 
     def run(self, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         """Run these cells under the interpreters of these sides, the new one last."""
-
-        def check(pools: Pools) -> None:
-            same_machine(self.request.compared, sides[-1], pools)
-            rounds = planned_rounds(cells, self.settings, len(sides))
-            slots = len(planned_slots(self.settings, pools, cells))
-            parallel = min(slots, len(cells)) / len(sides)
-            duration = rounds.duration(cells, self.settings, self.durations, parallel)
-            self.progress.announce(f"{rounds.text}: {duration}")
-
         rule = StoppingRule(floors_of(self.request.compared))
         command = Command([*self.request.command], [], progress=self.progress, duet_rule=rule)
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(self.settings, runs, command, check)
+        with open_sweep(self.settings, asked_of(runs), command) as sweep:
+            same_machine(self.request.compared, sides[-1], sweep.pools)
+            rounds = planned_rounds(cells, self.settings, len(sides))
+            slots = len(planned_slots(self.settings, sweep.pools, cells))
+            parallel = min(slots, len(cells)) / len(sides)
+            duration = rounds.duration(cells, self.settings, self.durations, parallel)
+            self.progress.announce(f"{rounds.text}: {duration}")
+            return sweep.run(SweepPlan(runs))
 
 
 def run_again(runner: Runner) -> Rerun:
@@ -423,8 +427,8 @@ class PlannedRounds:
         for rounds in (min(self.least, self.most), self.most):
             total = 0.0
             for cell in cells:
-                cold_s = durations.expected_s(cell, True)
-                warm_s = durations.expected_s(cell, False)
+                cold_s = durations.expected_s(Kind.of(cell, is_cold=True))
+                warm_s = durations.expected_s(Kind.of(cell, is_cold=False))
                 if cold_s is None or warm_s is None:
                     return "duration unknown"
                 cold = min(rounds, settings.protocol.compilations)

@@ -31,7 +31,7 @@ from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.matrix import excluded
+from effbench.sweeping.selection import excluded
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe, run_checks
 from effbench.sweeping.run import Command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,10 +16,11 @@ from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
-from effbench.sweeping import forecast, interpreters
-from effbench.sweeping.matrix import excluded, parse_shard, shards
-from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping import dry_run, interpreters
+from effbench.sweeping.selection import excluded, parse_shard, shards
+from effbench.sweeping.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.sweeping.pool import NETWORK, Pools
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import (
     Asked,
     Command,
@@ -30,8 +30,6 @@ from effbench.sweeping.run import (
     open_sweep,
 )
 
-#: Top-level keys of the whole sweep; all others define a cell or its interpreter.
-OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
 #: Sections with the settings of the phase of the same name.
 OF_PHASES = ("training", "generate")
@@ -56,7 +54,7 @@ def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs, command)
     with open_pools(matrix.asked, matrix.settings, command) as pools:
-        forecast.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
+        dry_run.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
 
 
 @dataclass(frozen=True)
@@ -69,24 +67,25 @@ class Matrix:
     parts: Sequence[dict[str, Any]]
     asked: Asked
 
-    def plan(self, pools: Pools, command: Command) -> list[CellRun | None]:
-        """Return the cell run of each job, None for one that is not planned. `pools`: of the probed
-        interpreters. Note the matrix and its overrides in `command`."""
+    def plan(self, pools: Pools, command: Command) -> SweepPlan:
+        """Return what the sweep runs. `pools`: of the probed interpreters."""
         has_cuda = any(pool.gpus for pool in pools.values())
         cells = resolve(self.parts, has_cuda)
         check_baseline(self.settings, cells)
-        kept = select(cells, self.settings, command)
-        check_devices(command.matrix, self.settings, has_cuda)
+        selected = select(cells, self.settings, command.progress)
+        check_devices(selected.matrix, self.settings, has_cuda)
         options = [word for word in command.overrides if word.startswith("--")]
-        for job, part, cell in zip(self.jobs, self.parts, cells, strict=True):
-            if cell in kept and cell.key not in command.of_cells:
+        overrides: dict[str, list[str]] = {}
+        runs: list[CellRun | None] = []
+        for job, (interpreter, part), cell in zip(self.jobs, self.asked, cells, strict=True):
+            if cell not in selected.planned:
+                runs.append(None)
+                continue
+            runs.append(CellRun(cell, interpreter))
+            if cell.key not in overrides:
                 words = overrides_of_cell(job.overrides, dropped_keys(job, part))
-                command.of_cells[cell.key] = [*options, *words]
-        runs: list[CellRun | None] = [None] * len(cells)
-        for index, (interpreter, _) in enumerate(self.asked):
-            if cells[index] in kept:
-                runs[index] = CellRun(cells[index], interpreter)
-        return runs
+                overrides[cell.key] = [*options, *words]
+        return SweepPlan(runs, overrides, selected.matrix, selected.excluded)
 
 
 def prepare(jobs: Sequence[Job], command: Command) -> Matrix:
@@ -140,12 +139,22 @@ def dropped_keys(job: Job, part: dict[str, Any]) -> set[str]:
     return dropped
 
 
-def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[Cell]:
+@dataclass(frozen=True)
+class SelectedCells:
+    """The cells of the matrix without the `excluded` ones (their number), and those of them to
+    plan, which are in the shard."""
+
+    matrix: Sequence[Cell]
+    planned: set[Cell]
+    excluded: int
+
+
+def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> SelectedCells:
     """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard.
-    Note these numbers in `command`. Raises ConfigError if no cell or no baseline remains."""
+    Raises ConfigError if no cell or no baseline remains."""
     matched, unused = excluded(cells, settings.exclude)
     for rule in unused:
-        command.progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
+        progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
     whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
     if not whole:
         raise ConfigError(
@@ -155,21 +164,19 @@ def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[C
         check_baseline(settings, whole, " after exclude")
         lost = without_baseline(whole, matched, settings.baseline_mode)
         if lost:
-            command.progress.note(
+            progress.note(
                 f"warning: exclude removes the {settings.baseline_mode} baseline of"
                 f" {count(lost, 'cell')}: no speedups"
             )
-    command.excluded.extend(matched)
-    command.matrix.extend(whole)
     if settings.shard is None:
-        return set(whole)
+        return SelectedCells(whole, set(whole), len(matched))
     index, number = parse_shard(settings.shard)
     part = shards(whole, number)[index - 1]
     if not part:
         raise ConfigError(
             f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}"
         )
-    return set(part)
+    return SelectedCells(whole, set(part), len(matched))
 
 
 def without_baseline(whole: Sequence[Cell], matched: set[Cell], baseline: str) -> int:

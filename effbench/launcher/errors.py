@@ -3,9 +3,9 @@ nearest name."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -23,10 +23,8 @@ from effbench.launcher.expectations import (
 )
 from effbench.models.presets import PRESETS, canonical
 from effbench.printable import first_line
-from effbench.sweeping.plan import Settings
+from effbench.sweeping.plan import OF_SWEEP
 
-#: Settings at the top level that apply to a whole sweep.
-OF_SWEEP = tuple(field.name for field in dataclasses.fields(Settings))
 #: Parts of OmegaConf's messages about a value of the wrong type; the group is the value, if the
 #: message has it.
 WRONG_TYPES = (
@@ -92,7 +90,7 @@ def explain_file(error: Exception, text: str) -> ConfigError | None:
     hint = ""
     if unknown:
         section = getattr(config, unknown[2])
-        hint = suggest(unknown[1], [field.name for field in dataclasses.fields(section)])
+        hint = suggest(unknown[1], [field.name for field in fields(section)])
     return ConfigError(f"{file}.yaml: {problem}{hint}")
 
 

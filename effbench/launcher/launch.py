@@ -48,7 +48,7 @@ from effbench.launcher.compose import Composer
 from effbench.launcher.expectations import check_override
 from effbench.logs import collected
 from effbench.store.secrets import masked_db
-from effbench.sweeping import forecast
+from effbench.sweeping import dry_run
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome
@@ -85,13 +85,13 @@ def hydra_sweep(
     needed. Raises EffbenchError if the configuration is invalid.
     """
     words, stored = overrides.expand(
-        overrides.arrange([word for word in argv if word != forecast.FLAG])
+        overrides.arrange([word for word in argv if word != dry_run.FLAG])
     )
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
     if conductor is None:
-        conductor = print_plan if forecast.FLAG in argv else conduct
+        conductor = print_plan if dry_run.FLAG in argv else conduct
     command = Command(argv, stored, server, Progress(quiet=quiet))
     try:
         with RUNNING, global_state(), collected():

@@ -12,7 +12,7 @@ from effbench.errors import ConfigError
 from effbench.launcher.expectations import check_bounds
 from effbench.models.spec import parse_inputs
 from effbench.store.sweeps import CONFIRMING
-from effbench.sweeping.matrix import check_rules, parse_shard
+from effbench.sweeping.selection import check_rules, parse_shard
 from effbench.sweeping.pool import NETWORK
 
 SECTIONS = dict(sections())

@@ -30,7 +30,7 @@ from effbench.sweeping.interpreters import (
     lone_package,
     why_unfit,
 )
-from effbench.sweeping.interrupts import raise_if_interrupted
+from effbench.sweeping.interrupts import POLL_S, raise_if_interrupted
 
 LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
@@ -41,7 +41,6 @@ INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
 #: The phase of a task whose process has just started.
 START = "start"
-POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
 #: How long a server may take to end a task after Ctrl-C. A server that imports a module does not
@@ -76,13 +75,13 @@ def attempts(stop: threading.Event | None) -> Iterator[bool]:
 
 
 @dataclass(eq=False)
-class Request:
+class ServerRequest:
     """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the
     server ended. `waited_s`: how long it was made to wait, which does not count towards its
     timeout."""
 
     id: str
-    on_phase: Callable[[Request, str], None]
+    on_phase: Callable[[ServerRequest, str], None]
     done: threading.Event = field(default_factory=threading.Event)
     outcome: dict[str, Any] = field(default_factory=dict)
     phase: str | None = None
@@ -166,7 +165,7 @@ def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, s
     return variables
 
 
-def why_failed(request: Request) -> str:
+def why_failed(request: ServerRequest) -> str:
     """Return why a task of the harness has no result, with the last line of its output."""
     _, reason = request.failure()
     log = (request.outcome.get("log") or "").strip()
@@ -234,7 +233,7 @@ class ForkServer:
         self.process = start_process(python, preload, folder, env or {})
         LOGGER.info("started fork server %d of %s", self.process.pid, python or sys.executable)
         self.lock, self.sending = threading.Lock(), threading.Lock()
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, ServerRequest] = {}
         self.ready = threading.Event()
         self.dead: str | None = None
         self.is_python = False
@@ -273,11 +272,11 @@ class ForkServer:
         task: str,
         payload: Message,
         env: dict[str, str] | None = None,
-        on_phase: Callable[[Request, str], None] = lambda request, phase: None,
-    ) -> Request:
+        on_phase: Callable[[ServerRequest, str], None] = lambda request, phase: None,
+    ) -> ServerRequest:
         """Start a task and return its request without waiting. If the server has ended, the request
         has ended too."""
-        request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
+        request = ServerRequest(f"{os.getpid()}-{next(self._ids)}", on_phase)
         with self.lock:
             if self.dead:
                 request.end({"died": self.dead})
@@ -288,7 +287,7 @@ class ForkServer:
         )
         return request
 
-    def kill(self, request: Request) -> None:
+    def kill(self, request: ServerRequest) -> None:
         """Kill the task's process tree and wait until the server confirms it; kill a server that
         does not respond.
 
@@ -312,9 +311,9 @@ class ForkServer:
         payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
-        on_phase: Callable[[Request, str], None] = lambda request, phase: None,
+        on_phase: Callable[[ServerRequest, str], None] = lambda request, phase: None,
         stop: threading.Event | None = None,
-    ) -> Request:
+    ) -> ServerRequest:
         """Run a task until it ends, times out or `stop` is set; return its request once its process
         tree has ended.
 

@@ -23,15 +23,17 @@ from effbench.cell import Cell
 from effbench.config import Executor
 from effbench.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
+from effbench.sweeping.interrupts import POLL_S
 
 LOGGER = logging.getLogger(__name__)
-POLL_S = 0.2
 ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
 #: O_NONBLOCK because opening a named pipe would wait for its other end
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: With at least this many physical cores per GPU, the first core is reserved for the sweep and the
-#: system. With fewer cores but at least this many hardware threads, only the first thread is.
+#: With at least this many physical cores for a GPU, the first core is left to the sweep and the
+#: system.
 SPARE_FROM = 4
+#: Longest wait for a device that another effbench uses, unless a sweep sets another one.
+LOCK_TIMEOUT_S = Executor().lock_timeout_s
 #: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
 #: Initializes the CUDA driver, without a context, until its standard input ends.
@@ -69,7 +71,10 @@ class Slot:
 
     @contextmanager
     def locked(
-        self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
+        self,
+        stop: threading.Event,
+        timeout_s: float = LOCK_TIMEOUT_S,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> Iterator[bool]:
         """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once
         if it has to wait.
@@ -241,6 +246,9 @@ def open_lock(path: Path) -> int:
 
 # --- CPU cores ---
 
+#: The hardware threads of a physical core.
+Core = tuple[int, ...]
+
 
 def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if
@@ -275,9 +283,9 @@ def share_cores(
     """Return the cores for the trials of each of `gpus` (the probe's answer); None means no
     pinning.
 
-    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their
-    bus) divide them evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all
-    cores.
+    GPUs near the same physical cores (on their bus) divide them evenly. If the near cores of two
+    GPUs overlap only in part, all GPUs divide all cores. With `auto`, a GPU with enough cores
+    leaves the first one to the sweep, its fork server and most interrupts.
     """
     if usable is None:
         usable = os.sched_getaffinity(0)
@@ -286,36 +294,20 @@ def share_cores(
         return [None] * len(gpus)
     cores = physical_cores(wanted, topology)
     near = [near_cores(gpu, cores) for gpu in gpus]
-    if any(overlap_in_part(one, other) for one, other in combinations(near, 2)):
-        near = [cores] * len(gpus)  # such sets cannot be divided evenly
-    pinned: list[list[int] | None] = []
+    if any(overlap_in_part(first, second) for first, second in combinations(near, 2)):
+        near = [cores] * len(gpus)
+    shares: list[list[int] | None] = []
     for index, shared in enumerate(near):
         size, rank = len(shared) // near.count(shared), near[:index].count(shared)
         part = shared[rank * size : (rank + 1) * size]
-        threads = list(chain(*part))
-        if setting == "auto" and part[:1] == cores[:1]:
-            threads = without_spare(part)
-        pinned.append(sorted(threads) or None)
-    return pinned
-
-
-def without_spare(cores: Sequence[Core]) -> list[int]:
-    """Return the threads of these cores, if they suffice without the first core, which also serves
-    the sweep, its fork server and most interrupts; or else without its first thread."""
-    threads = list(chain(*cores))
-    if len(cores) >= SPARE_FROM:
-        return list(chain(*cores[1:]))
-    if len(threads) >= SPARE_FROM:
-        return threads[1:]
-    return threads
-
-
-#: The hardware threads of a physical core.
-Core = tuple[int, ...]
+        if setting == "auto" and len(part) >= SPARE_FROM and part[0] == cores[0]:
+            part = part[1:]
+        shares.append(sorted(chain(*part)) or None)
+    return shares
 
 
 def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
-    return cores != others and not set(chain(*cores)).isdisjoint(chain(*others))
+    return cores != others and not set(cores).isdisjoint(others)
 
 
 def near_cores(gpu: Gpu, cores: list[Core]) -> list[Core]:

@@ -12,7 +12,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.meeting import call_off
 from effbench.message import DUET_PHASE, DuetRequest
 from effbench.stats.significance import LEAST_DUETS, Compilations, compare_pairs, is_decided
-from effbench.sweeping.client import Request
+from effbench.sweeping.client import ServerRequest
 from effbench.sweeping.plan import is_of_duet
 
 #: Part of a trial's timeout after which a partner that does not answer counts as lost.
@@ -80,7 +80,7 @@ class Member:
         answer_s = ANSWER_PART * self.meeting.timeout_s
         return DuetRequest(str(self.meeting.folder), self.leads, answer_s, self.meeting.is_alike)
 
-    def phase(self, request: Request, phase: str) -> None:
+    def phase(self, request: ServerRequest, phase: str) -> None:
         """Note a phase of the trial. The time for which it waits for its partner does not count."""
         request.wait(phase == DUET_PHASE)
         if phase == DUET_PHASE and self.leads:

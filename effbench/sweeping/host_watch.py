@@ -10,7 +10,6 @@ from effbench.printable import count
 from effbench.store.trials import HostSpeeds
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import PlannedTrial
-from effbench.sweeping.progress import Progress
 
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
 UNQUIET_TRIALS = 3
@@ -22,7 +21,6 @@ class HostWatch:
     `waits`: whether trials still wait for undisturbed moments. `unquiet`: trials in a row without
     one."""
 
-    progress: Progress
     speeds: dict[Interpreter, HostSpeeds]
     waits: bool = True
     unquiet: int = 0
@@ -30,19 +28,20 @@ class HostWatch:
     def speeds_of(self, interpreter: Interpreter) -> HostSpeeds:
         return self.speeds.setdefault(interpreter, HostSpeeds())
 
-    def add(self, trial: PlannedTrial, record: Trial) -> None:
+    def add(self, trial: PlannedTrial, record: Trial) -> str | None:
         """Add a trial. After some trials in a row without an undisturbed moment, stop waiting for
-        one, and say so."""
+        one and return why."""
         self.speeds_of(trial.run.interpreter).add(record)
         if record.disturbed_fraction is None:
-            return
+            return None
         if record.disturbed_fraction < 1.0:
             self.unquiet = 0
-            return
+            return None
         self.unquiet += 1
-        if self.waits and self.unquiet >= UNQUIET_TRIALS:
-            self.waits = False
-            self.progress.note(busy_text(trial.run.cell.device))
+        if not self.waits or self.unquiet < UNQUIET_TRIALS:
+            return None
+        self.waits = False
+        return busy_text(trial.run.cell.device)
 
 
 def busy_text(device: str) -> str:

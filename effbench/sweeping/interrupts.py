@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+#: Waits are this short, because handlers of signals run only between them.
+POLL_S = 0.2
 _seen = threading.Event()
 #: Whether `stop_on_ctrl_c` handles signals.
 _stopping = threading.Event()

@@ -26,6 +26,9 @@ LOST = "lost_job"
 SECTIONS = {"sweep": SweepSettings, "protocol": Protocol, "executor": Executor}
 
 
+# --- settings ---
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of the whole sweep."""
@@ -49,7 +52,7 @@ class Settings:
         section. Names that only other versions know are ignored."""
         defaults = Config()
         values = {}
-        for name in names_of(cls):
+        for name in OF_SWEEP:
             value = given.get(name, getattr(defaults, name))
             if name in SECTIONS and isinstance(value, Mapping):
                 known = names_of(SECTIONS[name])
@@ -66,6 +69,13 @@ class Settings:
         return min(self.protocol.compilations, self.protocol.rounds)
 
 
+def names_of(kind: type) -> set[str]:
+    """Return the names of the fields of a dataclass."""
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+#: Top-level settings of the whole sweep; all others define a cell or its interpreter.
+OF_SWEEP = tuple(field.name for field in dataclasses.fields(Settings))
 #: Settings that a sweep does not store with the others: they have a column, or belong to one run.
 NOT_STORED = ("protocol", "db", "resume", "shard")
 
@@ -83,9 +93,7 @@ def recorded_settings(sweep: SweepInfo) -> Settings:
     return Settings.with_defaults(**stored)
 
 
-def names_of(kind: type) -> set[str]:
-    """Return the names of the fields of a dataclass."""
-    return {field.name for field in dataclasses.fields(kind)}
+# --- what runs ---
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,37 @@ class CellRun:
         return [self.cell, self.partner]
 
 
+def cells_of(runs: Iterable[CellRun]) -> list[Cell]:
+    """Return the distinct cells of these runs, in order."""
+    return list(dict.fromkeys(run.cell for run in runs))
+
+
+def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
+    """Return the distinct interpreters of these runs, in order."""
+    return list(dict.fromkeys(run.interpreter for run in runs))
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep runs.
+
+    `runs`: the cell run of each combination of settings, None for one that is excluded or in
+    another shard. `overrides`: cell key -> the overrides that reproduce the cell. `matrix`: the
+    cells of all shards. `excluded`: the number of cells that `exclude` removes.
+    """
+
+    runs: Sequence[CellRun | None]
+    overrides: Mapping[str, list[str]] = field(default_factory=dict)
+    matrix: Sequence[Cell] = ()
+    excluded: int = 0
+
+    def distinct_runs(self) -> list[CellRun]:
+        return list(dict.fromkeys(run for run in self.runs if run is not None))
+
+    def cells(self) -> list[Cell]:
+        return cells_of(self.distinct_runs())
+
+
 @dataclass(frozen=True)
 class PlannedTrial:
     """A trial to run. `round` and `attempt` count from 0."""
@@ -121,33 +160,6 @@ class PlannedTrial:
 
 #: The recorded trials of each cell run: the last attempt of each round.
 History = Mapping[CellRun, Sequence[Trial]]
-
-
-def cells_of(runs: Iterable[CellRun]) -> list[Cell]:
-    """Return the distinct cells of these runs, in order."""
-    return list(dict.fromkeys(run.cell for run in runs))
-
-
-def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
-    """Return the distinct interpreters of these runs, in order."""
-    return list(dict.fromkeys(run.interpreter for run in runs))
-
-
-def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
-    """Return the runs in their groups, in this round's random order, so that drift affects all
-    modes equally.
-
-    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
-    favours none, also in the rounds of each of two compile caches.
-    """
-    groups: dict[Hashable, list[CellRun]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    order = list(groups.values())
-    random.Random(f"{seed}/{round}").shuffle(order)
-    if (round + round // 2) % 2:
-        return [group[::-1] for group in order]
-    return order
 
 
 def trials_left(
@@ -166,6 +178,23 @@ def trials_left(
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
             left += trials_left_of_group(known, round)
     return left
+
+
+def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
+    """Return the runs in their groups, in this round's random order, so that drift affects all
+    modes equally.
+
+    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
+    favours none, also in the rounds of each of two compile caches.
+    """
+    groups: dict[Hashable, list[CellRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    order = list(groups.values())
+    random.Random(f"{seed}/{round}").shuffle(order)
+    if (round + round // 2) % 2:
+        return [group[::-1] for group in order]
+    return order
 
 
 def trials_left_of_group(

@@ -25,13 +25,12 @@ from effbench.folders import plain_path
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
 from effbench.sweeping.client import ForkServer, StoppedError
-from effbench.sweeping.devices import Gpu, Slot, gpu_slot
+from effbench.sweeping.devices import LOCK_TIMEOUT_S, Gpu, Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.record import TrialStore
 
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
-LOCK_TIMEOUT_S = 3600.0
 OWN_MODELS = "effbench.models."
 NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
@@ -43,19 +42,15 @@ class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
     `server`: the first server, which the caller closes; None: start one. `probe` sets
-    `environment`, `details`, `gpus` and `notes`, to print. `cache_root`: folder of the compile
-    caches of this interpreter. `ceilings`: of its environment and GPU; None: unknown. `cells`:
-    their models are preloaded before the first trial. `last_round`: up to this one each round has a
-    new server. `stop`: once it is set, `server` raises StoppedError instead of waiting for a
-    server.
+    `environment`, `details`, `gpus` and `notes`, to print. `cells`: their models are preloaded
+    before the first trial. `last_round`: up to this one each round has a new server. `stop`: once it
+    is set, `server` raises StoppedError instead of waiting for a server.
     """
 
     environment: Environment
     details: dict[str, Any]
     gpus: list[Gpu]
     notes: list[str]
-    cache_root: Path
-    ceilings: dict[str, Any] | None = None
     cells: Sequence[Cell] = ()
     last_round = 0
 
@@ -366,7 +361,7 @@ def measure_ceilings(
     are stored, or once `stop` is set."""
     stop = stop or threading.Event()
     try:
-        with slot.locked(lock_timeout_s, stop) as is_held:
+        with slot.locked(stop, lock_timeout_s) as is_held:
             if not is_held:
                 return None
             answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop)
@@ -416,7 +411,7 @@ def run_check(
         prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
     )
     with (
-        slot.locked(LOCK_TIMEOUT_S, threading.Event()),
+        slot.locked(threading.Event()),
         pool.server(0) as server,
         caches as folder,
     ):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from rich.live import Live
@@ -27,7 +28,7 @@ from effbench.sweeping.plan import (
     cells_of,
     interpreters_of,
 )
-from effbench.sweeping.time_left import TimeLeft
+from effbench.sweeping.estimate import TimeLeft
 from effbench.terminal import Console
 
 LOGGER = logging.getLogger(__name__)
@@ -104,6 +105,14 @@ def compile_text(record: Trial) -> str:
     return text
 
 
+@dataclass(frozen=True)
+class SlotStatus:
+    """What a slot does: `phase` of its trial."""
+
+    slot: str
+    phase: str
+
+
 class Progress:
     """Prints the progress of a sweep. Thread-safe. `quiet`: print nothing."""
 
@@ -115,8 +124,7 @@ class Progress:
         self.time_left = TimeLeft([], whole=0, compilations=0)
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
-        #: trial -> its slot's name and its phase
-        self.running: dict[PlannedTrial, tuple[str, str]] = {}
+        self.running: dict[PlannedTrial, SlotStatus] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
 
@@ -158,10 +166,10 @@ class Progress:
         running."""
         with self.lock:
             passed = timedelta(seconds=round(time.monotonic() - self.start_s))
-            first = f"{self.time_left.percent()} % done in {passed}"
-            lines = [" · ".join([first, *self.left()])]
-            for trial, (slot, phase) in self.running.items():
-                lines.append(f"{slot}  {self.round_of(trial)} · {self.names[trial.run]} · {phase}")
+            lines = [" · ".join([f"{self.time_left.percent()} % done in {passed}", *self.left()])]
+            for trial, status in self.running.items():
+                name = f"{self.round_of(trial)} · {self.names[trial.run]}"
+                lines.append(f"{status.slot}  {name} · {status.phase}")
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def left(self) -> list[str]:
@@ -191,13 +199,13 @@ class Progress:
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[trial] = slot, START
+            self.running[trial] = SlotStatus(slot, START)
             self.time_left.started(trial)
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
             if trial in self.running:  # a message from a killed trial may arrive late
-                self.running[trial] = self.running[trial][0], phase
+                self.running[trial] = replace(self.running[trial], phase=phase)
 
     def waiting(self, slot: str) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
@@ -208,11 +216,10 @@ class Progress:
     def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
         self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
 
-    def resized(self, change: int) -> None:
-        """Change the number of remaining trials by `change`; the total that is shown stays the
-        same."""
+    def dropped(self, run: CellRun) -> None:
+        """Note that the remaining rounds of this run are not needed."""
         with self.lock:
-            self.time_left.resized(change)
+            self.time_left.dropped(run)
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         """Print the line of a finished trial:

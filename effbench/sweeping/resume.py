@@ -14,8 +14,8 @@ from effbench.printable import count, one_line
 from effbench.store.liveness import current_user
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.matrix import parse_shard, shards
-from effbench.sweeping.plan import Settings
+from effbench.sweeping.selection import parse_shard, shards
+from effbench.sweeping.plan import Settings, SweepPlan
 
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
@@ -47,26 +47,21 @@ def refusal(sweep: SweepInfo) -> str | None:
 
 
 def check_same_plan(
-    info: SweepInfo,
-    planned: Sequence[Cell],
-    cells: Sequence[Cell],
-    matrix: Sequence[Cell],
-    settings: Settings,
+    info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan, settings: Settings
 ) -> None:
-    """Raise ResumeError if the requested plan differs from the recorded one. `matrix`: the cells of
-    all shards."""
+    """Raise ResumeError if this plan differs from the recorded one."""
     names = info.host.get("shards") or ()  # others may have been imported
     if names and settings.shard not in (None, *names):
         raise ResumeError(
             f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}"
         )
-    expected = set(cells)
+    expected = set(plan.cells())
     for index, number in map(parse_shard, names):
-        expected.update(shards(matrix, number)[index - 1])
-    missing, more = len(set(planned) - expected), len(expected - set(planned))
+        expected.update(shards(plan.matrix, number)[index - 1])
+    missing, more = len(set(recorded) - expected), len(expected - set(recorded))
     if missing or more:
-        plan = f"{count(missing, 'cell')} missing, {more} additional"
-        raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
+        difference = f"{count(missing, 'cell')} missing, {more} additional"
+        raise ResumeError(f"sweep {info.id} has a different plan: {difference}; {HOW_TO_RESUME}")
     check_same_protocol(info, vars(settings.protocol))
     check_same_facts(info, settings)
 

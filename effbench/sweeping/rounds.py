@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status, Trial
@@ -15,34 +14,43 @@ from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
 from effbench.sweeping.duets import StoppingRule, misses_compilations
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, History, PlannedTrial, Settings, is_of_duet
+from effbench.sweeping.plan import (
+    CellRun,
+    History,
+    PlannedTrial,
+    Settings,
+    interpreters_of,
+    is_of_duet,
+)
 
 
-@dataclass
 class RoundsNeeded:
-    """Tells which cell runs need no further rounds.
+    """Tells which of these runs need no further rounds.
 
-    `history`: the last attempts of the recorded trials, which grow while the sweep runs;
-    `interpreters`: of the sweep; `duet_rule`: when the rounds of duets end; None: as all others.
-    `rivals`: the runs that differ in nothing but their mode, by all that they have in common.
+    `history`: the last attempts of the recorded trials, which grow while the sweep runs.
+    `duet_rule`: when the rounds of duets end; None: as all others.
     """
 
-    settings: Settings
-    history: History
-    interpreters: Sequence[Interpreter]
-    duet_rule: StoppingRule | None = None
-    rivals: dict[tuple[str, Interpreter], list[CellRun]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    def __init__(
+        self,
+        settings: Settings,
+        runs: Sequence[CellRun],
+        history: History,
+        duet_rule: StoppingRule | None = None,
+    ) -> None:
+        self.settings = settings
+        self.history = history
+        self.interpreters = interpreters_of(runs)
+        self.duet_rule = duet_rule
+        #: The runs that differ in nothing but their mode.
+        self.rivals: dict[tuple[str, Interpreter], list[CellRun]] = defaultdict(list)
+        for run in runs:
+            self.rivals[run.cell.comparison_key, run.interpreter].append(run)
 
     def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Return the trials without those of runs that are already known well enough or
         eliminated."""
         planned = dict.fromkeys(trial.run for trial in trials)
-        self.rivals.clear()
-        if self.settings.protocol.eliminate is not None:
-            for run in dict.fromkeys([*self.history, *planned]):
-                self.rivals[run.cell.comparison_key, run.interpreter].append(run)
         known = {run for run in planned if self.is_enough(run) or run in self.eliminated(run)}
         return [trial for trial in trials if trial.run not in known]
 

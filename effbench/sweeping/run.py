@@ -1,5 +1,5 @@
-"""Run a sweep over given cells: probe their interpreters, begin or resume its record, and run its
-trials with an executor."""
+"""Run a sweep: probe its interpreters, begin or resume its record, and run the trials of its plan
+with an executor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import effbench
 from effbench import logs
@@ -27,26 +26,27 @@ from effbench.store.sweeps import Shard, SweepInfo, processes
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.compile_caches import sweep_cache
+from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.duets import StoppingRule
-from effbench.sweeping.executors.base import Executor
+from effbench.sweeping.executors.base import TrialExecutor
 from effbench.sweeping.executors.local import LocalExecutor
 from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE, Facts, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
-from effbench.sweeping.matrix import parse_shard
-from effbench.sweeping.plan import CellRun, Settings, cells_of, stored_settings
-from effbench.sweeping.pool import Params, Pools, ServerPool
+from effbench.sweeping.plan import CellRun, Settings, SweepPlan, stored_settings
+from effbench.sweeping.pool import Params, Pools, ServerPool, gpus_of
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.record import SweepRecord
+from effbench.sweeping.selection import parse_shard
 
-#: Interpreter and parameters of each cell of the command line.
+#: Interpreter and parameters of each cell to probe.
 Asked = Sequence[tuple[Interpreter, Params]]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms of
-    each entry of `Asked`, None if it has none. `environments`: the environment of each
+    each of the plan's `runs`, None if it has none. `environments`: the environment of each
     interpreter."""
 
     sweep_id: str
@@ -64,9 +64,7 @@ class Command:
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
     Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
-    that choose cells by previous results. `duet_rule`: see RoundsNeeded. The plan adds `of_cells`
-    (cell key -> overrides that reproduce the cell), the cells of the `matrix`, also those of other
-    shards, and the `excluded` ones.
+    that choose cells by previous results. `duet_rule`: see RoundsNeeded.
     """
 
     argv: Sequence[str]
@@ -76,9 +74,6 @@ class Command:
     stop: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
     duet_rule: StoppingRule | None = None
-    of_cells: dict[str, list[str]] = field(default_factory=dict)
-    matrix: list[Cell] = field(default_factory=list)
-    excluded: list[Cell] = field(default_factory=list)
 
 
 @dataclass
@@ -90,19 +85,17 @@ class OpenSweep:
     command: Command
     store: Store
     pools: Pools
-    executor: Executor
+    executor: TrialExecutor
 
-    def run(self, planned: Sequence[CellRun | None]) -> Outcome:
-        """Run or resume the sweep and return its outcome. Failed cells are results. `planned`: the
-        cell run of each entry of `Asked`, None for one that is not planned.
+    def run(self, plan: SweepPlan) -> Outcome:
+        """Run or resume the sweep and return its outcome. Failed cells are results.
 
         Raises EffbenchError for an error before the first trial; then nothing is recorded.
         """
         settings, progress, stop = self.settings, self.command.progress, self.command.stop
-        executor = self.executor
-        runs = list(dict.fromkeys(run for run in planned if run is not None))
+        executor, runs = self.executor, plan.distinct_runs()
         executor.prepare(runs)
-        sweep_id = begin(self.store, settings, self.command, cells_of(runs), executor.environments)
+        sweep_id = begin(self.store, settings, self.command, plan, executor.environments)
         logs.write_to(artifact_home(settings.db), sweep_id)
         record = SweepRecord(self.store, sweep_id, settings)
         with record.ending(stop):
@@ -110,19 +103,19 @@ class OpenSweep:
             showing = progress.showing(sweep_id, settings, runs, trials, executor.slot_names)
             with showing, stop_on_ctrl_c(stop):
                 executor.run(trials)
-        return self.outcome(sweep_id, planned)
+        return self.outcome(sweep_id, plan)
 
-    def outcome(self, sweep_id: str, planned: Sequence[CellRun | None]) -> Outcome:
+    def outcome(self, sweep_id: str, plan: SweepPlan) -> Outcome:
         """Return how the sweep has ended."""
         environments = self.executor.environments
-        measured: dict[Any, float | None] = {}
-        for row in self.store.results(sweep_id):
-            interpreter = environments.get(row["environment_id"])
-            measured[row["cell_key"], interpreter] = row["latency_ms"]
-        latencies: list[float | None] = []
-        for run in planned:
-            key = run and (run.cell.key, run.interpreter)
-            latencies.append(measured.get(key))
+        measured: dict[CellRun, float | None] = {}
+        cells = {cell.key: cell for cell in plan.cells()}
+        for result in self.store.results(sweep_id):
+            cell = cells.get(result.cell_key)
+            interpreter = environments.get(result.environment_id)
+            if cell is not None and interpreter is not None:
+                measured[CellRun(cell, interpreter)] = result.latency_ms
+        latencies = [measured.get(run) if run else None for run in plan.runs]
         return Outcome(
             sweep_id,
             self.settings.db,
@@ -145,7 +138,7 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         raise ConfigError("there is no cell to run")
     progress, stop = command.progress, command.stop
     is_local = settings.executor.name == "local"
-    kind: type[Executor] = LocalExecutor if is_local else SlurmExecutor
+    kind: type[TrialExecutor] = LocalExecutor if is_local else SlurmExecutor
     kind.check(settings)
     with (
         logs.collected(),
@@ -153,7 +146,7 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         Store.open(settings.db, mode="write") as store,
         open_pools(asked, settings, command) as pools,
     ):
-        executor: Executor
+        executor: TrialExecutor
         if is_local:
             executor = LocalExecutor(settings, pools, progress, stop, store, command.duet_rule)
         else:
@@ -161,17 +154,11 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         yield OpenSweep(settings, command, store, pools, executor)
 
 
-def run_cells(
-    settings: Settings,
-    runs: Sequence[CellRun],
-    command: Command,
-    check: Callable[[Pools], None] = lambda pools: None,
-) -> Outcome:
+def run_cells(settings: Settings, runs: Sequence[CellRun], command: Command) -> Outcome:
     """Run a sweep over given cell runs without Hydra, for example cells from a database; see
-    `OpenSweep.run`. `check`: raises EffbenchError if the probed interpreters must not run."""
+    `OpenSweep.run`."""
     with open_sweep(settings, asked_of(runs), command) as sweep:
-        check(sweep.pools)
-        return sweep.run(runs)
+        return sweep.run(SweepPlan(runs))
 
 
 def asked_of(runs: Iterable[CellRun]) -> Asked:
@@ -214,6 +201,13 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
             pool.close()
 
 
+def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
+    """Return the slots on which the sweep would run; one that stands for all of a cluster."""
+    if settings.executor.name == "slurm":
+        return [Slot("SLURM", "")]
+    return slots_of(gpus_of(pools), cells, settings.executor)
+
+
 # --- the record of a sweep ---
 
 
@@ -221,7 +215,7 @@ def begin(
     store: Store,
     settings: Settings,
     command: Command,
-    cells: Sequence[Cell],
+    plan: SweepPlan,
     environments: Mapping[str, Interpreter],
 ) -> str:
     """Begin, resume or extend a sweep and return its id. `environments`: id -> interpreter; empty
@@ -231,21 +225,19 @@ def begin(
     """
     facts = {key: interpreter.facts() for key, interpreter in environments.items()}
     if command.outcome is not None:
-        store.extend_sweep(command.outcome.sweep_id, cells, command.of_cells)
+        store.extend_sweep(command.outcome.sweep_id, plan.cells(), plan.overrides)
         store.note_environments(command.outcome.sweep_id, facts)
         return command.outcome.sweep_id
     if settings.resume is not None:
-        return take_up(store, store.find_sweep(settings.resume), settings, command, cells, facts)
-    command.progress.planning(len(cells), "storing the plan")
+        info = store.find_sweep(settings.resume)
+        take_up(store, info, settings, plan, facts, command.progress)
+        return info.id
+    command.progress.planning(len(plan.runs), "storing the plan")
     here = Path.cwd()
     revision = git_revision(here)
     label = settings.sweep.label or git_description(here)
-    shard = None
-    if settings.shard is not None:
-        facts_of_all = shard_facts(settings, settings.shard, label, revision)
-        shard = Shard(settings.shard, facts_of_all, command.matrix)
     return store.begin_sweep(
-        shard=shard,
+        shard=shard_of(settings, plan, label, revision),
         name=settings.sweep.name,
         label=label,
         command=secrets.masked([*command.argv]),
@@ -255,50 +247,61 @@ def begin(
         seed=settings.sweep.seed,
         git_revision=revision,
         host=host_facts() | {"environments": facts, "settings": stored_settings(settings)},
-        plan=cells,
+        plan=plan.cells(),
         rounds=settings.protocol.rounds,
-        cell_overrides=command.of_cells,
+        cell_overrides=plan.overrides,
     )
+
+
+def shard_of(
+    settings: Settings, plan: SweepPlan, label: str | None, revision: str | None
+) -> Shard | None:
+    """Return the shard that the settings name, with what all shards of a sweep have in common."""
+    if settings.shard is None:
+        return None
+    _, number = parse_shard(settings.shard)
+    sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
+    facts = [sweep, label, revision, protocol, settings.baseline_mode, number]
+    return Shard(settings.shard, facts, plan.matrix)
 
 
 def take_up(
     store: Store,
     info: SweepInfo,
     settings: Settings,
-    command: Command,
-    cells: Sequence[Cell],
+    plan: SweepPlan,
     facts: dict[str, Facts],
-) -> str:
-    """Resume a sweep and return its id. `facts`: of the environments. Raises ResumeError if its
-    plan differs, or if it is still running."""
+    progress: Progress,
+) -> None:
+    """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
+    it is still running."""
     running = processes(info.host, settings.shard) if info.state == "running" else []
     for process in filter(liveness.is_running, running):
         raise ResumeError(
             f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
             " end it first"
         )
-    check_same_sweep(store, info, settings, command, cells, facts)
-    add_rounds(store, info, settings, command.progress)
+    check_same_sweep(store, info, settings, plan, facts, progress)
+    add_rounds(store, info, settings, progress)
     store.note_environments(info.id, facts)
     store.finish_sweep(info.id, "running", settings.shard)
-    return info.id
 
 
 def check_same_sweep(
     store: Store,
     info: SweepInfo,
     settings: Settings,
-    command: Command,
-    cells: Sequence[Cell],
+    plan: SweepPlan,
     facts: dict[str, Facts],
+    progress: Progress,
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
+    resume.check_same_plan(info, store.planned(info.id), plan, settings)
     if facts:
         resume.check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
     for change in resume.changes(info, facts):
-        command.progress.note(change)
+        progress.note(change)
 
 
 def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:
@@ -312,15 +315,6 @@ def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Prog
     overrides = resume.with_rounds(info.overrides, rounds)
     protocol = {**info.protocol, "rounds": rounds}
     store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
-
-
-def shard_facts(
-    settings: Settings, shard: str, label: str | None, revision: str | None
-) -> list[Any]:
-    """Return what all shards of a sweep have in common, besides the matrix."""
-    _, number = parse_shard(shard)
-    sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
-    return [sweep, label, revision, protocol, settings.baseline_mode, number]
 
 
 def host_facts() -> Facts:

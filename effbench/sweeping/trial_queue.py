@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from effbench.cell import Cell
+from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import CellRun, History, PlannedTrial
 
 
 @dataclass(eq=False)
-class Group:
+class TrialGroup:
     """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
     of a duet. `slot`: the only slot that may run them; None: any."""
 
@@ -40,17 +41,17 @@ class TrialQueue:
     """The remaining trials in groups. Thread-safe. Only one group of a cell runs at a time, since
     its compile cache has one writer. `running`: key of a group -> device of its slot."""
 
-    groups: list[Group]
+    groups: list[TrialGroup]
     running: dict[Hashable, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
-        """Return the next group for the slot with this name and device, or None if no group is
-        available at the moment.
+    def take(self, slot: Slot, devices: Collection[str]) -> TrialGroup | None:
+        """Return the next group for the slot, or None if no group is available at the moment.
 
         `devices`: the devices of all slots. A trial for any other device runs on any slot and
         reports it as missing.
         """
+        device = slot.device
         with self.lock:
             # a trial on the CPU may use every core, including those of trials on GPUs
             if any(is_cpu(other) != is_cpu(device) for other in self.running.values()):
@@ -58,7 +59,7 @@ class TrialQueue:
             latest = self.first_round_elsewhere(device, devices)
             for position, group in enumerate(self.groups):
                 fits = group.cell.device == device or group.cell.device not in devices
-                is_free = group.slot in (None, slot) and group.key not in self.running
+                is_free = group.slot in (None, slot.name) and group.key not in self.running
                 if fits and is_free and group.round <= latest:
                     self.running[group.key] = device
                     return self.groups.pop(position)
@@ -77,21 +78,17 @@ class TrialQueue:
         rounds = [group.round for group in self.groups if group.cell.device in others]
         return min(rounds, default=math.inf)
 
-    def finished(self, group: Group) -> None:
+    def finished(self, group: TrialGroup) -> None:
         """End the group, so that another one of its cell may run."""
         with self.lock:
             del self.running[group.key]
 
-    def drop(self, run: CellRun) -> int:
-        """Remove all remaining trials of this cell run and return their number."""
-        dropped = 0
+    def drop(self, run: CellRun) -> None:
+        """Remove all remaining trials of this cell run."""
         with self.lock:
             for group in self.groups:
-                kept = [trial for trial in group.trials if trial.run != run]
-                dropped += len(group.trials) - len(kept)
-                group.trials = kept
+                group.trials = [trial for trial in group.trials if trial.run != run]
             self.groups = [group for group in self.groups if group.trials]
-        return dropped
 
     def is_empty(self) -> bool:
         with self.lock:
@@ -103,22 +100,20 @@ def is_cpu(device: str) -> bool:
 
 
 def groups_of(
-    trials: Iterable[PlannedTrial],
-    history: History,
-    slots: Mapping[str | None, str],
-) -> list[Group]:
-    """Return the trials in groups. `history` (recorded trials) and `slots` (names by GPU UUID)
-    determine where an interrupted group continues."""
+    trials: Iterable[PlannedTrial], history: History, slots: Sequence[Slot]
+) -> list[TrialGroup]:
+    """Return the trials in groups. An interrupted group continues on the GPU of its recorded
+    trials."""
+    names = {slot.uuid: slot.name for slot in slots if slot.gpu}
     used: dict[tuple[Hashable, int], dict[CellRun, str]] = defaultdict(dict)
     for run, recorded in history.items():
         for trial in recorded:
-            if trial.gpu_uuid in slots:
-                used[run.group, trial.round][run] = slots[trial.gpu_uuid]
+            if trial.gpu_uuid in names:
+                used[run.group, trial.round][run] = names[trial.gpu_uuid]
     groups = []
     for key, members in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
-        planned = list(members)
-        group = Group(planned)
-        for run in used[key].keys() - {trial.run for trial in planned}:
+        group = TrialGroup(list(members))
+        for run in used[key].keys() - {trial.run for trial in group.trials}:
             group.slot = used[key][run]
         groups.append(group)
     return groups

@@ -62,7 +62,7 @@ def test_durations_are_those_of_earlier_trials(ran):
     def plan(*words):
         return ran.sweep(*WORDS, *words, "--dry-run").out
 
-    known, unknown = ", from the medians of earlier trials\n", "from the protocol and"
+    known, unknown = ", as earlier trials took\n", "from the protocol and"
     assert known in plan() and "4 trials to run" in plan()
     part = plan("shard=1/2", "protocol.rounds=2")
     assert known.strip() in part and "shard 1/2: 2 cells in other shards" in part

@@ -6,7 +6,7 @@ from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 from effbench.cell import Status, Trial
 from effbench.comparison import confirm as rerun
 from effbench.comparison.confirm import Rerun, RerunProgress, planned_rounds
-from effbench.sweeping.durations import Durations
+from effbench.sweeping.estimate import Durations
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.run import Outcome

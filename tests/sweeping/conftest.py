@@ -1,11 +1,15 @@
 """A schedule of made-up parts."""
 
+import threading
+
 import pytest
-from schedule_parts import PROTOCOL, Server, Watcher, gpus, pool_of
+from schedule_parts import PROTOCOL, Server, Store, Watcher, gpus, pool_of
 
 from effbench.sweeping import client, devices, pool, schedule
+from effbench.sweeping.host_watch import HostWatch
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
+from effbench.sweeping.running import RunningSweep
 
 
 @pytest.fixture(autouse=True)
@@ -22,25 +26,45 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
     def build(
-        planned=(), answer=None, *, server=None, slots=None, pools=None, record=None, **given
+        planned=(),
+        answer=None,
+        *,
+        server=None,
+        slots=None,
+        pools=None,
+        store=None,
+        progress=None,
+        stop=None,
+        history=None,
+        host_speeds=None,
+        duet_rule=None,
+        executor=None,
+        **given,
     ):
-        recorded, server = [], server or Server(answer)
-        pools = pools or {HERE: pool_of(server, tmp_path / "cache")}
-        more = {
-            name: given.pop(name)
-            for name in ("stop", "history", "duet_rule", "progress", "host_speeds")
-            if name in given
-        }
-        executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
+        server = server or Server(answer)
+        pools = pools or {HERE: pool_of(server)}
         settings = Settings.with_defaults(
-            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given, "executor": executor}
+            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given},
+            executor={"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})},
         )
-        record = record or (lambda trial, one: recorded.append(one))
-        progress = more.pop("progress", None) or Watcher()
-        made = schedule.Schedule(pools, slots or gpus(1), settings, record, progress, **more)
-        made.recorded, made.server = recorded, server
+        sweep = RunningSweep(
+            "s",
+            settings,
+            pools,
+            progress or Watcher(),
+            stop or threading.Event(),
+            store or Store(),
+            {interpreter: f"e{number}" for number, interpreter in enumerate(pools)},
+            tmp_path / "caches",
+            (0,),
+            history or {},
+            HostWatch(host_speeds or {}),
+        )
+        runs = list(dict.fromkeys([*sweep.history, *(trial.run for trial in planned)]))
+        made = schedule.Schedule(sweep, slots or gpus(1), runs, duet_rule)
+        made.server, made.progress, made.recorded = server, sweep.progress, sweep.store.recorded
         if planned:
-            made.run(list(planned))
+            made.run(made.rounds.needed(planned))
         return made
 
     return build

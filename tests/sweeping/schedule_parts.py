@@ -1,16 +1,17 @@
-"""Slots, a fork server and an observer that are made up: no process, no torch."""
+"""Slots, a fork server, a store and an observer that are made up: no process, no torch."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from effbench.cell import Cell, Status, Trial
-from effbench.sweeping.client import ForkServer, Request
+from effbench.sweeping.client import ForkServer, ServerRequest
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, trials_left
 from effbench.sweeping.pool import ServerPool
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+CPU = Slot("CPU", "cpu")
 #: Why a trial is marked.
 BUSY = "host busy for 83 % of the timing"
 #: What a probe finds.
@@ -86,22 +87,21 @@ class Server(ForkServer):
         self.closed = True
 
     def submit(self, task, payload, env=None, on_phase=None):
-        request = Request(str(len(self.envs)), on_phase, phase="check")
+        request = ServerRequest(str(len(self.envs)), on_phase, phase="check", pid=7)
         if task == "preload":
             request.end({"result": {"errors": {}}})
             return request
         assert task == "trial"
         self.envs.append(env)
         self.sent.append(payload)
-
-        def work():
-            outcome = self.answer(payload, env)
-            if outcome is not None:
-                request.phase = outcome.pop("phase", request.phase)
-                request.end(outcome)
-
-        self.threads.submit(work)
+        self.threads.submit(self.work, request, payload, env)
         return request
+
+    def work(self, request, payload, env):
+        outcome = self.answer(payload, env)
+        if outcome is not None:
+            request.phase = outcome.pop("phase", request.phase)
+            request.end(outcome)
 
     def kill(self, request):
         self.killed.append(request.id)
@@ -125,9 +125,14 @@ def key_of(request):
 
 
 def ok(request, status="ok", **values):
-    cell = Cell.from_params(request["cell"])
     trial = Trial(
-        cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7
+        key_of(request),
+        request["round"],
+        Status(status),
+        None,
+        request["attempt"],
+        latency_ms=1.0,
+        pid=7,
     )
     result = {**trial.to_json(), **values}
     return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
@@ -138,10 +143,16 @@ def marked(request, is_marked=True, **values):
     return ok(request, disturbance=BUSY if is_marked else None, **values)
 
 
-def pool_of(server, cache_root, interpreter=HERE):
-    pool = ServerPool(interpreter, server)
-    pool.cache_root = cache_root
-    return pool
+class Store:
+    """Keeps the records, and those of each environment."""
+
+    def __init__(self):
+        self.recorded = []
+        self.environments = []
+
+    def record(self, sweep_id, environment_id, trial):
+        self.recorded.append(trial)
+        self.environments.append(environment_id)
 
 
 class Watcher:
@@ -151,11 +162,9 @@ class Watcher:
         self.lock = threading.Lock()
         self.order: list[tuple[str, PlannedTrial]] = []
         self.running: dict[str, PlannedTrial] = {}
-        self.most = 0
         self.waited: list[str] = []
         self.retries: list[str] = []
         self.waiting_now = threading.Event()
-        self.changes: list[int] = []
         self.notes: list[str] = []
 
     def started(self, slot, trial):
@@ -164,7 +173,6 @@ class Watcher:
             assert trial.run.cell.key not in {other.run.cell.key for other in self.running.values()}
             self.running[slot] = trial
             self.order.append((slot, trial))
-            self.most = max(self.most, len(self.running))
 
     def phase(self, trial, phase): ...
 
@@ -183,6 +191,8 @@ class Watcher:
     def note(self, text):
         self.notes.append(text)
 
-    def resized(self, change):
-        if change:
-            self.changes.append(change)
+    def dropped(self, run): ...
+
+
+def pool_of(server, interpreter=HERE):
+    return ServerPool(interpreter, server)

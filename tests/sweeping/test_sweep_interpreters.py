@@ -39,35 +39,32 @@ def script(tmp_path, monkeypatch):
     interpreters.lone_package.cache_clear()
 
 
-class TestFound:
-    def test_names_and_links(self, script, tmp_path, monkeypatch):
-        assert resolve() == HERE == Interpreter()
-        path = script(path="bin/python-of-mine")
-        monkeypatch.setenv("PATH", str(Path(path).parent))
-        assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
-        (tmp_path / "venv").mkdir()
-        (tmp_path / "venv" / "python").symlink_to(path)
-        assert resolve("venv/python").python == str(tmp_path / "venv" / "python"), (
-            "an interpreter keeps its link"
-        )
-        assert resolve("./venv/../venv/python") == resolve("venv/python")
-        (tmp_path / "current").symlink_to(tmp_path / "venv")
-        assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), (
-            "a folder does not"
-        )
+def test_an_interpreter_keeps_its_link_and_a_folder_does_not(script, tmp_path, monkeypatch):
+    assert resolve() == HERE == Interpreter()
+    path = script(path="bin/python-of-mine")
+    monkeypatch.setenv("PATH", str(Path(path).parent))
+    assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(path)
+    assert resolve("./venv/../venv/python").python == str(tmp_path / "venv" / "python")
+    (tmp_path / "current").symlink_to(tmp_path / "venv")
+    assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv"))
 
-    def test_what_is_not_there(self, script, tmp_path):
-        script(path="venv/bin/python")
-        (tmp_path / "plain").write_text("")
-        for setting, error, values in (
-            ("python", "python= is empty; omit it, or use python=null", [""]),
-            ("folder", "folder= is empty", ["  "]),
-            ("python", "no such program", ["nothing", "not/there", ".", "venv", "./plain"]),
-            ("folder", "no such folder", ["gone", "plain"]),
-        ):
-            for value in values:
-                with pytest.raises(ConfigError, match=error):
-                    resolve(**{setting: value})
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"python": ""}, "python= is empty; omit it, or use python=null"),
+        ({"folder": "  "}, "folder= is empty"),
+        ({"python": "nothing"}, "no such program"),
+        ({"python": "bin"}, "no such program"),
+        ({"folder": "bin/python"}, "no such folder"),
+    ],
+)
+def test_what_is_not_there(script, settings, error):
+    script()
+    with pytest.raises(ConfigError, match=error):
+        resolve(**settings)
 
 
 def report(version=(3, 12), missing=(), torch="2.13.0"):
@@ -76,89 +73,79 @@ def report(version=(3, 12), missing=(), torch="2.13.0"):
     )
 
 
-def refused(path, error):
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (report(version=(3, 10)), "is Python 3.10; trials need Python 3.11 or newer"),
+        (
+            report(missing=["torch", "pynvml"], torch=None),
+            "lacks torch, nvidia-ml-py\nfix: .*/python -m pip install torch nvidia-ml-py",
+        ),
+        (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer"),
+        ("GNU bash, version 5.2", "is not a working Python interpreter"),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_named_with_what_it_lacks(script, text, error):
+    """By what it reports when it is started, before it imports torch."""
+    path = script(text)
+    with (
+        closing(ForkServer(path)) as server,
+        pytest.raises(ConfigError, match=f"^python={path} {error}"),
+    ):
+        server.wait_ready()
+
+
+@pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "nightly"])
+def test_an_interpreter_that_will_do(script, torch):
+    path = script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat")
+    with closing(ForkServer(path)) as server:
+        server.wait_ready()
+
+
+def test_an_interpreter_that_crashes_is_named(script):
+    path = script(more="echo boo >&2\nkill -SEGV $$")
+    error = r"is not a working Python interpreter: .*code -11\): boo"
     with closing(ForkServer(path)) as server, pytest.raises(ConfigError, match=error):
         server.wait_ready()
 
 
-class TestJudged:
-    """By what it reports when it is started, before it imports torch."""
-
-    def test_one_that_will_not_do_is_named_with_what_it_lacks(self, script):
-        fix = "fix: .*/python -m pip install torch nvidia-ml-py"
-        for text, error in (
-            (report(version=(3, 10)), "is Python 3.10; trials need Python 3.11 or newer"),
-            (report(missing=["torch", "pynvml"], torch=None), f"lacks torch, nvidia-ml-py\n{fix}"),
-            (
-                report(torch="2.4.1+cu121"),
-                r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer",
-            ),
-            ("GNU bash, version 5.2", "is not a working Python interpreter"),
-            ('["other", 1, 2, 3]', "is not a working Python interpreter"),
-        ):
-            path = script(text)
-            refused(path, f"^python={path} {error}")
-
-    def test_one_that_will_do(self, script):
-        for torch in ("2.11.0", "2.12.0a0+git1234", "3.0", "nightly"):
-            path = script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat")
-            with closing(ForkServer(path)) as server:
-                server.wait_ready()
-
-    def test_one_that_does_not_run_is_named(self, script, tmp_path):
-        path = script(more="echo boo >&2\nkill -SEGV $$")
-        refused(path, r"is not a working Python interpreter: .*code -11\): boo")
-        path = tmp_path / "python"
-        path.write_bytes(b"\x7fELF nonsense")
-        path.chmod(0o755)
-        with pytest.raises(ConfigError, match="cannot be run: Exec format error"):
-            ForkServer(str(path))
-
-    def test_a_module_of_the_user_is_not_the_package(self, script, tmp_path):
-        (tmp_path / "torch.py").write_text("raise SystemExit")
-        with closing(ForkServer(sys.executable, preload=False, folder=str(tmp_path))) as server:
-            server.wait_ready()
-
-    def test_another_interpreter_sees_effbench_and_nothing_next_to_it(self, script):
-        folder = interpreters.lone_package()
-        assert [path.name for path in Path(folder).iterdir()] == ["effbench"]
-        interpreters.lone_package.cache_clear()
-        assert interpreters.lone_package() == folder
+def test_a_file_that_is_no_program_is_named(tmp_path):
+    path = tmp_path / "python"
+    path.write_bytes(b"\x7fELF nonsense")
+    path.chmod(0o755)
+    with pytest.raises(ConfigError, match="cannot be run: Exec format error"):
+        ForkServer(str(path))
 
 
-class TestEnvironment:
-    def test_interpreters_with_the_same_software_have_different_environments(self):
-        asked = [
-            HERE,
-            A,
-            B,
-            Interpreter(None, "/x"),
-            Interpreter(A.python, "/x"),
-            Interpreter(A.python, "/y"),
-        ]
-        assert len({one.environment(FACTS).id for one in asked}) == len(asked)
-        assert HERE.environment(FACTS) == Environment(**FACTS), (
-            "an ordinary sweep keeps its environment"
-        )
-        assert Interpreter(A.python, "/x").environment(FACTS).flags == {
-            "OMP_NUM_THREADS": "2",
-            "interpreter": A.python,
-            "folder": "/x",
-        }
+def test_a_module_of_the_user_is_not_the_package(script, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit")
+    with closing(ForkServer(sys.executable, preload=False, folder=str(tmp_path))) as server:
+        server.wait_ready()
 
-    def test_facts_lead_back_to_the_interpreter(self, tmp_path, monkeypatch):
-        # of a repository the facts are read by git, which takes seconds
-        monkeypatch.chdir(tmp_path)
-        for one in (
-            HERE,
-            A,
-            Interpreter(None, str(tmp_path)),
-            Interpreter(A.python, str(tmp_path)),
-        ):
-            facts = json.loads(json.dumps(one.facts()))
-            assert Interpreter.from_facts(facts) == one
-            assert facts["python"] == (one.python or sys.executable)
-            assert facts["folder"] == (one.folder or os.getcwd())  # noqa: PTH109
+
+def test_another_interpreter_sees_effbench_and_nothing_next_to_it(script):
+    folder = interpreters.lone_package()
+    assert [path.name for path in Path(folder).iterdir()] == ["effbench"]
+    interpreters.lone_package.cache_clear()
+    assert interpreters.lone_package() == folder
+
+
+def test_interpreters_with_the_same_software_have_different_environments():
+    asked = [HERE, A, B, Interpreter(None, "/x"), Interpreter(A.python, "/x")]
+    assert len({one.environment(FACTS).id for one in asked}) == len(asked)
+    assert HERE.environment(FACTS) == Environment(**FACTS), (
+        "an ordinary sweep keeps its environment"
+    )
+
+
+@pytest.mark.parametrize("interpreter", [HERE, A, Interpreter(A.python, "/x")])
+def test_facts_lead_back_to_the_interpreter(tmp_path, monkeypatch, interpreter):
+    # of a repository the facts are read by git, which takes seconds
+    monkeypatch.chdir(tmp_path)
+    facts = json.loads(json.dumps(interpreter.facts()))
+    assert Interpreter.from_facts(facts) == interpreter
+    assert facts["python"] == (interpreter.python or sys.executable)
+    assert facts["folder"] == (interpreter.folder or str(tmp_path))
 
 
 def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
@@ -166,7 +153,6 @@ def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
     module.parent.mkdir()
     module.write_text("")
     asked = "from effbench.sweeping.interpreters import bytecode_variables as ask; print(ask())"
-
     search_path = f"{tmp_path}:{Path(interpreters.__file__).parents[2]}"
     env = {**os.environ, "PYTHONPATH": search_path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -177,10 +163,8 @@ def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
         )
         return ast.literal_eval(done.stdout)
 
-    kept = {
-        "PYTHONPYCACHEPREFIX": str(tmp_path / "cache/effbench/bytecode"),
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
+    folder = str(tmp_path / "cache/effbench/bytecode")
+    kept = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
     assert variables("-B") == kept
     assert variables() == {}, "Python writes it itself"
     py_compile.compile(str(module))

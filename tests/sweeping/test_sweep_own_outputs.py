@@ -23,7 +23,7 @@ def git(*args):
 
 @pytest.fixture
 def repository(made, tmp_path, monkeypatch):
-    """A repository that tracks its database, a site, a module and a data file of SQLite's size."""
+    """A repository that tracks its database, a site and a module."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     site = tmp_path / "pages"
     site.mkdir()
@@ -31,11 +31,9 @@ def repository(made, tmp_path, monkeypatch):
     (site / "index.html").write_text("old")
     (site / "README.md").write_text("mine")
     (tmp_path / "net.py").write_text("WIDTH = 1\n")
-    (tmp_path / "data.bin").write_bytes(bytes(1024))
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "one")
-    assert not git_description(tmp_path).endswith("-dirty")
     return made
 
 
@@ -45,68 +43,49 @@ def test_a_tracked_database_and_site_do_not_make_the_tree_dirty(repository, tmp_
     (tmp_path / "pages" / "site.json").write_text('{"files": ["index.html", "more.html"]}')
     assert "results/effbench.db" in git("diff", "--name-only", "HEAD"), "git sees the changes"
     assert changed_files(tmp_path) == []
-    assert not git_description(tmp_path).endswith("-dirty") and git_changes(tmp_path) is None
-    assert HERE.facts()["git_changed_files"] is None
-
-
-def test_a_database_in_any_place_counts_as_one(repository, tmp_path):
-    moved = tmp_path / "history.db"
-    (tmp_path / "results" / "effbench.db").rename(moved)
-    git("add", "-A")
-    git("commit", "-qm", "moved")
-    Made(moved).sweep([EAGER])
-    (tmp_path / "history.db-wal").write_bytes(b"")
-    git("add", "-f", "history.db-wal")
-    assert changed_files(tmp_path) == []
+    assert not git_description(tmp_path).endswith("-dirty")
+    assert git_changes(tmp_path) is None
 
 
 def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
-    repository.sweep([EAGER])
-    for name in ("data.bin", "net.py", "pages/README.md"):
-        (tmp_path / name).write_bytes(bytes(2048))
-    assert changed_files(tmp_path) == ["data.bin", "net.py", "pages/README.md"]
+    for name in ("net.py", "pages/README.md"):
+        (tmp_path / name).write_text("changed")
+    assert changed_files(tmp_path) == ["net.py", "pages/README.md"]
     assert git_description(tmp_path).endswith("-dirty")
     before = git_changes(tmp_path)
     repository.sweep([EAGER])
     assert git_changes(tmp_path) == before is not None, "the database does not change the hash"
     (tmp_path / "net.py").write_text("WIDTH = 3\n")
     assert git_changes(tmp_path) != before
-    assert HERE.facts()["git_changed_files"] == "data.bin, net.py, pages/README.md"
+    assert HERE.facts()["git_changed_files"] == "net.py, pages/README.md"
 
 
 def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypatch):
     clean = HERE.facts()
     repository.sweep([EAGER])
-    cells = []
     monkeypatch.setattr("effbench.comparison.origin.targets", lambda cells: ["net.py:Net"])
     since = dt.datetime.now(dt.UTC)
-    assert current(clean, "s", cells, since) == HERE, "the database alone blocks nothing"
+    assert current(clean, "s", [], since) == HERE, "the database alone blocks nothing"
     (tmp_path / "net.py").write_text("WIDTH = 2\n")
     with pytest.raises(UsageError, match=r"-dirty now; the sweep ran \w+ \(uncommitted: net.py\)$"):
-        current(clean, "s", cells, since)
+        current(clean, "s", [], since)
     dirty = HERE.facts()
     (tmp_path / "net.py").write_text("WIDTH = 3\n")
     with pytest.raises(UsageError, match=r"differ from those measured \(uncommitted: net.py\)"):
-        current(dirty, "s", cells, since)
+        current(dirty, "s", [], since)
 
 
 def test_no_repository(tmp_path):
-    assert (changed_files(tmp_path), git_description(tmp_path), git_changes(tmp_path)) == (
-        [],
-        None,
-        None,
-    )
+    assert changed_files(tmp_path) == []
+    assert git_description(tmp_path) is git_changes(tmp_path) is None
 
 
 def test_new_default_folders_are_ignored_by_git(tmp_path, monkeypatch, effbench):
     monkeypatch.chdir(tmp_path)
     git("init", "-q")
-    made = Made("results/effbench.db")
-    made.sweep([EAGER])
+    Made("results/effbench.db").sweep([EAGER])
     assert effbench("report").code == 0
     assert git("status", "--porcelain") == "", "neither the database nor the site"
-    for folder in ("results", "dashboards"):
-        assert Path(folder, ".gitignore").read_text().endswith("\n*\n")
 
 
 def test_other_and_existing_folders_stay_as_they_are(tmp_path, monkeypatch):

@@ -14,10 +14,9 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
-from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, ok, trials
+from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
 from whole_sweeps import info_of, trials_of
 
-from effbench.cell import Status, Trial
 from effbench.config import Protocol
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
@@ -26,10 +25,10 @@ from effbench.sweeping import pool, resume, run
 from effbench.sweeping.compile_caches import make_cache_folders
 from effbench.sweeping.executors import local
 from effbench.sweeping.interpreters import HERE
-from effbench.sweeping.matrix import shards
-from effbench.sweeping.plan import Settings
+from effbench.sweeping.plan import CellRun, Settings, SweepPlan
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, run_cells
+from effbench.sweeping.run import Command, asked_of, open_sweep, run_cells
+from effbench.sweeping.selection import shards
 
 DB = "db=postgresql://me:s3cret@host/x"
 TRIALS = 4
@@ -88,9 +87,6 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     assert not list(tmp_path.rglob("*-wal")), (
         "it would be taken for the log of the next file of that name"
     )
-    if how == "replaced":
-        with Store.open(db) as store:
-            assert store.sweeps() == []
     if how == "moved":
         done = sweep(copy, resume=info.id)
         assert (done.sweep_id, done.state, len(done.latencies)) == (info.id, "completed", TRIALS)
@@ -136,14 +132,11 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(
 
 
 def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
-    keys = [cell.key for cell in cells(2, "cpu")]
-    sweep(
-        db,
-        count=2,
-        argv=["-m", DB],
-        overrides=["bs=1", DB],
-        of_cells={keys[0]: ["bs=1", "model=m"]},
-    )
+    runs = cell_runs(2, "cpu")
+    keys = [run.cell.key for run in runs]
+    command = Command(["-m", DB], ["bs=1", DB], Server())
+    with open_sweep(Settings.with_defaults(db=str(db)), asked_of(runs), command) as opened:
+        opened.run(SweepPlan(runs, {keys[0]: ["bs=1", "model=m"]}))
     info = info_of(db)
     with Store.open(db) as store:
         assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
@@ -156,12 +149,12 @@ def resumed(db, sweep_id, count=TRIALS, server=None, **protocol):
     return run_cells(settings, cell_runs(count, "cpu"), Command([], [], server or Server()))
 
 
-def test_resuming_takes_the_same_plan(db):
+def test_a_refused_resume_changes_nothing(db):
     done = sweep(db)
     with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
-    assert info_of(db).state == "completed", "a refused resume changes nothing"
-    assert (info_of(db).rounds, info_of(db).trials) == (1, TRIALS)
+    info = info_of(db)
+    assert (info.state, info.rounds, info.trials) == ("completed", 1, TRIALS)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +168,6 @@ def test_resuming_takes_the_same_plan(db):
             {"rounds": 1, "name": "quick"},
             r"has protocol=standard, not quick: .* only protocol.rounds may grow",
         ),
-        ({"rounds": 1, "eliminate": "latency_ms"}, r"protocol.eliminate=null, not latency_ms"),
         ({"rounds": 1, "host_tolerance": None}, r"protocol.host_tolerance=0.1, not null"),
     ],
 )
@@ -194,11 +186,6 @@ def test_a_finished_sweep_gets_more_rounds(db):
     info = info_of(db)
     assert (info.rounds, info.protocol["rounds"], info.trials) == (3, 3, 3 * TRIALS)
     assert info.overrides == ["bs=1", "mode=eager", "protocol.rounds=3"]
-    assert info.protocol["budget_s"] == 5.0
-    with Store.open(db) as store:
-        assert {row["trials"] for row in store.results(info.id)} == {3}, (
-            "figures are over all rounds"
-        )
     with pytest.raises(
         ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or give more than 3"
     ):
@@ -216,45 +203,39 @@ def test_rounds_may_be_added_to_a_sweep_that_was_interrupted(db):
     assert (info_of(db).rounds, info_of(db).trials) == (2, 2 * TRIALS)
 
 
-def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path):
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (True, [[(0, 0), (1, 1), (2, 0)], [(3, 1), (4, 0)], [(5, 1)]]),
+        (False, [[(0, 0), (1, 1), (2, 0)], [(3, 2), (4, 3)], [(5, 4)]]),
+    ],
+)
+def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path, keep, expected):
     """The caches of a completed sweep are gone, so another compilation has another number."""
 
-    def compilations(keep):
-        settings = {
-            "db": str(db),
-            "executor": {"keep_cache": keep, "cache_dir": str(tmp_path / f"caches-{keep}")},
-        }
-        found, resume_id = [], None
-        for rounds in (3, 5, 6):
-            server = Server()
-            protocol = {"rounds": rounds, "compilations": 2}
-            asked = Settings.with_defaults(protocol=protocol, resume=resume_id, **settings)
-            server.answer = lambda request, env: (
-                Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True),
-                ok(request),
-            )[1]
-            resume_id = run_cells(asked, cell_runs(1, "cpu"), Command([], [], server)).sweep_id
-            found.append([(request["round"], request["compilation"]) for request in server.sent])
-        return found
+    def answer(request, env):
+        Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True)
+        return ok(request)
 
-    assert compilations(keep=True) == [[(0, 0), (1, 1), (2, 0)], [(3, 1), (4, 0)], [(5, 1)]]
-    assert compilations(keep=False) == [[(0, 0), (1, 1), (2, 0)], [(3, 2), (4, 3)], [(5, 4)]]
+    executor = {"keep_cache": keep, "cache_dir": str(tmp_path / "caches")}
+    found, sweep_id = [], None
+    for rounds in (3, 5, 6):
+        server = Server(answer)
+        protocol = {"rounds": rounds, "compilations": 2}
+        settings = Settings.with_defaults(
+            db=str(db), protocol=protocol, resume=sweep_id, executor=executor
+        )
+        sweep_id = run_cells(settings, cell_runs(1, "cpu"), Command([], [], server)).sweep_id
+        found.append([(request["round"], request["compilation"]) for request in server.sent])
+    assert found == expected
 
 
-def test_numbers_of_compilations():
-    numbers = [resume.compilation_of(round, 2, (0, 3, 4)) for round in range(8)]
-    assert numbers == [0, 1, 0, 2, 4, 5, 4, 5]
-    assert [resume.compilation_of(round, 3, (0,)) for round in range(5)] == [0, 1, 2, 0, 1]
-
-
-def test_a_shard_gets_no_more_rounds(db):
+def test_a_shard_gets_no_more_rounds():
     info = recorded_info()
     info.host = {"shards": {"1/2": "completed"}}
-    with pytest.raises(
-        ResumeError, match=r"has shards, so it cannot get more rounds: all shards of a sweep have"
-    ):
-        resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
     resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
+    with pytest.raises(ResumeError, match=r"has shards, so it cannot get more rounds"):
+        resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
 
 
 def test_a_sweep_that_runs_is_not_resumed(db):
@@ -263,9 +244,6 @@ def test_a_sweep_that_runs_is_not_resumed(db):
         store.finish_sweep(done.sweep_id, "running")
         mine = store.find_sweep(done.sweep_id).host["process"]
         other = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
-        assert liveness.is_running(other) and not liveness.is_running(
-            {**other, "hostname": "elsewhere"}
-        )
         host = {**store.find_sweep(done.sweep_id).host, "process": other}
         with store.writing() as connection:
             connection.execute(sa.update(SWEEP).values(host=host))
@@ -284,7 +262,8 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
 
     def measure(server, store, environment_id, slot, *_):
         measured.append(slot.name)
-        if not (why := failures.pop(0)):
+        why = failures.pop(0)
+        if not why:
             store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=rates)
         return why
 
@@ -298,9 +277,11 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
         floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
     assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
     assert measured == ["GPU 0"] * 2
-    assert (
-        capsys.readouterr().out.count("could not measure this GPU's ceilings: out of memory") == 1
-    )
+    noted = "could not measure this GPU's ceilings: out of memory"
+    assert capsys.readouterr().out.count(noted) == 1
+
+
+# --- what may differ when a sweep is resumed ---
 
 
 def info(*interpreters, trials=1):
@@ -310,37 +291,33 @@ def info(*interpreters, trials=1):
 
 def test_resuming_takes_the_same_interpreters():
     resume.check_same_interpreters(info(A, B), {B, A})
-    for now in ({A}, {A, HERE}, {HERE}, {A, B, HERE}):
-        with pytest.raises(
-            ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"
-        ):
-            resume.check_same_interpreters(info(A, B), now)
     with pytest.raises(
         ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"
     ):
         resume.check_same_interpreters(info(HERE), {A})
 
 
+@pytest.mark.parametrize("now", [{A}, {A, HERE}, {A, B, HERE}])
+def test_resuming_takes_all_interpreters(now):
+    with pytest.raises(
+        ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"
+    ):
+        resume.check_same_interpreters(info(A, B), now)
+
+
 def recorded_info():
-    facts = {
-        "protocol": {},
-        "host": {},
-        "baseline_mode": "eager",
-        "seed": 0,
-        "name": None,
-        "label": None,
-    }
-    return SimpleNamespace(id="s", rounds=5, **facts)
+    facts = {"protocol": {}, "host": {}, "baseline_mode": "eager", "seed": 0}
+    return SimpleNamespace(id="s", rounds=5, name=None, label=None, **facts)
 
 
 @pytest.mark.parametrize("key", ["name", "label"])
 def test_resuming_takes_the_same_settings(key):
     settings, info = Settings.with_defaults(), recorded_info()
     info.name, info.label = "nightly", "v1"
-    resume.check_same_plan(info, [], [], [], settings)
+    resume.check_same_plan(info, [], SweepPlan([]), settings)
     other = replace(settings, sweep=replace(settings.sweep, **{key: "x"}))
     with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(info, key)}, not x;"):
-        resume.check_same_plan(info, [], [], [], other)
+        resume.check_same_plan(info, [], SweepPlan([]), other)
 
 
 MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
@@ -363,31 +340,28 @@ INTERRUPTED = {"1/2": "interrupted"}
 def test_resuming_takes_the_same_cells(recorded, planned, cells, matrix, fits):
     info = recorded_info()
     info.host = {"shards": recorded}
+    plan = SweepPlan([CellRun(cell) for cell in cells], matrix=matrix)
     refused = pytest.raises(ResumeError, match="different plan")
     with contextlib.nullcontext() if fits else refused:
-        resume.check_same_plan(info, planned, cells, matrix, Settings.with_defaults())
-
-
-def changes(*ids, **old):
-    """The notes on a sweep of two interpreters that now have these environments. `old`: recorded
-    facts of the second one."""
-    recorded, current = info(A, B), info(A, B).host["environments"].values()
-    recorded.host["environments"]["e1"] |= old
-    return list(resume.changes(recorded, dict(zip(ids, current, strict=True))))
-
-
-def test_resuming_notes_which_interpreter_has_changed():
-    assert changes("e0", "e1") == []
-    (change,) = changes("e0", "other")
-    assert change.startswith(f"hardware or software of python={B.python} has changed")
+        resume.check_same_plan(info, planned, plan, Settings.with_defaults())
 
 
 @pytest.mark.parametrize(
-    "old", [{"git_description": "v1.0-dirty"}, {"git_changes": "0123456789abcdef"}], ids=str
+    ("environment_id", "old", "note"),
+    [
+        ("e1", {}, None),
+        ("other", {}, "hardware or software of python=/venvs/b/bin/python has changed"),
+        ("e1", {"git_description": "v1.0-dirty"}, "the folder of python=/venvs/b/bin/python has"),
+        ("e1", {"git_changes": "0123456789abcdef"}, "the folder of python=/venvs/b/bin/python has"),
+    ],
 )
-def test_resuming_notes_which_folder_has_changed(old):
-    (change,) = changes("e0", "e1", **old)
-    assert change.startswith(f"the folder of python={B.python} has changed (was")
+def test_resuming_notes_what_has_changed(environment_id, old, note):
+    recorded, current = info(A, B), info(A, B).host["environments"].values()
+    recorded.host["environments"]["e1"] |= old
+    facts = dict(zip(("e0", environment_id), current, strict=True))
+    changes = list(resume.changes(recorded, facts))
+    assert len(changes) == (note is not None)
+    assert all(change.startswith(note) for change in changes)
 
 
 def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):
@@ -410,41 +384,34 @@ def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
         run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
 
 
-def test_whether_the_process_of_a_sweep_has_ended(made):
-    mine = liveness.identity()
-    with subprocess.Popen(["true"]) as process:
-        ended = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
-    another = ({"started": "1"}, {"boot": "before"})  # its number may be another process's now
-    assert all(map(liveness.has_ended, [ended, *({**mine, **changed} for changed in another)]))
-    unseen = ({"hostname": "elsewhere"}, {"namespace": "pid:[1]"})
-    odd = (None, "x", {}, {**mine, "pid": "x"}, {**mine, "pid": 2**70})
-    assert not any(
-        map(
-            liveness.has_ended,
-            [mine, *({**mine, "pid": 2**22 + 1, **other} for other in unseen), *odd],
-        )
-    )
+def own_process(**changed):
+    return {**liveness.identity(), **changed}
+
+
+@pytest.mark.parametrize("changed", [{"started": "1"}, {"boot": "before"}])
+def test_a_process_has_ended_if_its_number_is_another_process_now(changed):
+    assert liveness.has_ended(own_process(**changed))
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        own_process(),
+        own_process(pid=2**22 + 1, hostname="elsewhere"),
+        own_process(pid=2**22 + 1, namespace="pid:[1]"),
+        own_process(pid="x"),
+        None,
+    ],
+    ids=["own", "other host", "other container", "odd", "none"],
+)
+def test_a_process_that_cannot_be_seen_has_not_ended(process):
+    assert not liveness.has_ended(process)
+
+
+def test_a_sweep_without_a_process_gets_one_when_it_is_resumed(made):
     sweep_id = made.sweep([a_cell()], state="interrupted")
     made.sql("UPDATE sweep SET state = 'running', host = '{\"process\": null}'")
     with Store.open(made.path, mode="write") as store:
         assert store.find_sweep(sweep_id).state == "running"
         store.finish_sweep(sweep_id, "running")
-        assert store.find_sweep(sweep_id).host["process"] == mine
-
-
-def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
-    """A trial that was killed left it: the next one would measure a warm compilation as a cold
-    one."""
-    (run,) = cell_runs(1)
-    found = []
-    for number in (0, 1):
-        (tmp_path / "cache" / run.cell.key[:32] / str(number)).mkdir(parents=True)
-    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
-
-    def answer(request, env):
-        found.append(Path(request["cache_dir"]).exists())
-        return ok(request)
-
-    protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
-    make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
-    assert found == [False, True], "of compilations 1 and 0"
+        assert store.find_sweep(sweep_id).host["process"] == liveness.identity()

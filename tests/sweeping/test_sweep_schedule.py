@@ -5,14 +5,13 @@ import os
 import threading
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from typing import ClassVar
 from unittest.mock import Mock
 
 import filelock
 import pytest
 from schedule_parts import (
+    CPU,
     PROTOCOL,
     Server,
     cell_runs,
@@ -35,22 +34,17 @@ from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import CellRun
 
-CPU = Slot("CPU", "cpu")
-
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     left = trials(10, 3, 5)
-    made = make(left)
+    made = make(left, lambda request, env: ok(request, samples={"latency_ms": [1.0]}))
     assert [trial for _, trial in made.progress.order] == left
     assert [(one.cell_key, one.round) for one in made.recorded] == [
-        (t.run.cell.key, t.round) for t in left
+        (trial.run.cell.key, trial.round) for trial in left
     ]
-
-
-def test_samples_of_a_recorded_trial_are_not_kept(make):
-    made = make(trials(1, 2), lambda request, env: ok(request, samples={"latency_ms": [1.0]}))
-    assert [one.samples for one in made.recorded] == [{"latency_ms": [1.0]}] * 2
-    assert [one.samples for (kept,) in [made.history.values()] for one in kept] == [{}, {}]
+    assert all(one.samples for one in made.recorded)
+    kept = [one for recorded in made.sweep.history.values() for one in recorded]
+    assert not any(one.samples for one in kept), "they take megabytes"
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
@@ -85,191 +79,176 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
 
     made = make(trials(2, 4), answer)
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
-    assert made.progress.changes == [-2]
 
 
 def test_a_marked_trial_is_not_measured_again(make):
     """Its sweep would take longer, and a host is rarely quiet a minute later."""
     made = make(trials(2, 2), lambda request, env: marked(request))
     assert [(one.round, one.attempt) for one in made.recorded] == [(0, 0), (0, 0), (1, 0), (1, 0)]
-    assert made.progress.changes == [0] * len(made.progress.changes)
 
 
-def disturbed(request, fraction, **values):
-    """A trial that spent this fraction of its time on a disturbed host; it is marked if that was
-    all of it."""
-    return marked(request, fraction == 1.0, disturbed_fraction=fraction, **values)
-
-
-def by_order(fractions):
-    """Answers the n-th trial with the n-th of these fractions; the last one stands for all
-    others."""
+@pytest.mark.parametrize(
+    ("fractions", "patiences"),
+    [
+        ([0.99] * 6, [2.0] * 6),
+        ([1.0] * 3 + [0.0] * 3, [2.0] * 3 + [1.0] * 3),
+        ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9], [2.0] * 6),
+        ([1.0, None, 1.0, None, 1.0, 0.0], [2.0] * 5 + [1.0]),
+    ],
+    ids=["hardly quiet", "busy", "sometimes quiet", "busy, and bound by the GPU"],
+)
+def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
     left = list(fractions)
-    return lambda request, env: disturbed(request, left.pop(0) if len(left) > 1 else left[0])
+
+    def answer(request, env):
+        fraction = left.pop(0)
+        return marked(request, fraction == 1.0, disturbed_fraction=fraction)
+
+    made = make(trials(6), answer, protocol={**PROTOCOL, "patience": 2.0})
+    assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
+    assert len(made.progress.notes) == (1.0 in patiences), "it says so once"
 
 
-PATIENT = {**PROTOCOL, "patience": 2.0}
+@pytest.mark.parametrize(("slot", "is_named"), [(CPU, True), (gpus(1)[0], False)])
+def test_why_a_sweep_stops_waiting(make, slot, is_named):
+    planned = trials(cell_runs(3, device=slot.device))
+    answer = lambda request, env: marked(request, disturbed_fraction=1.0)  # noqa: E731
+    (note,) = make(planned, answer, slots=[slot]).progress.notes
+    assert note.startswith("The host is busy: 3 trials in a row had no undisturbed moment (load ")
+    assert ("threads=1" in note) is is_named, "fewer threads help on the CPU only"
 
 
-class TestWaiting:
-    """A sweep waits for undisturbed moments, until there has been none for three trials in a
-    row."""
-
-    BUSY_FOR_GOOD: ClassVar = [1.0, 1.0, 1.0, 1.0]
-
-    @pytest.mark.parametrize(
-        ("fractions", "patiences"),
-        [
-            ([0.0], [2.0] * 6),
-            ([0.99], [2.0] * 6),
-            (BUSY_FOR_GOOD, [2.0] * 3 + [1.0] * 3),
-            ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9], [2.0] * 6),
-            ([None], [2.0] * 6),
-        ],
-        ids=["quiet", "hardly quiet", "busy", "sometimes quiet", "bound by the GPU"],
-    )
-    def test_the_patience_of_each_trial(self, make, fractions, patiences):
-        made = make(trials(6), by_order(fractions), protocol=PATIENT)
-        assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
-
-    def test_a_quiet_moment_afterwards_changes_nothing(self, make):
-        made = make(trials(4, 2), by_order([1.0, 1.0, 1.0, 0.0]), protocol=PATIENT)
-        assert {one["protocol"]["patience"] for one in made.server.sent[3:]} == {1.0}
-        assert len(made.progress.notes) == 1
-
-    def test_it_says_so_once_and_what_to_do(self, make):
-        made = make(trials(4, 3), by_order(self.BUSY_FOR_GOOD), protocol=PATIENT)
-        (note,) = made.progress.notes
-        assert note.startswith(
-            "The host is busy: 3 trials in a row had no undisturbed moment (load "
-        )
-        assert "no longer waits" in note
-        assert "close other programs or use a quieter machine" in note
-
-    @pytest.mark.parametrize(("device", "is_said"), [("cpu", True), ("cuda", False)])
-    def test_fewer_threads_help_on_the_cpu_only(self, make, device, is_said):
-        slot = CPU if device == "cpu" else gpus(1)[0]
-        planned = trials(cell_runs(3, device=device))
-        (note,) = make(
-            planned, by_order(self.BUSY_FOR_GOOD), slots=[slot], protocol=PATIENT
-        ).progress.notes
-        assert ("threads=1" in note) is is_said
-
-    def test_trials_whose_speed_does_not_depend_on_the_host_do_not_interrupt_a_row(self, make):
-        made = make(trials(6), by_order([1.0, None, 1.0, None, 1.0, 0.0]), protocol=PATIENT)
-        assert len(made.progress.notes) == 1
-
-    def test_it_was_quiet_enough(self, make):
-        assert (
-            make(trials(4, 2), by_order([1.0, 1.0, 0.5, 0.0]), protocol=PATIENT).progress.notes
-            == []
-        )
+@pytest.mark.parametrize(
+    ("slot", "is_marked", "learned"),
+    [
+        (gpus(1)[0], False, (0.04, None)),
+        (CPU, False, (None, 0.06)),
+        (CPU, True, (None, None)),
+    ],
+    ids=["GPU", "CPU", "marked"],
+)
+def test_trials_learn_how_fast_the_host_was_before(make, slot, is_marked, learned):
+    answer = lambda request, env: marked(request, is_marked, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
+    made = make(trials(cell_runs(2, device=slot.device)), answer, slots=[slot])
+    asked = [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
+    assert asked == [(None, None), learned]
 
 
-class TestKnownSpeeds:
-    """Each trial learns how fast the host was in earlier ones, of this sweep and before it."""
+def test_trials_learn_from_earlier_sweeps(make):
+    speeds = {HERE: HostSpeeds(quiet=[0.03], high=[0.05])}
+    (sent,) = make(trials(1), host_speeds=speeds).server.sent
+    assert (sent["host_ms"], sent["host_high_ms"]) == (0.03, 0.05)
 
-    def asked(self, make, answer, device="cuda", before=None, count=3):
-        slot = CPU if device == "cpu" else gpus(1)[0]
-        host_speeds = {} if before is None else {HERE: before}
-        planned = trials(cell_runs(count, device=device))
-        made = make(planned, answer, slots=[slot], host_speeds=host_speeds)
-        return [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
 
-    def test_the_first_trial_of_all_knows_nothing(self, make):
-        assert self.asked(make, lambda request, env: ok(request), count=1) == [(None, None)]
+@pytest.mark.parametrize(
+    ("rounds", "compilations", "used"), [(3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])]
+)
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(
+    make, rounds, compilations, used, recorded
+):
+    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
+    (run,) = cell_runs(1)
+    history = {run: [Trial(run.cell.key, 0, Status.OK)] * recorded}
+    answer = lambda request, env: ok(request, compilation=request["compilation"])  # noqa: E731
+    planned = trials([run], rounds, history=history)
+    sent = make(planned, answer, protocol=protocol, history=history).server.sent
+    numbers = [one["compilation"] for one in sent]
+    assert [one["round"] for one in sent] == list(range(recorded, rounds))
+    assert numbers == used[recorded:]
+    assert [Path(one["cache_dir"]).name for one in sent] == [str(number) for number in numbers]
+    first_uses = [number not in numbers[:place] for place, number in enumerate(numbers)]
+    assert [one["is_cold"] for one in sent] == first_uses
 
-    def test_trials_on_a_gpu_tell_the_quietest_moments(self, make):
-        answer = lambda request, env: ok(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
-        assert self.asked(make, answer) == [(None, None), (0.04, None), (0.04, None)]
 
-    def test_trials_on_the_cpu_tell_the_slower_moments(self, make):
-        answer = lambda request, env: ok(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
-        assert self.asked(make, answer, "cpu") == [(None, None), (None, 0.06), (None, 0.06)]
+def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
+    """A trial that was killed left it: the next one would measure a warm compilation as a cold
+    one."""
+    (run,) = cell_runs(1)
+    found = []
+    for number in (0, 1):
+        (tmp_path / "caches" / "e0" / run.cell.key[:32] / str(number)).mkdir(parents=True)
+    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
 
-    def test_marked_trials_on_the_cpu_tell_nothing(self, make):
-        answer = lambda request, env: marked(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
-        assert self.asked(make, answer, "cpu") == [(None, None)] * 3
+    def answer(request, env):
+        found.append(Path(request["cache_dir"]).exists())
+        return ok(request)
 
-    def test_earlier_sweeps_are_known(self, make):
-        before = HostSpeeds(quiet=[0.03], high=[0.05])
-        assert self.asked(make, lambda request, env: ok(request), before=before, count=1) == [
-            (0.03, 0.05)
-        ]
+    protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
+    make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
+    assert found == [False, True], "of compilations 1 and 0"
 
 
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
 
 
+def compiled(request, number, kernels):
+    return ok(request, compilation=number, kernel_fingerprint=kernels)
+
+
 @pytest.mark.parametrize(
-    ("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])]
+    ("answer", "rounds"),
+    [
+        (ok, 5),
+        (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
+        (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
+        (lambda request: marked(request, request["round"] == 2), 6),
+        (marked, 8),
+        (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
+        (lambda request: compiled(request, request["compilation"], "same"), 7),
+        (lambda request: compiled(request, request["round"], f"{request['round']}-tuned"), 8),
+    ],
+    ids=[
+        "quiet",
+        "loud",
+        "period",
+        "one is marked",
+        "marked",
+        "degraded",
+        "each compilation once",
+        "kernels",
+    ],
 )
-def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(
-    make, rounds, compilations, used
-):
-    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
-    for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
-        left = list(enumerate(used))[len(history) :]
-        planned = trials(cell_runs(1), rounds, history=history)
-        answer = lambda request, env: ok(request, compilation=request["compilation"])  # noqa: E731
-        asked = make(planned, answer, protocol=protocol, history=history).server.sent
-        sent = [(one["round"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
-        assert sent == [(round, number, str(number)) for round, number in left]
-        numbers = [one["compilation"] for one in asked]
-        assert [one["is_cold"] for one in asked] == [
-            number not in numbers[:i] for i, number in enumerate(numbers)
-        ]
+def test_rounds_end_early_for_a_cell_that_is_known_well_enough(make, answer, rounds):
+    made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
+    assert [one.round for one in made.recorded] == list(range(rounds))
 
 
-def compiled(number, kernels):
-    return {"compilation": number, "kernel_fingerprint": kernels}
+@pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
+def test_rounds_before_a_resumption_count(make, before, rounds):
+    (run,) = cell_runs(1)
+    recorded = [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]
+    history = {run: recorded}
+    made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
+    assert [one.round for one in made.recorded] == rounds
 
 
-class TestEnoughRounds:
-    """Rounds end early for a cell that is known well enough."""
-
-    answers: ClassVar = {
-        "quiet": (lambda request: ok(request), 5),
-        "loud": (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
-        "period": (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
-        "one marked round is set aside": (
-            lambda request: marked(request, request["round"] == 2),
-            6,
-        ),
-        "marked": (lambda request: marked(request), 8),
-        "degraded": (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
-        "each compilation once": (
-            lambda request: ok(request, **compiled(request["compilation"], "same")),
-            7,
-        ),
-        "kernels": (
-            lambda request: ok(request, **compiled(request["round"], f"{request['round']}-tuned")),
-            8,
-        ),
-    }
-
-    @pytest.mark.parametrize(("answer", "rounds"), answers.values(), ids=answers)
-    def test_rounds(self, make, answer, rounds):
-        made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
-        assert [one.round for one in made.recorded] == list(range(rounds))
-        assert sum(made.progress.changes) == rounds - 8
-
-    @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
-    def test_rounds_before_a_resumption_count(self, make, before, rounds):
-        (run,) = cell_runs(1)
-        history = {
-            run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]
-        }
-        made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
-        assert [one.round for one in made.recorded] == rounds
-
-
-def test_what_a_trial_is_asked_for(make):
+def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, [2, 3])
     (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
     assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
-    (sent,) = make(trials(1), protocol=PROTOCOL).server.sent
-    assert sent["cores"] is None
+
+
+@pytest.mark.parametrize(
+    ("modes", "baseline_mode", "expected"),
+    [
+        (("eager", "default"), "eager", {"eager": None, "default": "eager"}),
+        (("default", "cuda-graph"), "eager", {"default": None, "cuda-graph": None}),
+        (("eager", "default"), "default", {"eager": "default", "default": None}),
+    ],
+)
+def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_mode, expected):
+    planned = [replace(cells(1)[0], mode={"name": name, "_target_": "m.M"}) for name in modes]
+    server = Server()
+    here = pool_of(server)
+    here.cells = planned
+    runs = [CellRun(cell) for cell in planned]
+    make(trials(runs), pools={HERE: here}, baseline_mode=baseline_mode)
+    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
+    assert {name: mode and mode["name"] for name, mode in found.items()} == expected
+
+
+# --- how trials end ---
 
 
 @pytest.mark.parametrize(
@@ -283,174 +262,16 @@ def test_what_a_trial_is_asked_for(make):
     ],
 )
 def test_a_process_without_a_result(make, outcome, status, reason):
-    (record,) = make(
-        trials(1), lambda request, env: without_result(**outcome, log="its log")
-    ).recorded
+    answer = lambda request, env: without_result(**outcome, log="its log")  # noqa: E731
+    (record,) = make(trials(1), answer).recorded
     assert (record.status, record.reason) == (status, f"{reason} (in check)")
     assert (record.phase, record.extra["log"]) == ("check", "its log")
     assert record.wall_s is not None
 
 
-def at_the_device(request):
-    """A trial whose process could not use its GPU."""
-    return {
-        **ok(request, "error", reason="CUDA driver initialization failed", phase="device"),
-        "phase": "device",
-    }
-
-
-class TestFailuresOfTheHarness:
-    """They are tried again, and never a cell's at first sight."""
-
-    @pytest.mark.parametrize(
-        "failed",
-        [
-            at_the_device,
-            lambda request: without_result(exit=1, phase=None),
-            lambda request: without_result(signal=9, oom_killed=True, phase=None),
-            lambda request: (
-                dict.fromkeys(("result", "exit", "signal", "phase"))
-                | {"failed": "no memory to fork"}
-            ),
-        ],
-        ids=["device", "before", "memory", "fork"],
-    )
-    def test_one_that_passes_is_retried_and_recorded(self, make, failed):
-        server = Server(
-            lambda request, env: failed(request) if len(server.envs) < 3 else ok(request)
-        )
-        made = make(trials(1, 2), server=server)
-        first, second = made.recorded
-        assert (first.status, second.status) == ("ok", "ok")
-        assert first.extra["harness_retries"] == made.progress.retries
-        assert len(made.progress.retries) == 2
-        assert "harness_retries" not in second.extra
-
-    def test_one_that_stays_is_recorded_after_three_more(self, make):
-        made = make(trials(1, 2), lambda request, env: at_the_device(request))
-        (one,) = made.recorded
-        assert (len(made.server.envs), one.status, len(one.extra["harness_retries"])) == (
-            4,
-            "error",
-            3,
-        )
-        assert "initialization failed; tried 3 more times" in one.reason
-
-    @pytest.mark.parametrize(
-        ("status", "phase"),
-        [
-            *product(("error", "crashed", "oom"), ("setup", "build", "check")),
-            ("unsupported", "device"),
-        ],
-    )
-    def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(
-        self, make, status, phase
-    ):
-        made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
-        assert (len(made.server.envs), made.progress.retries) == (1, [])
-
-    def test_a_server_that_does_not_start_for_a_moment(self, make, monkeypatch):
-        starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
-        monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
-        (record,) = make(trials(1), isolation="spawn", server=Server()).recorded
-        assert (record.status, record.extra["harness_retries"]) == (
-            "ok",
-            [str(starts[0]), "not ready"],
-        )
-
-    @pytest.mark.parametrize(
-        ("number", "kind"),
-        [(errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)],
-    )
-    def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
-        self, monkeypatch, number, kind
-    ):
-        refuse = Mock(side_effect=OSError(number, os.strerror(number)))
-        monkeypatch.setattr(client.subprocess, "Popen", refuse)
-        with pytest.raises(kind, match=os.strerror(number)):
-            ForkServer(python="/venvs/a/bin/python")
-
-    def test_a_stop_ends_the_retries(self, make):
-        stop = threading.Event()
-        made = make(
-            trials(1), lambda request, env: (stop.set(), at_the_device(request))[1], stop=stop
-        )
-        assert (len(made.server.envs), made.recorded) == (1, [])
-
-    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
-        self, make, monkeypatch
-    ):
-        died, alone = (
-            Server(lambda request, env: {"died": "the fork server ended (code -9)"}),
-            Server(),
-        )
-        reason = "the fork server ended (code -9) (in check)"
-        monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
-        (one,) = make(trials(1), server=died).recorded
-        assert (one.status, len(alone.envs), alone.closed) == ("ok", 1, True)
-        assert one.extra["harness_retries"] == [reason]
-        monkeypatch.setattr(pool, "ForkServer", lambda **_: died)
-        (one,) = make(trials(1), server=died).recorded
-        assert (one.status, one.reason, len(died.envs)) == (
-            "crashed",
-            f"{reason}; tried 1 more time",
-            1 + 2,
-        )
-        answers = iter([{"died": "it ended"}, {"failed": "no memory to fork", "phase": None}])
-        server = Server(lambda request, env: next(answers, None) or ok(request))
-        monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
-        (one,) = make(trials(1), server=server).recorded
-        assert (one.status, len(server.envs)) == (
-            "ok",
-            3,
-        ), "the second failed before code of the user"
-
-    def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(
-        self, make, monkeypatch
-    ):
-        monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
-        planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
-        ended = sorted((one.status, one.reason) for one in make(planned).recorded)
-        assert ended == [("crashed", "not ready"), ("ok", None)]
-
-
-def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
-    stop = threading.Event()
-    with pytest.raises(OSError, match="full"):
-        make(trials(1), record=Mock(side_effect=OSError("full")), stop=stop)
-    assert stop.is_set()
-
-
-def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
-    def start(thread):
-        if thread.name == "effbench-GPU 1":
-            raise RuntimeError("can't start new thread")
-        plain(thread)
-
-    plain, stop = threading.Thread.start, threading.Event()
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(RuntimeError, match="new thread"):
-        make(trials(3), slots=gpus(2), stop=stop)
-    assert stop.is_set()
-
-
 @pytest.mark.parametrize(
     "wrong",
-    [
-        5,
-        [],
-        {},
-        "text",
-        {"status": "fine"},
-        {"more": 1},
-        {"latency_ms": "fast"},
-        {"samples": []},
-        {"samples": {"latency_ms": ["x"]}},
-        {"extra": None},
-        {"reason": 7},
-        {"round": 3},
-        {"cell_key": "another"},
-    ],
+    [5, {}, {"status": "fine"}, {"samples": {"latency_ms": ["x"]}}, {"round": 3}],
     ids=str,
 )
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
@@ -493,95 +314,201 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
     assert len(made.server.killed) == 1
 
 
-def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started):
-    shared = make(trials(2), isolation="spawn").server
-    fresh = {"preload": False, "env": {}}
-    assert [(one.options, one.closed, len(one.envs)) for one in started] == [(fresh, True, 1)] * 2
-    assert not shared.envs
-    make(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]), server=shared)
-    server = started[-1]
-    assert (len(shared.envs), server.envs) == (
-        1,
-        [{"CUDA_VISIBLE_DEVICES": "GPU-0", **server.options["env"]}],
-    )
+def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
+    stop = threading.Event()
+    with pytest.raises(OSError, match="full"):
+        make(trials(1), store=Mock(record=Mock(side_effect=OSError("full"))), stop=stop)
+    assert stop.is_set()
 
 
-class TestLock:
-    def runner(self, made, left):
-        runner = threading.Thread(target=made.run, args=(left,))
-        runner.start()
-        assert made.progress.waiting_now.wait(20)
-        return runner
+def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
+    def start(thread):
+        if thread.name == "effbench-GPU 1":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
 
-    def test_a_device_in_use_is_waited_for_and_others_are_not(self, make):
-        made = make(slots=gpus(2))
-        with filelock.FileLock(made.slots[0].lock_path):
-            runner = self.runner(made, trials(4))
-            while len(made.recorded) < 3:  # one trial is with the slot that waits
-                assert runner.is_alive()
-                threading.Event().wait(0.01)
-            assert {slot for slot, _ in made.progress.order} == {"GPU 1"}
+    plain, stop = threading.Thread.start, threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        make(trials(3), slots=gpus(2), stop=stop)
+    assert stop.is_set()
+
+
+# --- failures of the harness ---
+
+
+def at_the_device(request):
+    """A trial whose process could not use its GPU."""
+    return {
+        **ok(request, "error", reason="CUDA driver initialization failed", phase="device"),
+        "phase": "device",
+    }
+
+
+def not_forked(request):
+    return {"failed": "no memory to fork", "exit": None, "signal": None, "phase": None}
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [at_the_device, not_forked, lambda request: without_result(signal=9, phase=None)],
+    ids=["device", "fork", "before it began"],
+)
+def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, failed):
+    server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
+    made = make(trials(1, 2), server=server)
+    first, second = made.recorded
+    assert (first.status, second.status) == ("ok", "ok")
+    assert first.extra["harness_retries"] == made.progress.retries
+    assert len(made.progress.retries) == 2
+    assert "harness_retries" not in second.extra
+
+
+def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
+    made = make(trials(1, 2), lambda request, env: at_the_device(request))
+    (one,) = made.recorded
+    assert (len(made.server.envs), one.status) == (4, "error")
+    assert len(one.extra["harness_retries"]) == 3
+    assert "initialization failed; tried 3 more times" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [("error", "setup"), ("crashed", "check"), ("oom", "build"), ("unsupported", "device")],
+)
+def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, status, phase):
+    made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
+    assert (len(made.server.envs), made.progress.retries) == (1, [])
+
+
+def test_a_server_that_does_not_start_for_a_moment(make, monkeypatch):
+    starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
+    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
+    (record,) = make(trials(1), isolation="spawn").recorded
+    assert record.status == "ok"
+    assert record.extra["harness_retries"] == [str(starts[0]), "not ready"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)]
+)
+def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
+    monkeypatch, number, kind
+):
+    refuse = Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr(client.subprocess, "Popen", refuse)
+    with pytest.raises(kind, match=os.strerror(number)):
+        ForkServer(python="/venvs/a/bin/python")
+
+
+def test_a_stop_ends_the_retries(make):
+    stop = threading.Event()
+
+    def answer(request, env):
+        stop.set()
+        return at_the_device(request)
+
+    made = make(trials(1), answer, stop=stop)
+    assert (len(made.server.envs), made.recorded) == (1, [])
+
+
+DIED = {"died": "the fork server ended (code -9)"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "retries"),
+    [
+        ([DIED], "ok", 1),
+        ([DIED, DIED], "crashed", 1),
+        ([DIED, {"failed": "no memory to fork", "phase": None}], "ok", 2),
+    ],
+    ids=["once", "twice", "then before code of the user"],
+)
+def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
+    make, monkeypatch, answers, status, retries
+):
+    left = list(answers)
+    server = Server(lambda request, env: dict(left.pop(0)) if left else ok(request))
+    monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
+    (one,) = make(trials(1), server=server).recorded
+    assert (one.status, len(one.extra["harness_retries"])) == (status, retries)
+    assert one.extra["harness_retries"][0] == "the fork server ended (code -9) (in check)"
+    assert server.closed, "the separate one"
+
+
+def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(make, monkeypatch):
+    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
+    planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
+    ended = sorted((one.status, one.reason) for one in make(planned).recorded)
+    assert ended == [("crashed", "not ready; tried 3 more times"), ("ok", None)]
+
+
+@pytest.mark.parametrize("settings", [{"isolation": "spawn"}, {}])
+def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started, settings):
+    env = {} if settings else {"FOO": "1"}
+    shared = make(trials(cell_runs(1, env=env)), **settings).server
+    (server,) = started
+    assert server.options == {"preload": False, "env": env}
+    assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", **env}]
+    assert server.closed and not shared.envs
+
+
+# --- locks ---
+
+
+def start_waiting(made, left):
+    """Run these trials in a thread, which waits for a lock."""
+    runner = threading.Thread(target=made.run, args=(left,))
+    runner.start()
+    assert made.progress.waiting_now.wait(20)
+    return runner
+
+
+def test_a_device_in_use_is_waited_for_and_others_are_not(make):
+    made = make(slots=gpus(2))
+    with filelock.FileLock(made.slots[0].lock_path):
+        runner = start_waiting(made, trials(4))
+        while len(made.recorded) < 3:  # one trial is with the slot that waits
+            assert runner.is_alive()
+            threading.Event().wait(0.01)
+        assert {slot for slot, _ in made.progress.order} == {"GPU 1"}
+    runner.join(20)
+    assert len(made.recorded) == 4
+    assert made.progress.waited == ["GPU 0"], "reported once"
+
+
+def test_waiting_for_a_device_ends_some_time(make):
+    made = make(executor={"lock_timeout_s": 0.05})
+    with (
+        filelock.FileLock(made.slots[0].lock_path),
+        pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
+    ):
+        made.run(trials(1))
+    assert made.recorded == []
+
+
+def test_a_stop_ends_waiting_for_a_device(make):
+    stop = threading.Event()
+    made = make(stop=stop)
+    with filelock.FileLock(made.slots[0].lock_path):
+        runner = start_waiting(made, trials(1))
+        stop.set()
         runner.join(20)
-        assert len(made.recorded) == 4
-        assert made.progress.waited == ["GPU 0"], "reported once"
-
-    def test_waiting_ends_some_time(self, make):
-        made = make(executor={"lock_timeout_s": 0.05})
-        with (
-            filelock.FileLock(made.slots[0].lock_path),
-            pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
-        ):
-            made.run(trials(1))
-        assert made.recorded == []
-
-    def test_a_stop_ends_waiting(self, make):
-        stop = threading.Event()
-        made = make(stop=stop)
-        with filelock.FileLock(made.slots[0].lock_path):
-            runner = self.runner(made, trials(1))
-            stop.set()
-            runner.join(20)
-        assert (runner.is_alive(), made.recorded) == (False, [])
-
-    def test_the_lock_is_held_while_a_trial_runs_and_not_after(self, make):
-        seen = []
-
-        def answer(request, env):
-            try:
-                filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0)
-            except filelock.Timeout:
-                seen.append("held")
-            return ok(request)
-
-        made = make(answer=answer)
-        made.run(trials(2))
-        assert seen == ["held", "held"]
-        with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
-            pass
+    assert (runner.is_alive(), made.recorded) == (False, [])
 
 
-class TestBaselines:
-    """A trial gets the mode that its speedup refers to, if the sweep has such a cell."""
+def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
+    seen = []
 
-    @pytest.mark.parametrize(
-        ("modes", "baseline_mode", "expected"),
-        [
-            (("eager", "default"), "eager", {"eager": None, "default": "eager"}),
-            (("default", "cuda-graph"), "eager", {"default": None, "cuda-graph": None}),
-            (("eager", "default"), "default", {"eager": "default", "default": None}),
-        ],
-    )
-    def test_of_each_mode(self, make, tmp_path, modes, baseline_mode, expected):
-        model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
-        first = replace(cells(1)[0], model=model)
-        planned = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
-        server = Server()
-        here = pool_of(server, tmp_path)
-        here.cells = planned
-        make(
-            trials([CellRun(cell) for cell in planned]),
-            pools={HERE: here},
-            baseline_mode=baseline_mode,
-        )
-        found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
-        assert {name: mode and mode["name"] for name, mode in found.items()} == expected
+    def answer(request, env):
+        try:
+            filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0)
+        except filelock.Timeout:
+            seen.append("held")
+        return ok(request)
+
+    made = make(answer=answer)
+    made.run(trials(2))
+    assert seen == ["held", "held"]
+    with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
+        pass

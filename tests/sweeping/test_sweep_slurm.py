@@ -13,19 +13,19 @@ from effbench.message import decode, encode
 from effbench.store import Store
 from effbench.sweeping import pool
 from effbench.sweeping.executors import queue, slurm
-from effbench.sweeping.executors.job_events import Job
+from effbench.sweeping.executors.job_events import ClusterJob
 from effbench.sweeping.executors.job_files import EVENTS, REQUEST
 from effbench.sweeping.executors.queue import JobState
 from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE
-from effbench.sweeping.plan import LOST, CellRun, Settings
-from effbench.sweeping.run import Command, run_cells
+from effbench.sweeping.plan import LOST, CellRun, Settings, SweepPlan
+from effbench.sweeping.run import Command, asked_of, open_sweep
 
 RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
 
 
 def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(cluster, tmp_path):
-    made, job = cluster(a_cell()), Job("7", tmp_path, [])
+    made, job = cluster(a_cell()), ClusterJob("7", tmp_path, [])
     answers = ({}, {"7": RUNNING}, None, {"7": FAILED}, None, {})
     assert [made.watch(job, states) and "lost" for states in answers] == [*[None] * 5, "lost"]
 
@@ -34,7 +34,7 @@ def test_why_a_job_waits_is_told_once(cluster, tmp_path):
     made = cluster(a_cell())
     for reason in ("Priority", "PartitionTimeLimit", "PartitionTimeLimit"):
         states = {"7": JobState("PENDING", reason)}
-        assert made.watch(Job("7", tmp_path, []), states) is None
+        assert made.watch(ClusterJob("7", tmp_path, []), states) is None
     made.progress.note.assert_called_once_with("job 7 waits: PartitionTimeLimit")
 
 
@@ -133,14 +133,12 @@ def test_if_no_job_begins_the_sweep_fails(cluster, monkeypatch):
     assert made.store.trials(made.sweep_id) == made.store.environments() == []
 
 
-def test_a_cell_whose_jobs_never_begin_gets_the_environment_of_others(cluster, monkeypatch):
+def test_a_cell_whose_jobs_never_begin_leaves_the_others(cluster, monkeypatch):
     made = cluster(a_cell(), a_cell("default"), rounds=1)
     Queue(monkeypatch, None, None, None, is_lost_in(1))
-    made.run(made.left)
-    assert {row["environment_id"] for row in made.store.trials(made.sweep_id)} == {
-        environment(gpu_name=None).id
-    }
-    assert sorted(row["status"] for row in made.store.results(made.sweep_id)) == ["crashed", "ok"]
+    with pytest.raises(WorkerError, match="before its first trial"):
+        made.run(made.left)
+    assert [row.status for row in made.store.results(made.sweep_id)] == ["ok"]
 
 
 def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
@@ -162,9 +160,10 @@ def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
     settings = Settings.with_defaults(
         db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"}
     )
-    run, command = CellRun(a_cell()), Command([], [], MagicMock(), matrix=[a_cell()])
+    run, command = CellRun(a_cell()), Command([], [], MagicMock())
     command.stop.set()
-    outcome = run_cells(settings, [run], command)
+    with open_sweep(settings, asked_of([run]), command) as opened:
+        outcome = opened.run(SweepPlan([run], matrix=[a_cell()]))
     assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
 
 

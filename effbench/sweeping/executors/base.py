@@ -14,7 +14,7 @@ from effbench.sweeping.progress import Progress
 
 
 @dataclass
-class Executor(ABC):
+class TrialExecutor(ABC):
     """Runs the trials of one sweep. Its methods are called in this order.
 
     `pools`: of the probed interpreters. `environments`: id -> interpreter, as far as they are

@@ -106,7 +106,7 @@ class JobProgress(Progress):
     def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
         self.note(f"{slot}: retrying {trial.run.cell}: {reason}")
 
-    def resized(self, change: int) -> None:
+    def dropped(self, run: CellRun) -> None:
         pass  # effbench knows once the job is done
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:

@@ -25,15 +25,14 @@ MOST_LOG_CHARACTERS = 100_000
 
 
 @dataclass
-class Job:
-    """A submitted job. `id`: empty for one that a killed effbench submitted. `left`: number of its
-    remaining trials. `running`: trial in flight -> its phase. `has_ended`: whether the queue lists
-    it as ended."""
+class ClusterJob:
+    """A submitted job. `id`: empty for one that a killed effbench submitted. `running`: trial in
+    flight -> its phase. `has_ended`: whether the queue lists it as ended. `offset`: end of the
+    events that were read."""
 
     id: str
     folder: Path
     runs: Sequence[CellRun]
-    left: int = 0
     node: str = "?"
     environments: dict[str, Interpreter] = field(default_factory=dict)
     running: dict[PlannedTrial, str | None] = field(default_factory=dict)
@@ -90,23 +89,19 @@ class ClusterRecord:
             self.environments[environment_id] = Interpreter.from_facts(known)
             self.trials[environment_id] = store.history(sweep_id, environment_id)
 
-    def environment_of(self, run: CellRun) -> str | None:
-        """Return the environment with most trials of the run; without any, the one seen last; None
-        if none is known."""
-        known = [key for key, place in self.environments.items() if place == run.interpreter]
-        return max(reversed(known), key=lambda key: len(self.trials_in(key, run)), default=None)
-
     def trials_in(self, environment_id: str, run: CellRun) -> list[Trial]:
         return self.trials[environment_id].get(run.cell.key, [])
 
     def trials_of(self, run: CellRun) -> list[Trial]:
         """Return the trials of the run in the environment with most of them."""
-        environment_id = self.environment_of(run)
-        if environment_id is None:
-            return []
-        return self.trials_in(environment_id, run)
+        recorded = [
+            self.trials_in(key, run)
+            for key, interpreter in self.environments.items()
+            if interpreter == run.interpreter
+        ]
+        return max(recorded, key=len, default=[])
 
-    def add(self, job: Job, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
+    def add(self, job: ClusterJob, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
         """Commit a trial, unless a killed effbench did so."""
         known = self.trials_in(environment_id, trial.run)
         if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
@@ -116,12 +111,11 @@ class ClusterRecord:
         self.trials[environment_id][trial.run.cell.key] = last_attempts([*known, recent])
         if job.id:
             job.running.pop(trial, None)
-            job.left -= 1
             self.progress.ended(trial, record)
 
     # --- events ---
 
-    def read(self, job: Job) -> None:
+    def read(self, job: ClusterJob) -> None:
         """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
         cannot be stored."""
         for event in read_events(job.folder / EVENTS, job.offset):
@@ -133,13 +127,13 @@ class ClusterRecord:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise MessageError(f"{type(error).__name__}: {error}") from error
 
-    def close(self, job: Job) -> None:
+    def close(self, job: ClusterJob) -> None:
         """Commit what an ended job recorded, and remove its folder."""
         with suppress(MessageError):
             self.read(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
-    def handle(self, job: Job, event: Facts) -> None:
+    def handle(self, job: ClusterJob, event: Facts) -> None:
         match event["event"]:
             case "environment":
                 self.store.add_environment(Environment(**event["environment"]), event["details"])
@@ -172,7 +166,7 @@ class ClusterRecord:
             case _:
                 raise MessageError(f"unknown event: {str(event)[:200]}")
 
-    def begin(self, job: Job, node: str, facts: dict[str, Facts]) -> None:
+    def begin(self, job: ClusterJob, node: str, facts: dict[str, Facts]) -> None:
         """Note where a job runs. `facts`: of the interpreter of each environment."""
         job.node = node
         job.environments = {key: Interpreter.from_facts(known) for key, known in facts.items()}

@@ -41,19 +41,19 @@ class JobRequest:
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """An event of a job. `end`: its end in the file."""
 
     message: dict[str, Any]
     end: int
 
 
-def read_events(path: Path, offset: int) -> Iterator[Event]:
+def read_events(path: Path, offset: int) -> Iterator[JobEvent]:
     """Yield the complete events of a file after this offset. Raises MessageError for an invalid
     one."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
         while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
-            yield Event(decode(line), file.tell())
+            yield JobEvent(decode(line), file.tell())
         if len(line) == MOST_LINE_BYTES:
             raise MessageError(f"a line of more than {len(line)} bytes")

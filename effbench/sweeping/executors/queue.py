@@ -17,7 +17,7 @@ from typing import Any
 from effbench.config import Executor
 from effbench.errors import ConfigError, WorkerError
 from effbench.printable import one_line
-from effbench.sweeping.client import POLL_S
+from effbench.sweeping.interrupts import POLL_S
 
 COMMAND_TIMEOUT_S = 60.0
 CANCEL_TIMEOUT_S = 90.0

@@ -27,8 +27,8 @@ from effbench.store import connect
 from effbench.store.store import Store
 from effbench.sweeping.compile_caches import part_name, sweep_cache
 from effbench.sweeping.executors import queue
-from effbench.sweeping.executors.base import Executor
-from effbench.sweeping.executors.job_events import ClusterRecord, Job
+from effbench.sweeping.executors.base import TrialExecutor
+from effbench.sweeping.executors.job_events import ClusterJob, ClusterRecord
 from effbench.sweeping.executors.job_files import EVENTS, JobRequest
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
 
@@ -41,32 +41,24 @@ REFUSED_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Loss:
+class JobLoss:
     """How a job was lost, as a status of its trials and in words."""
 
     status: Status
     how: str
 
 
-@dataclass(frozen=True)
-class LostTrial:
-    """A trial of a lost job, in place of which no other will be run."""
-
-    job: Job
-    trial: PlannedTrial
-    record: Trial
-
-
 @dataclass
-class SlurmExecutor(Executor):
-    """Runs trials in jobs. `losses`: how often each round of a run was lost; `given_up`: trials of
-    jobs that never began, which get the environment of others at the end: this machine's is another
-    one. `noted`: why jobs wait."""
+class SlurmExecutor(TrialExecutor):
+    """Runs trials in jobs. `losses`: how often each trial was in flight in a lost job; `unbegun`:
+    in how many jobs that ended before their first trial a run was, the last one for the reason
+    `why_unbegun`. `noted`: why jobs wait."""
 
     store: Store
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[ClusterJob] = field(default_factory=list)
     losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
-    given_up: list[LostTrial] = field(default_factory=list)
+    unbegun: Counter[CellRun] = field(default_factory=Counter)
+    why_unbegun: str = ""
     noted: set[str] = field(default_factory=set)
     next_submission_s: float = 0.0
     next_look_s: float = 0.0
@@ -95,12 +87,12 @@ class SlurmExecutor(Executor):
         if self.folder.exists():  # of an effbench that was killed
             queue.cancel(self.name)
             for events in sorted(self.folder.glob(f"*/{EVENTS}")):
-                self.record.close(Job("", events.parent, self.runs))
+                self.record.close(ClusterJob("", events.parent, self.runs))
         return self.trials_left(self.runs)
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError if
-        no job began."""
+        """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError at
+        the end if the jobs of some cells did not begin."""
         waiting = deque(self.batches(trial.run for trial in trials))
         self.next_look_s = time.monotonic() + QUEUE_S
         try:
@@ -114,15 +106,12 @@ class SlurmExecutor(Executor):
                 self.stop.wait(READ_S)
         finally:
             self.cancel()
-        for lost in self.given_up:
-            environment_id = self.record.environment_of(lost.trial.run)
-            if environment_id is not None:
-                self.progress.resized(1)
-                self.record.add(lost.job, lost.trial, environment_id, lost.record)
-            elif not self.stop.is_set():
-                raise WorkerError(f"{lost.record.reason}; logs: {self.folder}")
-        if not self.stop.is_set():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.stop.is_set():
+            return
+        most = self.settings.executor.job_retries
+        if any(times > most for times in self.unbegun.values()):
+            raise WorkerError(f"{self.why_unbegun}; logs: {self.folder}")
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def batches(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
         """Return the distinct runs of each job, in random order. All interpreters of a cell belong
@@ -142,10 +131,13 @@ class SlurmExecutor(Executor):
     def trials_left(self, runs: Iterable[CellRun]) -> list[PlannedTrial]:
         """Return the remaining trials of these runs, as far as one environment has recorded
         them."""
-        most = self.settings.executor.job_retries
-        given_up = {run for (run, _), times in self.losses.items() if times > most}
-        history = {run: self.record.trials_of(run) for run in runs if run not in given_up}
+        history = {run: self.record.trials_of(run) for run in runs if not self.is_given_up(run)}
         return trials_left([*history], self.settings, history)
+
+    def is_given_up(self, run: CellRun) -> bool:
+        """Return whether too many jobs were lost with a trial of the run, or before it began."""
+        lost = [times for (other, _), times in self.losses.items() if other == run]
+        return max([*lost, self.unbegun[run]]) > self.settings.executor.job_retries
 
     # --- submitting ---
 
@@ -179,7 +171,7 @@ class SlurmExecutor(Executor):
             self.progress.note(f"{error}; trying again in {REFUSED_PAUSE_S:.0f} s")
             self.next_submission_s = time.monotonic() + REFUSED_PAUSE_S
             return False
-        self.jobs.append(Job(job_id, folder, runs, len(self.trials_left(runs))))
+        self.jobs.append(ClusterJob(job_id, folder, runs))
         return True
 
     def request_of(self, runs: Sequence[CellRun], job_name: str) -> JobRequest:
@@ -223,21 +215,21 @@ class SlurmExecutor(Executor):
         self.next_look_s = time.monotonic() + QUEUE_S
         return states
 
-    def watch(self, job: Job, states: Mapping[str, queue.JobState] | None) -> Loss | None:
+    def watch(self, job: ClusterJob, states: Mapping[str, queue.JobState] | None) -> JobLoss | None:
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
         work. `states`: what the queue says, None: not asked."""
         try:
             self.record.read(job)
         except MessageError as error:
             queue.run("scancel", job.id)
-            return Loss(Status.CRASHED, f"sent an invalid message: {error}")
+            return JobLoss(Status.CRASHED, f"sent an invalid message: {error}")
         if job.is_done:
             self.jobs.remove(job)
             shutil.rmtree(job.folder, ignore_errors=True)
-            self.progress.resized(-job.left)
+            self.drop(job.runs)
             return None
         if job.failed:
-            return Loss(Status.CRASHED, f"could not run trials: {job.failed}")
+            return JobLoss(Status.CRASHED, f"could not run trials: {job.failed}")
         if states is None:
             return None
         state = states.get(job.id, queue.JobState("UNKNOWN"))
@@ -251,33 +243,29 @@ class SlurmExecutor(Executor):
             self.progress.note(f"job {job.id} waits: {one_line(state.reason)}")
         return None
 
-    def loss_of(self, state: queue.JobState) -> Loss:
+    def loss_of(self, state: queue.JobState) -> JobLoss:
         """Return how a job was lost that the queue lists with this state."""
         how = queue.ENDED[state.state]
         if state.state not in ("TIMEOUT", "DEADLINE"):
-            return Loss(Status.CRASHED, f"{how} ({state.state})")
+            return JobLoss(Status.CRASHED, f"{how} ({state.state})")
         limit_min = self.settings.executor.time_limit_min
         limit = f"after {limit_min} min (executor.time_limit_min)"
-        return Loss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
+        return JobLoss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
 
-    def lost(self, job: Job, loss: Loss) -> list[CellRun]:
+    def lost(self, job: ClusterJob, loss: JobLoss) -> list[CellRun]:
         """Record the trials in flight of a lost job, and return the runs that other jobs are to
-        continue.
-
-        A run is given up if one of its trials was in flight in too many lost jobs, or if it was the
-        next one of too many jobs that ended before their first trial.
-        """
+        continue."""
         self.jobs.remove(job)
         # stops a job that still runs on a node that lost contact
         (job.folder / EVENTS).unlink(missing_ok=True)
-        left, log = job.left, job.log()
+        log = job.log()
         reason = one_line(f"{job} {loss.how}")
-        ended = dict(job.running)
         if not job.has_begun:
             words = "" if job.failed else last_words(log)
             reason = one_line(f"{reason} before its first trial{words}", 1000)
-            ended = dict.fromkeys(self.first_trials_left(job))
-        for trial, phase in ended.items():
+            self.why_unbegun = reason
+            self.unbegun.update(job.runs)
+        for trial, phase in dict(job.running).items():
             self.losses[trial.run, trial.round] += 1
             record = Trial(
                 trial.run.cell.key,
@@ -288,22 +276,20 @@ class SlurmExecutor(Executor):
                 phase=phase,
                 extra={LOST: job.id, "log": log},
             )
-            if job.has_begun:
-                self.record.add(job, trial, job.environment_of(trial.run), record)
-            elif self.losses[trial.run, trial.round] > self.settings.executor.job_retries:
-                self.given_up.append(LostTrial(job, trial, record))
+            self.record.add(job, trial, job.environment_of(trial.run), record)
         repeated = self.trials_left(job.runs)
-        self.progress.resized(len(repeated) - job.left)
+        runs = [trial.run for trial in repeated]
+        self.drop({*job.runs} - {*runs})
         if repeated:
-            self.progress.note(f"{reason}; another job runs {len(repeated)} of its {left} trials")
-        return [trial.run for trial in repeated]
+            self.progress.note(
+                f"{reason}; another job runs its {count(len(repeated), 'remaining trial')}"
+            )
+        return runs
 
-    def first_trials_left(self, job: Job) -> list[PlannedTrial]:
-        """Return the first remaining trial of each run of the job."""
-        first: dict[CellRun, PlannedTrial] = {}
-        for trial in self.trials_left(job.runs):
-            first.setdefault(trial.run, trial)
-        return list(first.values())
+    def drop(self, runs: Iterable[CellRun]) -> None:
+        """Note that the remaining rounds of these runs are not needed."""
+        for run in runs:
+            self.progress.dropped(run)
 
     def cancel(self) -> None:
         """Cancel all jobs, wait until they have left the queue, and commit what they recorded

@@ -1,0 +1,114 @@
+"""Print the plan of a sweep and an estimate of its duration, without running or recording anything
+(`--dry-run`)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from effbench.cell import Cell, Trial
+from effbench.labels import mode_order
+from effbench.printable import count
+from effbench.store.connect import EmptyError, NoDatabaseError
+from effbench.store.store import Store
+from effbench.sweeping.estimate import Durations, duration_text
+from effbench.sweeping.plan import CellRun, Settings, SweepPlan, trials_left
+from effbench.sweeping.pool import Pools
+from effbench.sweeping.record import recorded_trials
+from effbench.sweeping.rounds import RoundsNeeded
+from effbench.sweeping.run import Command, check_same_sweep, planned_slots
+from effbench.table import Column, Table
+
+FLAG = "--dry-run"
+#: Batch sizes that a row lists before it counts them.
+MOST_SIZES = 8
+#: Settings of a protocol that do not change how long a trial takes.
+NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
+
+
+def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Command) -> None:
+    """Print what `OpenSweep.run` would run. Raises EffbenchError for what it would refuse before
+    the first trial."""
+    progress, protocol = command.progress, settings.protocol
+    runs, cells = plan.distinct_runs(), plan.cells()
+    slots = planned_slots(settings, pools, cells)
+    history: dict[CellRun, list[Trial]] = {}
+    durations = Durations()
+    # a sweep would create a missing database
+    with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
+        if settings.resume:
+            ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
+            facts = {}
+            if settings.executor.name == "local":
+                facts = {ids[interpreter]: interpreter.facts() for interpreter in ids}
+            info = store.find_sweep(settings.resume)
+            check_same_sweep(store, info, settings, plan, facts, progress)
+            history = recorded_trials(store, info.id, runs, ids)
+        durations = durations_of_alike(store, settings, pools)
+    left = trials_left(runs, settings, history)
+    trials = RoundsNeeded(settings, runs, history).needed(left)
+    number = count(len(cells), "cell")
+    rounds = f"{count(protocol.rounds, 'round')} ({protocol.name})"
+    where = ", ".join(slot.name for slot in slots)
+    progress.note(f"plan: {number} × {rounds} on {where}: {count(len(trials), 'trial')} to run")
+    if settings.exclude:
+        progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
+    if settings.shard:
+        others = count(len(plan.matrix) - len(cells), "cell")
+        progress.note(f"shard {settings.shard}: {others} in other shards")
+    if not progress.quiet:
+        progress.console.print_table(plan_table(cells))
+    progress.note(duration_text(trials, settings, slots, durations))
+    progress.note("dry run: nothing was run or recorded")
+
+
+def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durations:
+    """Return the durations of earlier trials on such hardware, of sweeps whose protocol makes
+    trials take as long."""
+    environments = [pool.environment for pool in pools.values()]
+    here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
+    ids = []
+    for row in store.environments():
+        if (row["gpu_name"], row["cpu_name"]) in here:
+            ids.append(row["id"])
+    wanted = timing_settings(vars(settings.protocol))
+    sweeps = [sweep.id for sweep in store.sweeps() if timing_settings(sweep.protocol) == wanted]
+    return Durations.of(store.durations(sweeps, ids))
+
+
+def timing_settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that determine how long a trial takes."""
+    return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """A model with the batch sizes of its cells in one mode, and the number of these cells."""
+
+    model: str
+    sizes: tuple[int, ...]
+    cells: int
+
+    def sizes_text(self) -> str:
+        if len(self.sizes) <= MOST_SIZES:
+            return ", ".join(map(str, self.sizes))
+        return f"{len(self.sizes)} sizes from {self.sizes[0]} to {self.sizes[-1]}"
+
+
+def plan_table(cells: Iterable[Cell]) -> Table:
+    """Return a row for all modes of a model that have the same batch sizes and number of cells."""
+    by_mode: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for cell in cells:
+        by_mode[cell.model_name, cell.mode_name][cell.bs] += 1
+    modes_of: dict[ModelSizes, list[str]] = defaultdict(list)
+    for (model, mode), counts in by_mode.items():
+        modes_of[ModelSizes(model, tuple(sorted(counts)), counts.total())].append(mode)
+    lines = []
+    for row, modes in modes_of.items():
+        names = ", ".join(mode_order((mode, mode) for mode in modes))
+        lines.append((row.model, row.sizes_text(), names, row.cells * len(modes)))
+    columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
+    return Table.of(columns, lines)
