@@ -4,7 +4,6 @@ recorded and left."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import re
@@ -278,15 +277,8 @@ class Sweep:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for lock in (self.folder / "tmp" / "effbench-locks").glob("*.lock"):
-            with lock.open() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise FaultError(f"{lock} is still held") from None
-        if kept := [
-            path.name for path in (self.folder / "tmp").iterdir() if path.name != "effbench-locks"
-        ]:
+        kept = [path.name for path in (self.folder / "tmp").iterdir()]
+        if kept:
             raise FaultError(f"temporary files are left: {kept}")
         if orphans:
             raise FaultError(f"{len(orphans)} processes are left")

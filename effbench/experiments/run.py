@@ -33,7 +33,8 @@ from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.selection import excluded
 from effbench.sweeping.plan import Settings
-from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe, run_checks
+from effbench.sweeping.checks import run_checks
+from effbench.sweeping.probe import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.run import Command
 
 if TYPE_CHECKING:

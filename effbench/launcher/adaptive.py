@@ -17,7 +17,7 @@ from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping import client
-from effbench.sweeping.pool import probe
+from effbench.sweeping.probe import probe
 from effbench.sweeping.resume import resume_command
 from effbench.sweeping.rounds import race_of
 from effbench.sweeping.run import Command

@@ -19,7 +19,8 @@ from effbench.printable import count, one_line
 from effbench.sweeping import dry_run, interpreters
 from effbench.sweeping.selection import excluded, parse_shard, shards
 from effbench.sweeping.plan import OF_SWEEP, CellRun, Settings, SweepPlan
-from effbench.sweeping.pool import NETWORK, Pools
+from effbench.sweeping.pool import Pools
+from effbench.sweeping.probe import NETWORK
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import (
     Asked,

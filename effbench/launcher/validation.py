@@ -13,7 +13,7 @@ from effbench.launcher.expectations import check_bounds
 from effbench.models.spec import parse_inputs
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping.selection import check_rules, parse_shard
-from effbench.sweeping.pool import NETWORK
+from effbench.sweeping.probe import NETWORK
 
 SECTIONS = dict(sections())
 #: Settings of a model that define its cells. The others are there to be referred to by

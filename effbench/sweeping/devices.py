@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
+import hashlib
 import logging
 import os
-import stat
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,16 +26,13 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping.interrupts import POLL_S
 
 LOGGER = logging.getLogger(__name__)
-ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
-#: O_NONBLOCK because opening a named pipe would wait for its other end
-FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Longest wait for a device that another effbench uses, unless a sweep sets another one.
+LOCK_TIMEOUT_S = Executor().lock_timeout_s
 #: With at least this many physical cores for a GPU, the first core is left to the sweep and the
 #: system.
 SPARE_FROM = 4
-#: Longest wait for a device that another effbench uses, unless a sweep sets another one.
-LOCK_TIMEOUT_S = Executor().lock_timeout_s
-#: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
-TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
+#: Errors that pass: the machine has too many processes or open files, or too little memory.
+TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 #: Initializes the CUDA driver, without a context, until its standard input ends.
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
 
@@ -64,10 +61,27 @@ class Slot:
         """The UUID of the GPU; None for the CPU."""
         return self.gpu.get("uuid")
 
-    @property
-    def lock_path(self) -> Path:
-        """The lock file. Raises WorkerError if its folder is unsafe."""
-        return lock_folder() / f"{self.uuid or 'cpu'}.lock"
+    def try_lock(self) -> socket.socket | None:
+        """Lock the device, and return what holds the lock until it is closed, or its process ends;
+        None if the device cannot be locked at the moment.
+
+        The lock is a name in Linux's abstract namespace of sockets, which has no file that another
+        user could own or replace. Processes with another temporary folder or network namespace
+        have other locks. Raises WorkerError if the system refuses it.
+        """
+        try:
+            folder = hashlib.sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
+            lock = socket.socket(socket.AF_UNIX)
+            try:
+                lock.bind(f"\0effbench-{folder}-{self.uuid or 'cpu'}")
+            except OSError:
+                lock.close()
+                raise
+        except OSError as error:
+            if error.errno in {errno.EADDRINUSE, *TRANSIENT}:
+                return None
+            raise WorkerError(f"cannot lock {self.name}: {error.strerror or error}") from error
+        return lock
 
     @contextmanager
     def locked(
@@ -79,31 +93,25 @@ class Slot:
         """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once
         if it has to wait.
 
-        Raises WorkerError if the lock cannot be opened or is still held after `timeout_s`.
+        Raises WorkerError if the device cannot be locked, or not within `timeout_s`.
         """
-        path = self.lock_path
         deadline = time.monotonic() + timeout_s
-        has_waited = False
-        while (descriptor := try_lock(path)) is None:
-            if stop.is_set():
+        lock = self.try_lock()
+        if lock is None:
+            on_wait()
+            LOGGER.info("waiting for %s, which another effbench uses", self.name)
+        while lock is None:
+            if stop.wait(POLL_S):
                 yield False
                 return
-            if not has_waited:
-                on_wait()
-                has_waited = True
-                LOGGER.info("waiting for %s, which another effbench uses", self.name)
-            stop.wait(POLL_S)
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
                     "(executor.lock_timeout_s); resume later with resume=last"
                 )
-        if has_waited:
-            LOGGER.info("%s is free", self.name)
-        try:
+            lock = self.try_lock()
+        with lock:
             yield True
-        finally:
-            os.close(descriptor)
 
 
 def gpu_slot(gpu: Gpu, cores: list[int] | None = None) -> Slot:
@@ -163,85 +171,6 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
             stack.enter_context(holder)
             stack.callback(holder.kill)
         yield
-
-
-# --- locks ---
-
-
-def unusable(path: Path, why: str | None) -> WorkerError:
-    return WorkerError(f"cannot use {path} for locks ({why}); remove it, {ELSEWHERE}")
-
-
-def lock_folder() -> Path:
-    """Return the folder of the lock files, shared by all users of the machine; create it if it is
-    missing.
-
-    Raises WorkerError if it is not a real folder, or if another user could replace the lock files
-    in it.
-    """
-    path = Path("effbench-locks")
-    try:
-        path = Path(tempfile.gettempdir()) / path
-        path.mkdir(exist_ok=True)
-        descriptor = os.open(path, FLAGS | os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        if path.is_symlink() or path.is_file():
-            raise unusable(path, "it is not a folder") from None
-        raise unusable(path, error.strerror) from None
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid == os.getuid():
-            os.fchmod(descriptor, 0o1777)
-        elif not status.st_mode & stat.S_ISVTX and (status.st_uid != 0 or status.st_mode & 0o022):
-            why = "it belongs to another user, and others can replace the files in it"
-            raise WorkerError(
-                f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}"
-            )
-    finally:
-        os.close(descriptor)
-    return path
-
-
-def try_lock(path: Path) -> int | None:
-    """Lock the file and return its descriptor, or None if it cannot be locked at the moment.
-    Closing the descriptor releases it. A missing file is created; links are not followed. Raises
-    WorkerError if it cannot be opened."""
-    with ExitStack() as unless_locked:
-        try:
-            descriptor = open_lock(path)
-            unless_locked.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in TRANSIENT:  # EAGAIN: another process holds it
-                return None
-            if path.is_symlink():
-                raise unusable(path, "it is a link") from None
-            raise unusable(path, error.strerror) from None
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise unusable(path, "it is not a regular file with one name")
-        if not status.st_nlink:  # it was deleted in the meantime: others lock a new file
-            return None
-        unless_locked.pop_all()
-    return descriptor
-
-
-def open_lock(path: Path) -> int:
-    """Open the file, or create it. Another user's file may be opened read-only, which is enough for
-    a lock."""
-    # its owner may have put a link in its place
-    folder = os.open(path.parent, FLAGS | os.O_DIRECTORY)
-    try:
-        descriptor = os.open(path.name, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
-        os.fchmod(descriptor, 0o666)
-        return descriptor
-    except FileExistsError:
-        try:
-            return os.open(path.name, FLAGS | os.O_RDWR, dir_fd=folder)
-        except PermissionError:
-            return os.open(path.name, FLAGS | os.O_RDONLY, dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 # --- CPU cores ---

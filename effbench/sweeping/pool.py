@@ -8,34 +8,21 @@ intervals include.
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from itertools import chain
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from effbench.cell import Cell, Environment, mode_settings, targets_in
-from effbench.config import LOSSES
-from effbench.errors import ConfigError, WorkerError, suggest
-from effbench.folders import plain_path
-from effbench.message import CheckRequest, ProbeRequest
-from effbench.models.catalog import LIBRARIES
+from effbench.cell import Cell, Environment
+from effbench.errors import WorkerError
 from effbench.sweeping.client import ForkServer, StoppedError
-from effbench.sweeping.devices import LOCK_TIMEOUT_S, Gpu, Slot, gpu_slot
+from effbench.sweeping.devices import LOCK_TIMEOUT_S, Gpu, Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.probe import Params, preload, probe
 from effbench.sweeping.record import TrialStore
 
-PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
-OWN_MODELS = "effbench.models."
-NETWORK = "effbench.models.libraries.network"
-OWN_MODES = "effbench.modes."
-#: Parameters of a cell, as the configuration has them.
-Params = dict[str, Any]
 
 
 class ServerPool:
@@ -215,140 +202,6 @@ def gpus_of(pools: Pools) -> list[Gpu]:
     return max((pool.gpus for pool in pools.values()), key=len)
 
 
-def probe(
-    server: ForkServer,
-    parts: Sequence[Params],
-    baseline_mode: str,
-    modes_only: bool = False,
-) -> dict[str, Any]:
-    """Import all targets in a child, adapt the modes' settings, and return the environment, its
-    details and GPUs.
-
-    `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a
-    target cannot be imported or a mode does not have a setting.
-    """
-    modes = {str(part["mode"]): part["mode"] for part in parts}
-    losses = []
-    request = ProbeRequest(device="cpu")
-    if not modes_only:
-        losses = imported_losses(parts)
-        request = whole_request(parts, losses)
-    request.modes = list(modes.values())
-    answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
-    for loss in losses:
-        answer["errors"] = [
-            text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]
-        ]
-    known = dict(zip(modes, answer["settings"], strict=True))
-    errors = list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode)
-    if errors:
-        text = "\n".join(errors[:2])
-        if len(errors) > 2:
-            text += f" (and {len(errors) - 2} more errors)"
-        raise ConfigError(text)
-    return answer
-
-
-def imported_losses(parts: Sequence[Params]) -> list[str]:
-    """Return the losses of these cells that are imported. Raises ConfigError for an unknown
-    name."""
-    losses = dict.fromkeys(
-        part["training"]["loss"] for part in parts if part["phase"] == "training"
-    )
-    imported = [loss for loss in losses if loss not in LOSSES]
-    for loss in imported:
-        if "." not in loss:  # neither an import path nor a file
-            allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
-            raise ConfigError(
-                f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}"
-            )
-    return imported
-
-
-def whole_request(parts: Sequence[Params], losses: Sequence[str]) -> ProbeRequest:
-    """Return a request to import the modules, the losses and all other targets of these cells."""
-    request = ProbeRequest(inputs=passed_inputs(parts))
-    networks: dict[str, Params] = {}
-    others: dict[str, None] = {}
-    for part in parts:
-        module = part["model"]["module"]
-        first, *inner = targets_in(module)
-        others |= dict.fromkeys(inner)
-        names = request.modules.setdefault(first, [])
-        names += [name for name in module if name not in ("_target_", *names)]
-        if first == NETWORK:
-            arguments = {name: value for name, value in module.items() if name != "_target_"}
-            networks[str(module)] = arguments
-    request.networks = list(networks.values())
-    request.others = list(dict.fromkeys([*others, *losses]))
-    return request
-
-
-def passed_inputs(parts: Sequence[Params]) -> list[Params]:
-    """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs
-    have none here."""
-    distinct: list[Params] = []
-    for part in parts:
-        model = part["model"]
-        inputs = model.get("inputs") or {}
-        if isinstance(inputs, list):  # of a stored cell
-            inputs = {spec["name"]: spec for spec in inputs}
-        passed = {str(name): bool(spec.get("keyword")) for name, spec in inputs.items()}
-        described = {"target": str(model["module"]["_target_"]), "passed": passed}
-        if passed and described not in distinct:
-            distinct.append(described)
-    return distinct
-
-
-def adapt_modes(
-    parts: Sequence[Params], known: Mapping[str, list[str] | None], baseline_mode: str
-) -> list[str]:
-    """Remove settings from the baseline that only other modes have, as in `mode=eager,default
-    mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
-    settings."""
-    errors = []
-    elsewhere = set(chain(*filter(None, known.values())))
-    for part in parts:
-        mode = part["mode"]
-        allowed = known[str(mode)]
-        if allowed is None:
-            continue
-        unknown = [name for name in mode_settings(mode) if name not in allowed]
-        if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
-            part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
-        else:
-            errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
-    return list(dict.fromkeys(errors))
-
-
-def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:
-    near = suggest(name, allowed)
-    return f"mode {mode} has no setting {name!r}{near}; allowed: {', '.join(allowed) or 'none'}"
-
-
-def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Import effbench's own model modules in the server, and cache what its own modes query about
-    the machine.
-
-    A user's modules are imported in each trial, because importing them must not affect the server.
-    Raises StoppedError.
-    """
-    modules: set[str] = set()
-    modes: set[tuple[str, str]] = set()
-    for cell in cells:
-        if cell.env:  # it runs in a server of its own
-            continue
-        module = cell.model["module"]
-        if module["_target_"].startswith(OWN_MODELS):
-            modules.add(module["_target_"].rpartition(".")[0])
-        if module["_target_"] == NETWORK and module.get("library") in LIBRARIES:
-            modules.add(OWN_MODELS + LIBRARIES[module["library"]])
-        if cell.mode["_target_"].startswith(OWN_MODES):
-            modes.add((cell.mode["_target_"], cell.device))
-    payload = {"modules": sorted(modules), "modes": sorted(modes)}
-    server.call("preload", payload, PROBE_TIMEOUT_S)
-
-
 def measure_ceilings(
     server: ForkServer,
     store: TrialStore,
@@ -374,52 +227,3 @@ def measure_ceilings(
         store.add_calibration(environment_id, slot.uuid, ceilings=ceilings)
     reason: str | None = answer.get("reason")
     return reason
-
-
-def run_checks(
-    requests: Sequence[CheckRequest],
-    server: ForkServer,
-    gpus: Sequence[Gpu],
-    timeout_s: float = 300.0,
-) -> list[dict[str, Any]]:
-    """Run behaviour checks, each in its own process under its device's lock, so that a crash
-    affects no other check.
-
-    Return, in order, each one's `status`, `reason` and `facts` (only if it is `ok`). An error has a
-    `traceback`; a process that died or was killed has a `log`, the end of its output.
-
-    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The
-    caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
-    for LOCK_TIMEOUT_S.
-    """
-    server.wait_ready()
-    with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
-        return [run_check(request, pool, gpus, timeout_s) for request in requests]
-
-
-def run_check(
-    request: CheckRequest, pool: ServerPool, gpus: Sequence[Gpu], timeout_s: float
-) -> dict[str, Any]:
-    """Run one behaviour check; see `run_checks`."""
-    slot = Slot("CPU", "cpu")
-    if gpus and request.device != "cpu":
-        slot = gpu_slot(gpus[0])
-    if request.device == "auto":  # without a GPU, a check that needs one reports this itself
-        request = replace(request, device=slot.device)
-    parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
-    caches = tempfile.TemporaryDirectory(
-        prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
-    )
-    with (
-        slot.locked(threading.Event()),
-        pool.server(0) as server,
-        caches as folder,
-    ):
-        payload = replace(request, cache_dir=folder).to_json()
-        done = server.run("check", payload, timeout_s, slot.env)
-    if done.result is not None:
-        outcome: dict[str, Any] = done.result
-        return outcome
-    status, reason = done.failure()
-    log = done.outcome.get("log")
-    return {"status": str(status), "reason": reason, "facts": None, "log": log}

@@ -34,7 +34,8 @@ from effbench.sweeping.executors.slurm import SlurmExecutor
 from effbench.sweeping.interpreters import HERE, Facts, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import CellRun, Settings, SweepPlan, stored_settings
-from effbench.sweeping.pool import Params, Pools, ServerPool, gpus_of
+from effbench.sweeping.pool import Pools, ServerPool, gpus_of
+from effbench.sweeping.probe import Params
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.record import SweepRecord
 from effbench.sweeping.selection import parse_shard

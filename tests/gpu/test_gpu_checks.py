@@ -11,7 +11,7 @@ from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
 from effbench.message import CheckRequest
-from effbench.sweeping.pool import run_checks
+from effbench.sweeping.checks import run_checks
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {

@@ -12,7 +12,7 @@ import pytest
 from effbench.cell import Status
 from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.pool import run_checks
+from effbench.sweeping.checks import run_checks
 
 pytestmark = pytest.mark.slow
 

@@ -1,14 +1,10 @@
-"""Devices: their locks, with whatever other users put there, and the CPU cores of each GPU."""
+"""Devices: their locks, the CPU cores of each GPU, and the CUDA driver."""
 
 import errno
 import os
-import stat
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import nullcontext
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -19,112 +15,47 @@ from effbench.config import Executor
 from effbench.cores import parse_cores
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.sweeping.devices import Slot, lock_folder, share_cores, wanted_cores
+from effbench.sweeping.devices import Slot, share_cores, wanted_cores
 
 ALL = range(16)
-STICKY = "mkdir effbench-locks && chmod 1777 effbench-locks && "
+CPU = Slot("CPU", "cpu")
 
 
-@pytest.mark.parametrize(
-    ("attack", "answer"),
-    [
-        ("echo x >effbench-locks", "not a folder.*TMPDIR"),
-        ("ln -s private effbench-locks", "not a folder.*TMPDIR"),
-        ("mkfifo effbench-locks", "File exists.*TMPDIR"),
-        (STICKY + "ln -s ../private/new effbench-locks/cpu.lock", "cpu.lock .*it is a link"),
-        (STICKY + "touch x && ln x effbench-locks/cpu.lock", "cpu.lock .*one name"),
-        (STICKY + "mkfifo effbench-locks/cpu.lock", "cpu.lock .*not a regular file"),
-        (STICKY + "mkdir effbench-locks/cpu.lock", "cpu.lock .*directory"),
-        (STICKY + "echo x >effbench-locks/cpu.lock", None),
-    ],
-)
-def test_what_another_user_has_put_there_is_neither_followed_nor_changed(
-    monkeypatch, attack, answer
-):
-    """The other user is a real one if the tests run as root; otherwise the same user plays both."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o1777)
-        private = folder / "private"
-        private.mkdir(mode=0o755)
-        subprocess.run(
-            ["sh", "-c", attack], cwd=name, user=65534 if os.geteuid() == 0 else None, check=True
-        )
-        monkeypatch.setattr("tempfile.gettempdir", lambda: name)
-        with pytest.raises(WorkerError, match=answer) if answer else nullcontext():
-            os.close(devices.try_lock(Slot("CPU", "cpu").lock_path))
-        assert list(private.iterdir()) == []
+# --- locks ---
 
 
-@pytest.mark.parametrize("mode", [None, 0o777])
-def test_everybody_may_add_locks_and_only_their_owner_removes_them(tmp_path, mode):
-    path = tmp_path / "effbench-locks"
-    if mode is not None:
-        path.mkdir()
-        path.chmod(mode)
-    assert lock_folder() == path
-    assert stat.S_IMODE(path.stat().st_mode) == 0o1777
+def test_a_lock_is_held_until_it_is_closed():
+    with CPU.try_lock():
+        assert CPU.try_lock() is None
+        Slot("GPU 0", "cuda", {"uuid": "GPU-0"}).try_lock().close()
+    CPU.try_lock().close()
 
 
-@pytest.mark.parametrize(
-    ("owner", "mode", "is_safe"),
-    [(1, 0o755, False), (1, 0o1777, True), (0, 0o777, False), (0, 0o755, True)],
-)
-def test_others_must_not_be_able_to_replace_locks(tmp_path, monkeypatch, owner, mode, is_safe):
-    path = tmp_path / "effbench-locks"
-    path.mkdir()
-    path.chmod(mode)
-    real = os.fstat
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    status = lambda fd: os.stat_result((*real(fd)[:4], owner, *real(fd)[5:10]))  # noqa: E731
-    monkeypatch.setattr(os, "fstat", status)
-    refused = pytest.raises(WorkerError, match=r"another user.*chmod 1777")
-    with nullcontext() if is_safe else refused:
-        assert lock_folder() == path
+def test_a_lock_ends_with_its_process_whoever_ran_it(tmp_path):
+    code = (
+        "import tempfile, time; from effbench.sweeping.devices import Slot;"
+        f" tempfile.tempdir = {str(tmp_path)!r};"
+        " lock = Slot('CPU', 'cpu').try_lock(); print(lock is not None, flush=True);"
+        " time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"True\n"
+        assert CPU.try_lock() is None
+        other.kill()
+    CPU.try_lock().close()
 
 
-def test_the_folder_of_locks_is_not_followed_after_it_was_checked(tmp_path):
-    path = Slot("CPU", "cpu").lock_path
-    (tmp_path / "private").mkdir()
-    path.parent.rmdir()
-    path.parent.symlink_to(tmp_path / "private")
-    with pytest.raises(WorkerError, match="Not a directory"):
-        devices.try_lock(path)
-    assert list((tmp_path / "private").iterdir()) == []
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_errors_that_pass_are_waited_for(monkeypatch, number):
+    monkeypatch.setattr("socket.socket", Mock(side_effect=OSError(number, os.strerror(number))))
+    assert CPU.try_lock() is None
 
 
-def test_a_lock_that_the_system_refuses_names_another_folder(tmp_path, monkeypatch):
+def test_a_lock_that_the_system_refuses_is_an_error(monkeypatch):
     refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
-        devices.try_lock(tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    ("call", "number"), [("os.open", errno.EMFILE), ("fcntl.flock", errno.ENOLCK)]
-)
-def test_errors_that_pass_are_waited_for(tmp_path, monkeypatch, call, number):
-    with monkeypatch.context() as patch:
-        patch.setattr(call, Mock(side_effect=OSError(number, os.strerror(number))))
-        assert devices.try_lock(tmp_path / "a.lock") is None
-    os.close(devices.try_lock(tmp_path / "a.lock"))
-
-
-def test_reading_is_enough_for_a_lock_of_another_user(tmp_path, monkeypatch):
-    path = tmp_path / "a.lock"
-    path.touch()
-    real = os.open
-
-    def read_only(name, flags, **more):
-        if flags & os.O_RDWR and not flags & os.O_CREAT:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(name, flags, **more)
-
-    monkeypatch.setattr(os, "open", read_only)
-    held = devices.try_lock(path)
-    assert devices.try_lock(path) is None
-    os.close(held)
-    os.close(devices.try_lock(path))
+    monkeypatch.setattr("socket.socket", refuse)
+    with pytest.raises(WorkerError, match="cannot lock CPU: Permission denied"):
+        CPU.try_lock()
 
 
 # --- CPU cores ---

@@ -8,7 +8,8 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import Settings
-from effbench.sweeping.pool import ServerPool, adapt_modes
+from effbench.sweeping.pool import ServerPool
+from effbench.sweeping.probe import adapt_modes
 from effbench.sweeping.run import Command, open_pools
 
 PART = {

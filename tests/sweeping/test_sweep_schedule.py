@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
-import filelock
 import pytest
 from schedule_parts import (
     CPU,
@@ -466,7 +465,7 @@ def start_waiting(made, left):
 
 def test_a_device_in_use_is_waited_for_and_others_are_not(make):
     made = make(slots=gpus(2))
-    with filelock.FileLock(made.slots[0].lock_path):
+    with made.slots[0].try_lock():
         runner = start_waiting(made, trials(4))
         while len(made.recorded) < 3:  # one trial is with the slot that waits
             assert runner.is_alive()
@@ -480,7 +479,7 @@ def test_a_device_in_use_is_waited_for_and_others_are_not(make):
 def test_waiting_for_a_device_ends_some_time(make):
     made = make(executor={"lock_timeout_s": 0.05})
     with (
-        filelock.FileLock(made.slots[0].lock_path),
+        made.slots[0].try_lock(),
         pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
     ):
         made.run(trials(1))
@@ -490,7 +489,7 @@ def test_waiting_for_a_device_ends_some_time(make):
 def test_a_stop_ends_waiting_for_a_device(make):
     stop = threading.Event()
     made = make(stop=stop)
-    with filelock.FileLock(made.slots[0].lock_path):
+    with made.slots[0].try_lock():
         runner = start_waiting(made, trials(1))
         stop.set()
         runner.join(20)
@@ -501,14 +500,10 @@ def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
     seen = []
 
     def answer(request, env):
-        try:
-            filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0)
-        except filelock.Timeout:
-            seen.append("held")
+        seen.append(made.slots[0].try_lock())
         return ok(request)
 
     made = make(answer=answer)
     made.run(trials(2))
-    assert seen == ["held", "held"]
-    with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
-        pass
+    assert seen == [None, None], "held"
+    made.slots[0].try_lock().close()

@@ -17,7 +17,7 @@ from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.timing import Rules, Timing
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
-from effbench.sweeping import pool
+from effbench.sweeping.probe import probe as probe_parts
 from effbench.worker import context, probe, trial
 from effbench.worker.context import TrialProtocol
 from effbench.worker.timings import Timings
@@ -645,4 +645,4 @@ def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expe
         call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None)
     )
     with pytest.raises(ConfigError, match=expected):
-        pool.probe(here, [part], "eager")
+        probe_parts(here, [part], "eager")

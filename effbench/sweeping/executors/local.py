@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from effbench.sweeping.compile_caches import make_cache_folders, sweep_cache
-from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
+from effbench.sweeping.devices import Slot, held_driver, slots_of
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import TrialExecutor
 from effbench.sweeping.host_watch import HostWatch
@@ -36,7 +36,6 @@ class LocalExecutor(TrialExecutor):
             self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
-        lock_folder()  # raises for an unsafe folder before anything is recorded
         for interpreter, pool in self.pools.items():
             environment_id = self.store.add_environment(pool.environment, pool.details)
             self.environments[environment_id] = interpreter
