@@ -15,6 +15,7 @@ from effbench.printable import count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
 from effbench.sweeping.estimate import Durations, duration_text
+from effbench.sweeping.interpreters import Facts
 from effbench.sweeping.plan import CellRun, Settings, SweepPlan, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.record import recorded_trials
@@ -41,7 +42,7 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
     with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
         if settings.resume:
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
-            facts = {}
+            facts: dict[str, Facts] = {}
             if settings.executor.name == "local":
                 facts = {ids[interpreter]: interpreter.facts() for interpreter in ids}
             info = store.find_sweep(settings.resume)

@@ -116,7 +116,7 @@ class OpenSweep:
             interpreter = environments.get(result.environment_id)
             if cell is not None and interpreter is not None:
                 measured[CellRun(cell, interpreter)] = result.latency_ms
-        latencies = [measured.get(run) if run else None for run in plan.runs]
+        latencies = [None if run is None else measured.get(run) for run in plan.runs]
         return Outcome(
             sweep_id,
             self.settings.db,

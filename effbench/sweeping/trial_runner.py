@@ -93,7 +93,10 @@ class TrialRunner:
     ) -> TrialAttempt:
         """Run the trial once (`is_alone`: from a separate fork server)."""
         sweep, cell = self.sweep, trial.run.cell
-        message = sweep.request_of(slot, trial, member.request() if member else None)
+        duet = None
+        if member is not None:
+            duet = member.request()
+        message = sweep.request_of(slot, trial, duet)
         if message.is_cold and message.cache_dir:
             # of a trial that was killed: this one measures a cold compilation
             shutil.rmtree(message.cache_dir, ignore_errors=True)
