@@ -17,15 +17,9 @@ from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
 from effbench.folders import cache_home
 from effbench.printable import listed
-from effbench.sweeping.interpreters import (
-    MOST_FILES,
-    Interpreter,
-    changed_files,
-    git_changes,
-    git_description,
-    output,
-)
-from effbench.sweeping.interpreters import git as quick_git
+from effbench.sweeping.git import MOST_FILES, changed_files, git_changes, git_description, output
+from effbench.sweeping.git import git as quick_git
+from effbench.sweeping.interpreters import Interpreter
 
 TIMEOUT_S = 120.0
 #: Targets of effbench and its dependencies, which do not depend on the working directory.

@@ -215,8 +215,8 @@ class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
     `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if
-    `python` cannot be run. `stop`: once it is set, waiting for the server and for tasks of the
-    harness ends with StoppedError.
+    `python` cannot be run. `stop`: once it is set, waiting for the server and for its tasks ends
+    with StoppedError.
     """
 
     _ids = itertools.count(1)
@@ -312,20 +312,15 @@ class ForkServer:
         timeout_s: float,
         env: dict[str, str] | None = None,
         on_phase: Callable[[ServerRequest, str], None] = lambda request, phase: None,
-        stop: threading.Event | None = None,
     ) -> ServerRequest:
-        """Run a task until it ends, times out or `stop` is set; return its request once its process
-        tree has ended.
-
-        `stop`: None for that of the server.
-        """
-        stop = stop or self.stop
+        """Run a task until it ends, times out or the server is to stop; return its request once its
+        process tree has ended."""
         deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
                 raise_if_interrupted()
-                if stop is not None and stop.is_set():
+                if self.stop is not None and self.stop.is_set():
                     request.stopped = True
                     self.kill(request)
                     break
@@ -340,23 +335,17 @@ class ForkServer:
         return request
 
     def call(
-        self,
-        task: str,
-        payload: Message,
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-        stop: threading.Event | None = None,
+        self, task: str, payload: Message, timeout_s: float, env: dict[str, str] | None = None
     ) -> Any:
         """Return the result of a task of the harness, with retries if the GPU failed or the task
         could not start.
 
-        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set
-        before it ended.
+        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if the server was to
+        stop before it ended.
         """
-        stop = stop or self.stop
         self.wait_ready()
-        for is_last in attempts(stop):
-            request = self.run(task, payload, timeout_s, env, stop=stop)
+        for is_last in attempts(self.stop):
+            request = self.run(task, payload, timeout_s, env)
             if request.result is not None:
                 return request.result
             if request.stopped:

@@ -1,4 +1,4 @@
-"""Interpreters and working directories of trials, and their git state.
+"""Interpreters and working directories of trials.
 
 Both can be swept (`python=`, `folder=`) and belong to the environment, not to the cell.
 """
@@ -11,7 +11,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,16 @@ from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.folders import cache_home, expand_user, plain_path
 from effbench.printable import listed
-from effbench.sweeping.own_outputs import without_own_outputs
+from effbench.sweeping.git import (
+    MOST_FILES,
+    changed_files,
+    git_changes,
+    git_description,
+    git_revision,
+)
 
 #: Module that a worker imports -> the package that provides it.
 NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
-#: Most changed files that a message names.
-MOST_FILES = 5
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
 #: Reports the interpreter and which modules (second argument) are missing, then starts the module
@@ -199,62 +202,3 @@ def lone_package() -> str:
         draft.symlink_to(package, target_is_directory=True)
         draft.replace(link)  # another effbench may be doing the same
     return str(plain_path(folder, "XDG_CACHE_HOME"))  # a colon would end it in a search path
-
-
-def git_revision(folder: Path) -> str | None:
-    """Return the current commit of the repository that contains `folder`, or None."""
-    return git(folder, "rev-parse", "HEAD")
-
-
-def git_description(folder: Path) -> str | None:
-    """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without
-    a repository."""
-    description = git(folder, "describe", "--always", "--tags")
-    if description is None:
-        return None
-    return f"{description}-dirty" if changed_files(folder) else description
-
-
-def git_changes(folder: Path) -> str | None:
-    """Return a hash of the uncommitted changes in tracked files; None if there are none."""
-    names = changed_files(folder)
-    root = git(folder, "rev-parse", "--show-toplevel")
-    if root is None or not names:
-        return None
-    paths = [f":(top,literal){name}" for name in names]
-    changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", "--", *paths)
-    if not changes:
-        return None
-    return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def changed_files(folder: Path) -> list[str]:
-    """Return the tracked files with uncommitted changes, relative to the repository that contains
-    `folder`. effbench's own outputs, such as its database, do not count: they are no code."""
-    root = git(folder, "rev-parse", "--show-toplevel")
-    if root is None:
-        return []
-    names = git(root, "diff", "HEAD", "--name-only", "--no-ext-diff", "--no-renames", "-z")
-    return without_own_outputs(Path(root), filter(None, (names or "").split("\0")))
-
-
-def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:
-    """Return what git prints, None if it fails: a sweep does not need git."""
-    return output(["git", "-C", str(folder), *args], timeout_s)
-
-
-def output(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> str | None:
-    """Return what a command prints, None if it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout_s,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -217,7 +217,7 @@ def measure_ceilings(
         with slot.locked(stop, lock_timeout_s) as is_held:
             if not is_held:
                 return None
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop)
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
     except StoppedError:
         return None
     except WorkerError as error:

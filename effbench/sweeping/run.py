@@ -31,7 +31,8 @@ from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import TrialExecutor
 from effbench.sweeping.executors.local import LocalExecutor
 from effbench.sweeping.executors.slurm import SlurmExecutor
-from effbench.sweeping.interpreters import HERE, Facts, Interpreter, git_description, git_revision
+from effbench.sweeping.git import git_description, git_revision
+from effbench.sweeping.interpreters import HERE, Facts, Interpreter
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.sweeping.pool import Pools, ServerPool, gpus_of

@@ -115,7 +115,6 @@ class TrialRunner:
                 sweep.settings.timeout_s,
                 {**slot.env, **cell.env},
                 partial(self.note_phase, trial, member),
-                sweep.stop,
             )
             request.wait(False)  # it may have died while it waited for its partner
             wall_s = time.monotonic() - start - request.waited_s

@@ -60,6 +60,8 @@ def make(tmp_path, monkeypatch):
             history or {},
             HostWatch(host_speeds or {}),
         )
+        for one in pools.values():
+            one.stop = sweep.stop
         runs = list(dict.fromkeys([*sweep.history, *(trial.run for trial in planned)]))
         made = schedule.Schedule(sweep, slots or gpus(1), runs, duet_rule)
         made.server, made.progress, made.recorded = server, sweep.progress, sweep.store.recorded

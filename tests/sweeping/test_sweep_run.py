@@ -42,7 +42,7 @@ def db(made, monkeypatch):
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)
     monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)
-    monkeypatch.setattr("effbench.sweeping.interpreters.git", lambda *_: None)
+    monkeypatch.setattr("effbench.sweeping.git.git", lambda *_: None)
     return made.path
 
 

@@ -67,7 +67,7 @@ class LocalExecutor(TrialExecutor):
         if self.settings.executor.renew_server and any(slot.gpu for slot in self.slots):
             last_round = self.settings.protocol.rounds - 1
         for interpreter, pool in self.pools.items():
-            pool.stop = self.stop
+            pool.stop = pool.current.stop = self.stop
             pool.cells = [run.cell for run in self.runs if run.interpreter == interpreter]
             pool.last_round = last_round
 

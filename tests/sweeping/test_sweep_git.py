@@ -11,7 +11,8 @@ from made_sweeps import EAGER, Made
 from effbench.comparison.origin import current
 from effbench.errors import UsageError
 from effbench.outputs import create_folder
-from effbench.sweeping.interpreters import HERE, changed_files, git_changes, git_description
+from effbench.sweeping.git import changed_files, git_changes, git_description
+from effbench.sweeping.interpreters import HERE
 
 
 def git(*args):
