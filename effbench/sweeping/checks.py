@@ -54,7 +54,7 @@ def run_check(
     )
     with (
         slot.locked(threading.Event()),
-        pool.server(0) as server,
+        pool.shared(0) as server,
         caches as folder,
     ):
         payload = replace(request, cache_dir=folder).to_json()

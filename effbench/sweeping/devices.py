@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from pathlib import Path
@@ -155,22 +155,24 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
     if not visible:
         yield
         return
-    command = [sys.executable, "-IS", "-c", HOLD_DRIVER]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)}
-    with ExitStack() as stack:
-        with suppress(OSError):  # such as too many processes: the sweep only takes longer
-            # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end
-            # of its input ends it
-            holder = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=env,
-                start_new_session=True,
-            )
-            stack.enter_context(holder)
-            stack.callback(holder.kill)
+    try:
+        # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end of
+        # its input ends it
+        holder = subprocess.Popen(
+            [sys.executable, "-IS", "-c", HOLD_DRIVER],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)},
+            start_new_session=True,
+        )
+    except OSError:  # such as too many processes: the sweep only takes longer
         yield
+        return
+    with holder:
+        try:
+            yield
+        finally:
+            holder.kill()
 
 
 # --- CPU cores ---

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from effbench.cell import Cell, Environment
@@ -72,26 +72,22 @@ class ServerPool:
         self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
 
     @contextmanager
-    def server(
-        self,
-        round: int,
-        alone: bool = False,
-        preload: bool = True,
-        env: Mapping[str, str] | None = None,
-    ) -> Iterator[ForkServer]:
-        """Yield a live server for a trial of this round. `alone`: a separate server, with `env`,
-        which is closed afterwards.
-
-        Raises WorkerError if a new server does not start, and StoppedError.
-        """
-        server = self.load(self.start(preload, env), preload) if alone else self.take(round)
+    def shared(self, round: int) -> Iterator[ForkServer]:
+        """Yield a live server for a trial of this round. Raises WorkerError if a new server does
+        not start, and StoppedError."""
+        server = self.take(round)
         try:
             yield server
         finally:
-            if alone:
-                server.close()
-            else:
-                self.give_back(server)
+            self.give_back(server)
+
+    @contextmanager
+    def separate(self, preload: bool, env: Mapping[str, str]) -> Iterator[ForkServer]:
+        """Yield a server of its own for a trial. `preload`: torch and the models; `env`: variables
+        of its process. Raises as `shared` does."""
+        server = self.load(self.start(preload, env), preload)
+        with closing(server):
+            yield server
 
     def take(self, round: int) -> ForkServer:
         """Return the shared server of this round and count its user. The next server loads while

@@ -104,9 +104,11 @@ class TrialRunner:
         # fresh interpreter
         is_spawned = sweep.settings.isolation == "spawn" or bool(cell.env)
         pool = sweep.pools[trial.run.interpreter]
-        with pool.server(
-            trial.round, is_alone or is_spawned, preload=not is_spawned, env=cell.env
-        ) as server:
+        if is_alone or is_spawned:
+            servers = pool.separate(preload=not is_spawned, env=cell.env)
+        else:
+            servers = pool.shared(trial.round)
+        with servers as server:
             started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             start = time.monotonic()
             request = server.run(
