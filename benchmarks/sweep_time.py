@@ -216,7 +216,7 @@ def compare_contexts(
     folder: Path, args: argparse.Namespace, overrides: list[str], blocks: int = 5
 ) -> None:
     every = torch.cuda.device_count()
-    gpus = [Slot(f"GPU {index}", "cuda", {"visible": str(index)}) for index in range(every)]
+    gpus = [Slot(f"GPU {index}", "cuda", visible=str(index)) for index in range(every)]
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for _ in range(blocks):
         for side, driver in (("not held", nullcontext()), ("held", held_driver(gpus))):

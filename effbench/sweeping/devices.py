@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -44,22 +44,26 @@ Gpu = dict[str, Any]
 @dataclass(frozen=True)
 class Slot:
     """A GPU or the CPU. All effbench processes of a machine share one lock per device, across
-    users. `gpu`: the entry of the probe's answer, empty for the CPU; `cores`: those of its trials;
-    None: no pinning."""
+    users.
+
+    `index`, `uuid`: of the GPU, None for the CPU; `visible`: the value of CUDA_VISIBLE_DEVICES that
+    selects it. `cores`: those of its trials; None: no pinning.
+    """
 
     name: str
     device: str
-    gpu: Gpu = field(default_factory=dict)
+    index: int | None = None
+    uuid: str | None = None
+    visible: str = ""
     cores: list[int] | None = None
 
     @property
-    def env(self) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": self.gpu.get("visible", "")}
+    def is_gpu(self) -> bool:
+        return self.device == "cuda"
 
     @property
-    def uuid(self) -> str | None:
-        """The UUID of the GPU; None for the CPU."""
-        return self.gpu.get("uuid")
+    def env(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.visible}
 
     def try_lock(self) -> socket.socket | None:
         """Lock the device, and return what holds the lock until it is closed, or its process ends;
@@ -116,7 +120,8 @@ class Slot:
 
 def gpu_slot(gpu: Gpu, cores: list[int] | None = None) -> Slot:
     """Return the slot of a `gpu`, which is an entry of the probe's answer."""
-    return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores)
+    index, uuid, visible = gpu["index"], gpu.get("uuid"), gpu.get("visible", "")
+    return Slot(f"GPU {index}", "cuda", index, uuid, visible, cores)
 
 
 def slots_of(gpus: Sequence[Gpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
@@ -151,7 +156,7 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
     """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses
     a GPU, and the last one, make the driver do work that all others of the machine wait for;
     without this, every trial is both."""
-    visible = [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots if slot.gpu]
+    visible = [slot.visible for slot in slots if slot.is_gpu]
     if not visible:
         yield
         return

@@ -104,7 +104,7 @@ def groups_of(
 ) -> list[TrialGroup]:
     """Return the trials in groups. An interrupted group continues on the GPU of its recorded
     trials."""
-    names = {slot.uuid: slot.name for slot in slots if slot.gpu}
+    names = {slot.uuid: slot.name for slot in slots if slot.is_gpu}
     used: dict[tuple[Hashable, int], dict[CellRun, str]] = defaultdict(dict)
     for run, recorded in history.items():
         for trial in recorded:

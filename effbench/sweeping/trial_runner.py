@@ -128,7 +128,7 @@ class TrialRunner:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
         record.started_at = started_at
         record.wall_s = wall_s
-        record.gpu_index, record.gpu_uuid = slot.gpu.get("index"), slot.uuid
+        record.gpu_index, record.gpu_uuid = slot.index, slot.uuid
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)

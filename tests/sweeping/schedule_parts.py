@@ -48,8 +48,8 @@ def trials(runs, rounds=1, seed=0, history=None):
 
 def gpus(count):
     return [
-        Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"})
-        for i in range(count)
+        Slot(f"GPU {index}", "cuda", index, f"GPU-{index}", f"GPU-{index}")
+        for index in range(count)
     ]
 
 

@@ -27,7 +27,7 @@ CPU = Slot("CPU", "cpu")
 def test_a_lock_is_held_until_it_is_closed():
     with CPU.try_lock():
         assert CPU.try_lock() is None
-        Slot("GPU 0", "cuda", {"uuid": "GPU-0"}).try_lock().close()
+        Slot("GPU 0", "cuda", uuid="GPU-0").try_lock().close()
     CPU.try_lock().close()
 
 
@@ -150,8 +150,8 @@ def calls(tmp_path, monkeypatch):
 
 def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(calls):
     slots = [
-        Slot("GPU 1", "cuda", {"visible": "1"}),
-        Slot("GPU 3", "cuda", {"visible": "3"}),
+        Slot("GPU 1", "cuda", visible="1"),
+        Slot("GPU 3", "cuda", visible="3"),
         Slot("CPU", "cpu"),
     ]
     others = processes.descendants(os.getpid())  # of other tests
@@ -169,7 +169,7 @@ def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(calls):
 def test_the_process_that_holds_the_driver_ends_with_the_sweep(calls):
     code = (
         "from effbench.sweeping.devices import *\nwith held_driver([Slot('GPU 0', 'cuda',"
-        " {'visible': '0'})]): "
+        " visible='0')]): "
     )
     command = [sys.executable, "-c", code + "print(flush=True); time.sleep(600)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as sweep:
@@ -183,5 +183,5 @@ def test_the_process_that_holds_the_driver_ends_with_the_sweep(calls):
 def test_a_process_that_cannot_start_does_not_end_the_sweep(monkeypatch):
     refuse = Mock(side_effect=BlockingIOError(errno.EAGAIN, "too many processes"))
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    with devices.held_driver([Slot("GPU 0", "cuda", {"visible": "0"})]):
+    with devices.held_driver([Slot("GPU 0", "cuda", visible="0")]):
         assert refuse.called

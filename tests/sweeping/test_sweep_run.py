@@ -264,7 +264,7 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
         measured.append(slot.name)
         why = failures.pop(0)
         if not why:
-            store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=rates)
+            store.add_calibration(environment_id, slot.uuid, ceilings=rates)
         return why
 
     monkeypatch.setattr(local, "measure_ceilings", measure)

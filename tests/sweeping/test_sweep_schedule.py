@@ -29,7 +29,6 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.store.trials import HostSpeeds
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import CellRun
 
@@ -223,7 +222,7 @@ def test_rounds_before_a_resumption_count(make, before, rounds):
 
 
 def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
-    slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, [2, 3])
+    slot = replace(gpus(1)[0], cores=[2, 3])
     (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
     assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
 

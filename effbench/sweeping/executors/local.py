@@ -64,7 +64,7 @@ class LocalExecutor(TrialExecutor):
     def prepare_pools(self) -> None:
         """Tell each pool its cells and the last round that renews servers."""
         last_round = 0
-        if self.settings.executor.renew_server and any(slot.gpu for slot in self.slots):
+        if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
             last_round = self.settings.protocol.rounds - 1
         for interpreter, pool in self.pools.items():
             pool.stop = pool.current.stop = self.stop
@@ -72,7 +72,7 @@ class LocalExecutor(TrialExecutor):
             pool.last_round = last_round
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
-        gpus = [slot for slot in self.slots if slot.gpu]
+        gpus = [slot for slot in self.slots if slot.is_gpu]
         with held_driver(self.slots):
             if gpus and self.settings.protocol.profile:
                 self.load_ceilings(gpus[0])
