@@ -30,7 +30,7 @@ from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.duets import StoppingRule, allows_duet
-from effbench.sweeping.estimate import Durations, Kind
+from effbench.sweeping.estimate import Durations, TrialKind
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import (
     CellRun,
@@ -427,8 +427,8 @@ class PlannedRounds:
         for rounds in (min(self.least, self.most), self.most):
             total = 0.0
             for cell in cells:
-                cold_s = durations.expected_s(Kind.of(cell, is_cold=True))
-                warm_s = durations.expected_s(Kind.of(cell, is_cold=False))
+                cold_s = durations.expected_s(TrialKind.of(cell, is_cold=True))
+                warm_s = durations.expected_s(TrialKind.of(cell, is_cold=False))
                 if cold_s is None or warm_s is None:
                     return "duration unknown"
                 cold = min(rounds, settings.protocol.compilations)

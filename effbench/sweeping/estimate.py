@@ -30,7 +30,7 @@ LEAST_PARALLEL = 0.01
 
 
 @dataclass(frozen=True)
-class Kind:
+class TrialKind:
     """What trials that take about as long have in common. `model`: None for any. `is_cold`: whether
     they compile with an empty cache, if they compile."""
 
@@ -41,10 +41,10 @@ class Kind:
     is_cold: bool
 
     @classmethod
-    def of(cls, cell: Cell, is_cold: bool) -> Kind:
+    def of(cls, cell: Cell, is_cold: bool) -> TrialKind:
         return cls(cell.device, cell.phase, cell.mode_name, cell.model_name, is_cold)
 
-    def similar(self) -> list[Kind]:
+    def similar(self) -> list[TrialKind]:
         """Return this kind and others, the most similar ones first."""
         other = replace(self, is_cold=not self.is_cold)
         return [self, other, replace(self, model=None), replace(other, model=None)]
@@ -54,15 +54,15 @@ class Durations:
     """The mean duration of each kind of trials."""
 
     def __init__(self) -> None:
-        self.numbers: Counter[Kind] = Counter()
-        self.seconds: defaultdict[Kind, float] = defaultdict(float)
+        self.numbers: Counter[TrialKind] = Counter()
+        self.seconds: defaultdict[TrialKind, float] = defaultdict(float)
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]]) -> Durations:
         """Return the durations of stored trials; see `Store.durations`."""
         durations = cls()
         for _, phase, model, mode, device, cache, seconds in rows:
-            durations.add_kind(Kind(device, phase, mode, model, cache == COLD), seconds)
+            durations.add_kind(TrialKind(device, phase, mode, model, cache == COLD), seconds)
         return durations
 
     def add(self, cell: Cell, trial: Trial) -> None:
@@ -70,17 +70,17 @@ class Durations:
         if not trial.wall_s:
             return
         is_cold = trial.compile_cache == COLD
-        self.add_kind(Kind.of(cell, is_cold), trial.wall_s)
+        self.add_kind(TrialKind.of(cell, is_cold), trial.wall_s)
         if is_cold and trial.compile_s:  # a guess, until there are trials with a filled cache
             warm_s = max(0.0, trial.wall_s - trial.compile_s)
-            self.add_kind(Kind.of(cell, is_cold=False), warm_s)
+            self.add_kind(TrialKind.of(cell, is_cold=False), warm_s)
 
-    def add_kind(self, kind: Kind, seconds: float) -> None:
+    def add_kind(self, kind: TrialKind, seconds: float) -> None:
         for known in (kind, replace(kind, model=None)):
             self.numbers[known] += 1
             self.seconds[known] += seconds
 
-    def expected_s(self, kind: Kind) -> float | None:
+    def expected_s(self, kind: TrialKind) -> float | None:
         """Return the mean seconds of the most similar trials; None without any."""
         for known in kind.similar():
             if self.numbers[known]:
@@ -147,7 +147,7 @@ def duration_text(
     for trial in trials:
         cell = trial.run.cell
         is_cold = trial.round < settings.protocol.compilations
-        expected_s = durations.expected_s(Kind.of(cell, is_cold))
+        expected_s = durations.expected_s(TrialKind.of(cell, is_cold))
         if expected_s is None:
             is_known = False
             span = protocol_span(trial, settings)
@@ -187,7 +187,7 @@ class TimeLeft:
         self.compilations = compilations
         self.clock = clock
         self.rounds_left: dict[CellRun, set[int]] = defaultdict(set)
-        self.left: Counter[Kind] = Counter()
+        self.left: Counter[TrialKind] = Counter()
         for trial in trials:
             self.rounds_left[trial.run].add(trial.round)
             self.left[self.kind_of(trial.run, trial.round)] += 1
@@ -196,8 +196,8 @@ class TimeLeft:
         self.began_s: float | None = None
         self.ran_s = 0.0
 
-    def kind_of(self, run: CellRun, round: int) -> Kind:
-        return Kind.of(run.cell, is_cold=round < self.compilations)
+    def kind_of(self, run: CellRun, round: int) -> TrialKind:
+        return TrialKind.of(run.cell, is_cold=round < self.compilations)
 
     def started(self, trial: PlannedTrial) -> None:
         now = self.clock()
@@ -247,7 +247,7 @@ class TimeLeft:
         parallel = ran_s / max(now - self.began_s, 1e-9)
         return max(0.0, work_s) / max(parallel, LEAST_PARALLEL)
 
-    def expected_s(self, kind: Kind) -> float:
+    def expected_s(self, kind: TrialKind) -> float:
         """Return the expected seconds of such a trial, from the most similar ones, or from all."""
         expected_s = self.durations.expected_s(kind)
         if expected_s is None:
