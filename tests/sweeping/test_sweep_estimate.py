@@ -22,7 +22,7 @@ def cell(mode="eager", model="m", device="cpu", **settings):
 # --- before a sweep ---
 
 
-def span(round=0, mode="eager", timeout_s=900.0, settings=None, **protocol):
+def span(round=0, mode="eager", timeout_s=900.0, **protocol):
     settings = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
     return protocol_span(PlannedTrial(CellRun(cell(mode)), round), settings)
 
