@@ -87,7 +87,6 @@ EXTRAS = {
     "pyarrow": "export",
     "ruff": "test",
     "safetensors": "models",
-    "submitit": "slurm",
     "timm": "models",
     "tokenizers": "models",
     "torchao": "quantization",

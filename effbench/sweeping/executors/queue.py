@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +64,6 @@ def check(executor: Executor) -> None:
             raise ConfigError(
                 f"executor.sbatch.{name}: not an option that a sweep can set; see `man sbatch`"
             )
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            'executor=slurm requires submitit: pip install "effbench[slurm]"'
-        ) from None
     for program in ("sbatch", "squeue", "scancel", "srun"):
         if shutil.which(program) is None:
             raise ConfigError(
@@ -126,43 +119,42 @@ def run(*command: str) -> str | None:
 
 
 def submit(name: str, folder: Path, executor: Executor) -> str:
-    """Submit a job with submitit and return its id. Raises WorkerError with SLURM's message if it
-    is refused.
-
-    submitit writes the script and calls sbatch. Its usual way to pass a Python function, a pickle,
-    is not used.
-    """
-    import submitit
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    given: dict[str, Any] = {"srun_args": ["--ntasks=1"]}  # also with sbatch's nodes or ntasks
-    for option in ("partition", "account", "gres"):
-        value = getattr(executor, option)
-        if value is not None:
-            given[option] = value
-    if executor.cpus:  # srun no longer takes it from sbatch
-        given["cpus_per_task"] = executor.cpus
-        given["srun_args"].append(f"--cpus-per-task={executor.cpus}")
-    options = {
-        name.replace("_", "-"): value
-        for name, value in executor.sbatch.items()
-        if value is not False
+    """Submit a job and return its id. Raises WorkerError with SLURM's message if it is refused."""
+    options: dict[str, Any] = {
+        "job-name": name,
+        "output": f"{folder}/%j.out",
+        "error": f"{folder}/%j.err",
+        "time": executor.time_limit_min,
+        "nodes": 1,
+        "partition": executor.partition,
+        "account": executor.account,
+        "gres": executor.gres,
+        "cpus-per-task": executor.cpus,
     }
-    submitter = submitit.SlurmExecutor(folder)
-    submitter.update_parameters(
-        job_name=name,
-        time=executor.time_limit_min,
-        signal_delay_s=0,
-        additional_parameters={**options, "no-requeue": True},
-        **given,
-    )
-    command = shlex.join([sys.executable, "-m", "effbench.sweeping.executors.job", str(folder)])
+    for option, value in executor.sbatch.items():
+        options[option.replace("_", "-")] = value
+    command = ["sbatch", "--parsable", "--no-requeue"]
+    for option, value in options.items():
+        if value is True:
+            command.append(f"--{option}")
+        elif value is not None and value is not False:
+            command.append(f"--{option}={value}")
+    step = ["srun", "--ntasks=1"]  # also with sbatch's nodes or ntasks
+    if executor.cpus:  # srun no longer takes it from sbatch
+        step.append(f"--cpus-per-task={executor.cpus}")
+    step += [sys.executable, "-m", "effbench.sweeping.executors.job", str(folder)]
     try:
-        with redirect_stderr(io.StringIO()):  # submitit prints the message that the error has
-            return str(submitter._submit_command(command).job_id)
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        text = str(error)
+        done = subprocess.run(
+            command,
+            input=f"#!/bin/sh\n{shlex.join(step)}\n",
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WorkerError(f"SLURM refused a job: {error}") from error
+    if done.returncode != 0:
+        text = done.stderr
         why = re.search(r"sbatch: fatal: (.*)", text) or re.search(r"sbatch: error: (.*)", text)
-        raise WorkerError(
-            f"SLURM refused a job: {one_line(why[1] if why else text, 500)}"
-        ) from error
+        raise WorkerError(f"SLURM refused a job: {one_line(why[1] if why else text, 500)}")
+    return done.stdout.strip().partition(";")[0]

@@ -1,9 +1,9 @@
 """Run the cells of a sweep as jobs of a SLURM cluster (`executor=slurm`).
 
 A job runs its cells as a local sweep on its node (see effbench.sweeping.executors.job) and appends
-what happens to a file in a folder that all nodes share. This side submits the jobs with submitit,
-reads these files, and commits each trial when it appears. A job that ends before its cells is lost:
-its running trials are recorded as crashed, and another job repeats them as another attempt.
+what happens to a file in a folder that all nodes share. This side submits the jobs, reads these
+files, and commits each trial when it appears. A job that ends before its cells is lost: its running
+trials are recorded as crashed, and another job repeats them as another attempt.
 """
 
 from __future__ import annotations
