@@ -30,12 +30,12 @@ from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, recorded_here_first
-from effbench.sweeping.client import ForkServer
-from effbench.sweeping.selection import excluded
-from effbench.sweeping.plan import Settings
 from effbench.sweeping.checks import run_checks
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.plan import Settings
 from effbench.sweeping.probe import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.run import Command
+from effbench.sweeping.selection import excluded
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,6 @@ from effbench.models.presets import canonical
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
 from effbench.sweeping import dry_run, interpreters
-from effbench.sweeping.selection import excluded, parse_shard, shards
 from effbench.sweeping.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.probe import NETWORK
@@ -30,6 +29,7 @@ from effbench.sweeping.run import (
     open_pools,
     open_sweep,
 )
+from effbench.sweeping.selection import excluded, parse_shard, shards
 
 INTERPRETER_KEYS = ("python", "folder")
 #: Sections with the settings of the phase of the same name.

@@ -12,8 +12,8 @@ from effbench.errors import ConfigError
 from effbench.launcher.expectations import check_bounds
 from effbench.models.spec import parse_inputs
 from effbench.store.sweeps import CONFIRMING
-from effbench.sweeping.selection import check_rules, parse_shard
 from effbench.sweeping.probe import NETWORK
+from effbench.sweeping.selection import check_rules, parse_shard
 
 SECTIONS = dict(sections())
 #: Settings of a model that define its cells. The others are there to be referred to by

@@ -30,8 +30,8 @@ class ServerPool:
 
     `server`: the first server, which the caller closes; None: start one. `probe` sets
     `environment`, `details`, `gpus` and `notes`, to print. `cells`: their models are preloaded
-    before the first trial. `last_round`: up to this one each round has a new server. `stop`: once it
-    is set, `server` raises StoppedError instead of waiting for a server.
+    before the first trial. `last_round`: up to this one each round has a new server. `stop`: once
+    it is set, `shared` and `separate` raise StoppedError instead of waiting for a server.
     """
 
     environment: Environment

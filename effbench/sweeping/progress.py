@@ -20,6 +20,7 @@ from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import about, count, one_line
 from effbench.sweeping.client import START
+from effbench.sweeping.estimate import TimeLeft
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import (
     CellRun,
@@ -28,7 +29,6 @@ from effbench.sweeping.plan import (
     cells_of,
     interpreters_of,
 )
-from effbench.sweeping.estimate import TimeLeft
 from effbench.terminal import Console
 
 LOGGER = logging.getLogger(__name__)

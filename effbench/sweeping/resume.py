@@ -14,8 +14,8 @@ from effbench.printable import count, one_line
 from effbench.store.liveness import current_user
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.selection import parse_shard, shards
 from effbench.sweeping.plan import Settings, SweepPlan
+from effbench.sweeping.selection import parse_shard, shards
 
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"

@@ -61,9 +61,7 @@ class RunningSweep:
         recent = replace(record, samples={})  # which take megabytes
         self.history[run] = [*others, recent]
 
-    def request_of(
-        self, slot: Slot, trial: PlannedTrial, duet: DuetRequest | None
-    ) -> TrialRequest:
+    def request_of(self, slot: Slot, trial: PlannedTrial, duet: DuetRequest | None) -> TrialRequest:
         """Return what the trial's process is asked for. `duet`: its part in one, or None."""
         run, settings = trial.run, self.settings
         protocol = dict(vars(settings.protocol))

@@ -99,7 +99,7 @@ def answered(place):
 
 
 def test_the_command_answers(answered):
-    place, cell = answered
+    _, cell = answered
     assert re.match(
         rf"{re.escape(FAST)} is [12]\.\d+× as fast as {re.escape(SLOW)} \(.*; 3 duets\)$",
         cell["sentence"],
@@ -224,7 +224,10 @@ def test_two_folders_of_a_sweep_are_duets(place, tmp_path):
     )
     assert done.code == 0, done
     trials = [
-        trial for sides in sides_of(place.db, "folders") for side in sides.values() for trial in side
+        trial
+        for sides in sides_of(place.db, "folders")
+        for side in sides.values()
+        for trial in side
     ]
     assert len(trials) == 4
     assert all(ALONE not in trial.extra[DUET] for trial in trials)

@@ -11,8 +11,8 @@ import pytest
 
 from effbench.cell import Status
 from effbench.message import CheckRequest
-from effbench.sweeping.client import ForkServer
 from effbench.sweeping.checks import run_checks
+from effbench.sweeping.client import ForkServer
 
 pytestmark = pytest.mark.slow
 

@@ -76,7 +76,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         ([], "auto", [None], ALL, [list(range(1, 16))]),
         ([], "auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
         # two sockets: each GPU on its own side
-        ([], "auto", ["8-15", "0-7", "8-15"], ALL, [[8, 9, 10, 11], [*range(1, 8)], [*range(12, 16)]]),
+        (
+            [],
+            "auto",
+            ["8-15", "0-7", "8-15"],
+            ALL,
+            [[8, 9, 10, 11], [*range(1, 8)], [*range(12, 16)]],
+        ),
         # near cores that we may not use: any that we may
         ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
         ([], "auto", ["0", "0"], [0], [None, None]),
@@ -93,7 +99,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         (BY_CORE, "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
         (BY_CORE, "2-7", [None, None], range(8), [[2, 3, 6, 7], [4, 5]]),
         # two GPUs on each node
-        (BY_CORE, "auto", ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2, range(8), [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (
+            BY_CORE,
+            "auto",
+            ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2,
+            range(8),
+            [[0, 4], [1, 5], [2, 6], [3, 7]],
+        ),
     ],
 )
 def test_physical_cores_are_divided_among_the_gpus_near_them(

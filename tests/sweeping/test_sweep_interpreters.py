@@ -81,7 +81,10 @@ def report(version=(3, 12), missing=(), torch="2.13.0"):
             report(missing=["torch", "pynvml"], torch=None),
             "lacks torch, nvidia-ml-py\nfix: .*/python -m pip install torch nvidia-ml-py",
         ),
-        (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer"),
+        (
+            report(torch="2.4.1+cu121"),
+            r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer",
+        ),
         ("GNU bash, version 5.2", "is not a working Python interpreter"),
     ],
 )

@@ -236,7 +236,9 @@ def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
     ],
 )
 def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_mode, expected):
-    planned = [replace(cells(1)[0], mode={"name": name, "_target_": "m.M"}) for name in modes]
+    model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
+    first = replace(cells(1)[0], model=model)
+    planned = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
     server = Server()
     here = pool_of(server)
     here.cells = planned
@@ -387,9 +389,7 @@ def test_a_server_that_does_not_start_for_a_moment(make, monkeypatch):
     assert record.extra["harness_retries"] == [str(starts[0]), "not ready"]
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)]
-)
+@pytest.mark.parametrize(("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)])
 def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
     monkeypatch, number, kind
 ):
