@@ -31,7 +31,7 @@ def replay(db: str, names: list[str]) -> None:
     for name in names:
         with Store.open(db) as store:
             sweep = store.find_sweep(name)
-            (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
+            (environment,) = {result.environment_id for result in store.results(sweep.id)}
             history = store.history(sweep.id, environment)
             attempts = [row for row, _ in store.trials_with_samples(sweep.id, [environment])]
             cells = {cell.key: cell for cell in store.planned(sweep.id)}

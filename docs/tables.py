@@ -29,7 +29,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from effbench import cli, config  # noqa: E402
-from effbench.cell import SEVERITY, Status  # noqa: E402
+from effbench.cell import SEVERITY, Result, Status  # noqa: E402
 from effbench.comparison.verdicts import verdict_of_statuses  # noqa: E402
 from effbench.config import shipped  # noqa: E402
 from effbench.experiments.definition import execute, load, load_all  # noqa: E402
@@ -38,6 +38,7 @@ from effbench.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E40
 from effbench.report.claims import figure_text  # noqa: E402
 from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402
 from effbench.store import schema  # noqa: E402
+from effbench.store.values import result_of  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
 MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
@@ -352,14 +353,14 @@ def options(command: str) -> str:
 # --- measured results
 
 
-def reference_rows() -> list[dict[str, Any]]:
+def reference_rows() -> list[Result]:
     texts = [(REFERENCE / f"{gpu}.jsonl").read_text(encoding="utf-8") for gpu in ("h200", "h100")]
-    return [json.loads(line) for text in texts for line in text.splitlines()]
+    return [result_of(json.loads(line)) for text in texts for line in text.splitlines()]
 
 
 def speedups(sweep: str) -> SpeedupTable:
     return speedup_table(
-        label_rows([row for row in reference_rows() if row["sweep_name"] == sweep])
+        label_rows([row for row in reference_rows() if row.sweep_name == sweep])
     )
 
 

@@ -76,11 +76,12 @@ def results(
     from effbench.store import Store
     from effbench.store.schema import RESULT_DTYPES
     from effbench.store.trials import frame_of
+    from effbench.store.values import result_row
 
     with Store.open(db, mode="read") as store:
         rows = store.results(store.find_sweep(sweep).id if sweep is not None else None)
-        environments = store.environments({row["environment_id"] for row in rows})
-    frame = frame_of(rows, RESULT_DTYPES)
+        environments = store.environments({row.environment_id for row in rows})
+    frame = frame_of([result_row(row) for row in rows], RESULT_DTYPES)
     if compact:
         always = ("marked", "disturbance")
         empty = [name for name in RESULT_FIGURES if name not in always and frame[name].isna().all()]

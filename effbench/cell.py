@@ -144,6 +144,19 @@ class Cell:
     def from_params(cls, params: dict[str, Any]) -> Cell:
         return cls(**params)
 
+    def identity(self) -> Identity:
+        """Return what labels and names need to know of this cell."""
+        return Identity(
+            model=self.model_name,
+            bs=self.bs,
+            mode=self.mode_name,
+            dtype=self.dtype,
+            phase=self.phase,
+            device=self.device,
+            params=self.params(),
+            cell_key=self.key,
+        )
+
     def __str__(self) -> str:
         return f"{self.model_name} bs={self.bs} {self.mode_name} {self.dtype}"
 
@@ -548,23 +561,41 @@ def check_type(name: str, value: object, kind: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """The summary of a cell over its trials in a sweep: a row of the view `results`.
+class Identity:
+    """A cell, and the environment and sweep that measured it; both are empty if unknown.
 
-    Quantities of a trial stand under their names; those without a declaration here are declared by
-    `Trial`, and `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval.
+    `interpreter` and `folder` are short names, set only if a sweep has several (see
+    `environments.labelled`).
     """
 
-    sweep_id: str
-    sweep_name: str | None
-    label: str | None
-    started_at: datetime
     model: str
     bs: int
     mode: str
     dtype: str
     phase: str
     device: str
+    params: dict[str, Any]
+    cell_key: str
+    gpu_name: str | None = None
+    torch_version: str = ""
+    python: str = ""
+    environment_id: str = ""
+    sweep_id: str = ""
+    interpreter: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Identity):
+    """The summary of a cell over its trials in a sweep: a row of the view `results`.
+
+    Quantities of a trial stand under their names; those without a declaration here are declared by
+    `Trial`, and `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval.
+    """
+
+    sweep_name: str | None
+    label: str | None
+    started_at: datetime
     status: Status
     reason: str | None
     trials: int
@@ -734,9 +765,8 @@ class Result:
         better=LOWER,
         help="trials whose warm-up ended before calls were steady",
     )
-    gpu_name: str | None
-    torch_version: str
-    python: str
-    environment_id: str
-    cell_key: str
-    params: dict[str, Any]
+
+    def value(self, name: str) -> float | None:
+        """Return a metric, or a bound of its interval, by its name; None if it is unknown."""
+        value: float | None = getattr(self, name)
+        return value

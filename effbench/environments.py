@@ -7,13 +7,15 @@ interpreter and folder.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from effbench.cell import Result
+
 #: Setting -> the environment flag that holds it, which is also the name of its column.
 FLAGS = {"python": "interpreter", "folder": "folder"}
-#: Columns that `labelled` may add to a row.
+#: Fields of a result that `labelled` may set.
 COLUMNS = tuple(FLAGS.values())
 #: Short name of a setting that was not given.
 OWN = {"python": "own", "folder": "here"}
@@ -167,13 +169,12 @@ def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str
     return added
 
 
-def labelled(
-    rows: Iterable[dict[str, Any]], environments: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return rows of the view with `labels` as further columns, so that tables and figures can
-    distinguish them."""
+def labelled(rows: Iterable[Result], environments: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Return results with these `labels`, so that tables and figures can distinguish them."""
     known = labels(environments)
-    return [row | known.get(row["environment_id"], {}) for row in rows]
+    if not any(known.values()):
+        return list(rows)
+    return [replace(row, **known.get(row.environment_id, {})) for row in rows]
 
 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:

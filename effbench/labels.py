@@ -9,17 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import (
-    Callable,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from effbench.cell import LATER_NUMERICS, Cell
+from effbench.cell import LATER_NUMERICS, Cell, Identity, Result, Status
 
 #: Canonical order of the modes; other modes follow by name.
 MODES = (
@@ -35,9 +29,8 @@ MODES = (
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 #: Parameters that cells omit -> their values.
 OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
-#: Columns of the view and of `environments.labelled` that become labels if they vary, in this
-#: order.
-COLUMNS = (
+#: Fields of `Identity` that become labels if they vary, in this order.
+FIELDS = (
     "dtype",
     "phase",
     "device",
@@ -47,15 +40,15 @@ COLUMNS = (
     "interpreter",
     "folder",
 )
+#: Fields that become labels if all other labels do not distinguish the rows.
+FALLBACKS = ("sweep_id", "environment_id", "cell_key")
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
-#: Columns of `environments.labelled` that the view does not have.
-_OF_INTERPRETERS = ("interpreter", "folder")
 _STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that are labels even if all rows have the same value: bs is the largest size of a
 #: stream and would look like the only one, and a generation would look like a single call.
 _ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens")
-#: Parameters that have their own column.
+#: Parameters that have a field of their own, or follow from `_ALWAYS`.
 _COVERED = frozenset(
     {
         "bs",
@@ -64,59 +57,45 @@ _COVERED = frozenset(
         "device",
         "model.name",
         "mode.name",
-        _STREAM,
-        _RATE,
+        "stream.samples_per_call",
+        "stream.sizes",
+        "stream.dim",
     }
-    | {"stream.samples_per_call", "stream.sizes", "stream.dim"}
 )
-#: Columns that become labels if the other labels do not distinguish all rows.
-_FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
-_SCALARS = frozenset(
-    {
-        type(None),
-        str,
-        int,
-        float,
-        bool,
-    }
-)
-#: A row of the view `results`: column -> value.
-ViewRow = Mapping[str, Any]
+_SCALARS = frozenset({type(None), str, int, float, bool})
 #: Dotted path -> value of the parameters of a cell.
 Parameters = dict[str, Hashable]
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass
+@dataclass(frozen=True)
 class LabelledRow:
-    """A row of the view (`source`) with its `labels` in reading order: model, further swept
-    parameters, bs. `mode` is the mode's name with its swept settings; `base_mode` is the name
-    alone. `swept`: the swept parameters that are no columns of the view, by their names in
-    overrides, with the values that the cell has."""
+    """A result with its labels in reading order: model, further swept parameters, bs. `mode` is the
+    mode's name with its swept settings."""
 
+    result: Result
     labels: dict[str, Any]
     mode: str
-    base_mode: str
-    source: dict[str, Any]
-    swept: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def status(self) -> str:
-        return str(self.source["status"])
+    def base_mode(self) -> str:
+        """The mode's name alone."""
+        return self.result.mode
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
 
     @property
     def is_ok(self) -> bool:
-        return self.status == "ok"
+        return self.status is Status.OK
 
     @property
     def reason(self) -> str | None:
         """Why the result is not ok, or what is remarkable about it."""
-        reason = self.source.get("reason")
-        if reason is None:
-            return None
-        return str(reason)
+        return self.result.reason
 
     @property
     def case(self) -> str:
@@ -127,7 +106,7 @@ class LabelledRow:
         """Return all labels except this one on one line: the name of a curve over it."""
         words = [str(self.labels["model"])]
         for name, value in self.labels.items():
-            if name not in ("model", axis) and value not in (ABSENT, None):
+            if name not in ("model", axis) and value != ABSENT:
                 words.append(f"{name}={value}")
         return " · ".join(words)
 
@@ -135,7 +114,7 @@ class LabelledRow:
         """Return the number that a label has in this row; NaN if it has none."""
         try:
             return float(self.labels.get(label, math.nan))
-        except (TypeError, ValueError):
+        except ValueError:
             return math.nan
 
     @property
@@ -149,69 +128,72 @@ class LabelledRow:
     def name(self) -> str:
         """All labels and the mode on one line: `Net how=fast bs=2 default (fullgraph=True)
         float32`."""
-        words = [self.labels["model"]]
-        for name, value in self.labels.items():
-            if name not in ("model", "bs", "dtype") and value != ABSENT:
-                words.append(f"{short_label(name)}={value}")
-        words += [f"bs={self.labels['bs']}", self.mode, self.source.get("dtype")]
-        return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
+        return name_of(self.result, self.labels, self.mode)
 
 
 #: Rows of one sweep or more, labelled together.
 LabelledRows = Sequence[LabelledRow]
 
 
-def label_rows(rows: Iterable[ViewRow]) -> list[LabelledRow]:
-    """Return rows of the view with labels, so that no two rows have the same labels and mode. They
-    are sorted by model and further labels in order of first appearance, then by bs."""
-    labelled = _Labeller.of(rows).label()
+def label_rows(results: Iterable[Result]) -> list[LabelledRow]:
+    """Return results with labels, so that no two rows have the same labels and mode. They are
+    sorted by model and further labels in order of first appearance, then by bs."""
+    results = list(results)
+    labeller = Labeller(results)
+    rows = []
+    for index, result in enumerate(results):
+        rows.append(LabelledRow(result, labeller.labels_of(index), labeller.modes[index]))
     first: dict[tuple[str, Any], int] = {}
-    for row in labelled:
+    for row in rows:
         for item in row.labels.items():
             first.setdefault(item, len(first))
 
     def rank(row: LabelledRow) -> list[int]:
         ranks = [first[name, value] for name, value in row.labels.items() if name != "bs"]
-        bs = row.labels["bs"]
-        return [*ranks, -1 if bs is None else bs]
+        return [*ranks, row.labels["bs"]]
 
-    return sorted(labelled, key=rank)
+    return sorted(rows, key=rank)
 
 
-def row_names(rows: Iterable[ViewRow]) -> list[str]:
+def row_names(rows: Iterable[Identity]) -> list[str]:
     """Return a unique name for each row."""
-    return [row.name for row in _Labeller.of(rows).label()]
-
-
-def swept_columns(rows: Iterable[ViewRow]) -> dict[str, list[Any]]:
-    """Return the swept parameters that are no columns of the view: name in overrides -> the value
-    of each row, in the order of the rows; None for rows without the parameter."""
-    labelled = _Labeller.of(rows).label()
-    columns: dict[str, list[Any]] = {}
-    for position, row in enumerate(labelled):
-        for name, value in row.swept.items():
-            columns.setdefault(name, [None] * len(labelled))[position] = value
-    return columns
-
-
-def cell_row(cell: Cell) -> dict[str, Any]:
-    """Return a row of the view for a cell."""
-    return {
-        "model": cell.model_name,
-        "mode": cell.mode_name,
-        "bs": cell.bs,
-        "dtype": cell.dtype,
-        "phase": cell.phase,
-        "device": cell.device,
-        "params": cell.params(),
-        "cell_key": cell.key,
-    }
+    rows = list(rows)
+    labeller = Labeller(rows)
+    names = []
+    for index, row in enumerate(rows):
+        names.append(name_of(row, labeller.labels_of(index), labeller.modes[index]))
+    return names
 
 
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
     """Return cell key -> unique name of the cell."""
-    distinct = {cell.key: cell_row(cell) for cell in cells}
+    distinct = {cell.key: cell.identity() for cell in cells}
     return dict(zip(distinct, row_names(distinct.values()), strict=True))
+
+
+def name_of(row: Identity, labels: Mapping[str, Any], mode: str) -> str:
+    words = [row.model]
+    for name, value in labels.items():
+        if name not in ("model", "bs", "dtype") and value != ABSENT:
+            words.append(f"{short_label(name)}={value}")
+    if row.bs:
+        words.append(f"bs={row.bs}")
+    words += [mode, row.dtype]
+    return " ".join(word for word in words if word)
+
+
+def swept_columns(rows: Iterable[Identity]) -> dict[str, list[Any]]:
+    """Return the swept parameters that are no columns of the view: name in overrides -> the value
+    of each row, in the order of the rows; None for rows without the parameter."""
+    rows = list(rows)
+    labeller = Labeller(rows)
+    columns: dict[str, list[Any]] = {}
+    for path in labeller.paths:
+        columns[_label_of(path)] = [params.get(path) for params in labeller.params]
+    for field in ("interpreter", "folder"):
+        if field in labeller.labels:
+            columns[field] = [getattr(row, field) for row in rows]
+    return columns
 
 
 def short_label(label: str) -> str:
@@ -246,144 +228,104 @@ def _count_numbers(rows: LabelledRows, label: str) -> int:
 # --- finding the labels ---
 
 
-@dataclass
-class _Labeller:
-    """Rows of the view with what is known of each: its parameters, its mode, and its labels so
-    far."""
+class Labeller:
+    """Finds what distinguishes some rows.
 
-    rows: list[dict[str, Any]]
-    params: list[Parameters]
-    modes: list[str]
-    labels: list[dict[str, Any]]
+    `labels`: label -> text for each row, without bs. `modes`: for each row the name of its mode
+    with its swept settings. `paths`: the swept parameters, those of modes last. `params`: for each
+    row its parameters.
+    """
 
-    @classmethod
-    def of(cls, rows: Iterable[ViewRow]) -> _Labeller:
-        finite = [_without_infinities(row) for row in rows]
-        return cls(
-            rows=finite,
-            params=[OMITTED | flatten(row.get("params") or {}) for row in finite],
-            modes=[override_text(row.get("mode")) for row in finite],
-            labels=[{"model": override_text(row.get("model"))} for row in finite],
-        )
-
-    def label(self) -> list[LabelledRow]:
-        """Return the rows with labels, in their order. NaN and infinity become None."""
-        columns = self._varying_columns()
-        self._add(columns, self.rows)
+    def __init__(self, rows: Sequence[Identity]) -> None:
+        self.rows = rows
+        self.params = [OMITTED | flatten(row.params) for row in rows]
+        self.labels = {"model": self._texts_of_field("model")}
+        for field in FIELDS:
+            texts = self._texts_of_field(field)
+            is_unusual = field == "phase" and not {"inference", ABSENT}.issuperset(texts)
+            if is_unusual or _vary(texts):
+                self.labels[field] = texts
         settings = self._settings()
-        paths = self._swept_paths()
-        self._add(paths, self.params)
-        names = self._names_of_modes(settings)
-        for column in _FALLBACKS:
-            distinct = set(zip(self._points(), names, strict=True))
-            if len(distinct) < len(self.rows) and self._varies(column):
-                self._add([column], self.rows)
-        labelled = []
-        for index, row in enumerate(self.rows):
-            params, mode = self.params[index], self.modes[index]
-            swept = {_label_of(path): params.get(path) for path in paths}
-            swept |= {path: params.get(path) for path in settings[mode]}
-            swept |= {column: row[column] for column in _OF_INTERPRETERS if column in columns}
-            bs = row.get("bs")
-            labels = {**self.labels[index], "bs": None if bs is None else int(bs)}
-            labelled.append(LabelledRow(labels, names[index], mode, row, swept))
-        return labelled
+        self.paths = self._swept_paths()
+        for path in self.paths:
+            self.labels[_label_of(path)] = self._texts(path)
+        self.modes = self._names_of_modes(settings)
+        self.paths += sorted(set().union(*settings.values()))
+        for field in FALLBACKS:
+            texts = self._texts_of_field(field)
+            is_unique = len(set(zip(self._points(), self.modes, strict=True))) == len(rows)
+            if not is_unique and _vary(texts):
+                self.labels[field] = texts
 
-    def _add(self, names: Iterable[str], sources: Sequence[Mapping[str, Any]]) -> None:
-        """Add labels with the values of these columns or paths."""
-        for name in names:
-            for labels, source in zip(self.labels, sources, strict=True):
-                labels[_label_of(name)] = override_text(source.get(name))
+    def labels_of(self, index: int) -> dict[str, Any]:
+        """Return the labels of a row, bs last."""
+        labels: dict[str, Any] = {label: texts[index] for label, texts in self.labels.items()}
+        return labels | {"bs": self.rows[index].bs}
+
+    def _texts_of_field(self, field: str) -> list[str]:
+        return [override_text(getattr(row, field)) or ABSENT for row in self.rows]
+
+    def _texts(self, path: str) -> list[str]:
+        return [override_text(params.get(path)) for params in self.params]
 
     def _points(self) -> list[Hashable]:
-        """Return the labels and the batch size of each row."""
-        points: list[Hashable] = []
-        for labels, row in zip(self.labels, self.rows, strict=True):
-            points.append((*labels.values(), row.get("bs")))
-        return points
-
-    def _varies(self, column: str) -> bool:
-        return _vary(row.get(column) for row in self.rows)
-
-    def _varying_columns(self) -> list[str]:
-        """Return the columns that are labels. The phase is one if it is not always inference."""
-        phases = {row.get("phase") for row in self.rows}
-        columns = []
-        for column in COLUMNS:
-            is_unusual = column == "phase" and not phases <= {None, "inference"}
-            if is_unusual or self._varies(column):
-                columns.append(column)
-        return columns
+        """Return all labels and the batch size of each row."""
+        return list(zip(*self.labels.values(), [row.bs for row in self.rows], strict=True))
 
     def _settings(self) -> dict[str, list[str]]:
-        """Return mode -> its settings that vary among rows with the same model and columns."""
-        known = set().union(*self.params) - _COVERED
-        paths = sorted(path for path in known if path.startswith("mode."))
-        alike: dict[tuple[str, Hashable], list[Parameters]] = {}
-        for mode, labels, params in zip(self.modes, self.labels, self.params, strict=True):
-            key = mode, tuple(labels.values())
-            alike.setdefault(key, []).append(params)
-        settings: dict[str, list[str]] = {mode: [] for mode in self.modes}
-        for path in paths:
-            for (mode, _), members in alike.items():
-                is_swept = _vary(params.get(path) for params in members)
-                if is_swept and path not in settings[mode]:
-                    settings[mode].append(path)
-        return settings
+        """Return mode -> its settings that vary among rows with the same labels, except bs."""
+        alike: dict[Hashable, list[int]] = {}
+        for index, row in enumerate(self.rows):
+            labels = tuple(texts[index] for texts in self.labels.values())
+            alike.setdefault((row.mode, labels), []).append(index)
+        settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
+        for members in alike.values():
+            params = [self.params[index] for index in members]
+            known = settings[self.rows[members[0]].mode]
+            for path in set().union(*params) - known:
+                is_setting = path.startswith("mode.") and path not in _COVERED
+                if is_setting and _vary(override_text(values.get(path)) for values in params):
+                    known.add(path)
+        return {mode: sorted(paths) for mode, paths in settings.items()}
 
     def _swept_paths(self) -> list[str]:
         """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache
         size that follows bs or a shape that follows a width. Arguments of the module are tried
         first, because inputs refer to them. A variable must distinguish rows of one mode: it may
         belong to a mode."""
-        paths = set().union(*self.params)
+        paths = set().union(*self.params) - _COVERED
         # the length of a cache follows the prompt, not the other way round
         always = [path for path in _ALWAYS if path in paths]
         points = self._points()
         for path in always:
             points = list(zip(points, self._texts(path), strict=True))
         swept = []
-        for path in sorted(paths - _COVERED, key=_by_origin):
-            if path.startswith("mode.") or path in always:
-                continue
+        for path in sorted(paths.difference(always), key=_by_origin):
             texts = self._texts(path)
-            if len(set(texts)) < 2:  # as most paths; what follows is slower
+            if path.startswith("mode.") or not _vary(texts):  # as most; what follows is slower
                 continue
             known = points
             if path.startswith("env."):
-                known = list(zip(points, self.modes, strict=True))
+                known = list(zip(points, self._texts_of_field("mode"), strict=True))
             if len(set(zip(known, texts, strict=True))) > len(set(known)):
                 swept.append(path)
                 points = list(zip(points, texts, strict=True))
         return [*sorted(swept), *always]
 
-    def _texts(self, path: str) -> list[str]:
-        return [override_text(params.get(path)) for params in self.params]
-
     def _names_of_modes(self, settings: Mapping[str, Sequence[str]]) -> list[str]:
         """Return the name of each row's mode with its settings that vary."""
         names = []
-        for mode, params in zip(self.modes, self.params, strict=True):
+        for row, params in zip(self.rows, self.params, strict=True):
             texts = []
-            for path in settings[mode]:
+            for path in settings[row.mode]:
                 if params.get(path) is not None:
                     texts.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
-            names.append(f"{mode} ({', '.join(texts)})" if texts else mode)
+            names.append(f"{row.mode} ({', '.join(texts)})" if texts else row.mode)
         return names
 
 
 def _by_origin(path: str) -> tuple[bool, str]:
     return not path.startswith("model.module."), path
-
-
-def _without_infinities(row: ViewRow) -> dict[str, Any]:
-    """Return a row in which NaN and infinity are None."""
-    finite = dict(row)
-    for key, value in row.items():
-        is_figure = isinstance(value, float)
-        if is_figure and not math.isfinite(value):
-            finite[key] = None
-    return finite
 
 
 def _label_of(path: str) -> str:
@@ -392,8 +334,8 @@ def _label_of(path: str) -> str:
     return path
 
 
-def _vary(values: Iterable[Any]) -> bool:
-    return len({override_text(value) for value in values}) > 1
+def _vary(texts: Iterable[str]) -> bool:
+    return len(set(texts)) > 1
 
 
 def override_text(value: Any) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "Better",
     "Metric",
     "SpeedupColumns",
+    "bounds_of",
     "change_text",
     "format_bytes",
     "is_missing",
@@ -66,6 +67,14 @@ def metrics_of_results() -> tuple[Metric, ...]:
     known = {metric.name: metric for metric in TRIAL_METRICS if metric.title} | declared
     names = [field.name for field in dataclasses.fields(Result)]
     return tuple(known[name] for name in names if name in known)
+
+
+def bounds_of(result: Result, name: str) -> tuple[float | None, float | None]:
+    """Return the bounds of a metric's 95 % interval; None if it has none."""
+    if name not in INTERVALS:
+        return None, None
+    low, high = INTERVALS[name]
+    return result.value(low), result.value(high)
 
 
 def figures_of_results() -> dict[str, type]:

@@ -5,6 +5,7 @@ A figure is one value for all rounds or a list with one a round; without a sprea
 none.
 """
 
+import datetime as dt
 import random
 import re
 import shutil
@@ -18,10 +19,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.cell import Cell, Environment, Result, Status, Trial
 from effbench.store import Store
 from effbench.store.schema import TRIAL
-from effbench.store.values import trial_row
+from effbench.store.values import result_of, trial_row
 
 MIB = 2**20
 H200 = "NVIDIA H200"
@@ -57,6 +58,27 @@ _FACTS: dict[str, Any] = {
 
 def environment(**changed: Any) -> Environment:
     return Environment(**{**_FACTS, **changed})
+
+
+def a_result(**fields: Any) -> Result:
+    """A result with these fields; the others are simple or unknown."""
+    simple = {
+        "sweep_name": None,
+        "label": None,
+        "started_at": dt.datetime(2026, 3, 1, tzinfo=dt.UTC),
+        "model": "mlp",
+        "bs": 1,
+        "mode": "eager",
+        "dtype": "float32",
+        "phase": "inference",
+        "device": "cpu",
+        "params": {},
+        "cell_key": "",
+        "status": "ok",
+        "reason": None,
+        "trials": 5,
+    }
+    return result_of(simple | fields)
 
 
 def a_cell(

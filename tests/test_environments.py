@@ -1,6 +1,7 @@
 """Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
 
 import pytest
+from made_sweeps import a_result
 
 from effbench.environments import labelled, labels, names_by, short_names
 from effbench.labels import label_rows
@@ -14,13 +15,8 @@ def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.
 
 
 def row(environment):
-    return {
-        "model": "m",
-        "bs": 1,
-        "mode": "eager",
-        "environment_id": environment["id"],
-        **environment,
-    }
+    facts = {name: environment[name] for name in ("gpu_name", "torch_version", "python")}
+    return a_result(environment_id=environment["id"], **facts)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import yaml
+from made_sweeps import a_result
 
 from effbench import config, streams
 from effbench.cell import Cell
 from effbench.config import shipped
 from effbench.errors import ConfigError
-from effbench.labels import axis_of, cell_row, label_rows, row_names
+from effbench.labels import axis_of, label_rows, row_names
 from effbench.launcher import cells as plan
 
 PLAIN = {
@@ -28,6 +29,10 @@ PLAIN = {
 }
 #: As it was before cells could have a stream: databases are full of it.
 PLAIN_KEY = "cd65da9e895744ef1ae50a721d0f3747b69a6732161c307ce25736b244ce0e4a"
+
+
+def unmeasured(cell):
+    return a_result(**vars(cell.identity()))
 
 
 def settings(name, **changed):
@@ -159,9 +164,9 @@ def test_the_stream_of_a_cell():
         "samples_per_call": 8.0,
         "sizes": [8] * 256,
     }
-    rows = [cell_row(streamed), cell_row(plain)]
-    assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
-    assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
+    names = row_names([streamed.identity(), plain.identity()])
+    assert names[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
+    assert [list(row.labels) for row in label_rows([unmeasured(plain)])] == [["model", "bs"]]
 
 
 def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
@@ -171,7 +176,7 @@ def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
         "sizes": [4, 4],
         "dim": 1,
     }
-    assert streamed.bs == 8 and row_names([cell_row(streamed)])[0].endswith(
+    assert streamed.bs == 8 and row_names([streamed.identity()])[0].endswith(
         "dim=1 bs=8 eager float32"
     )
     for changed, expected in (
@@ -185,7 +190,7 @@ def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
 def test_arrivals_are_labelled_by_their_rate():
     cells = [resolved(settings("arrivals", rate=rate, high=8)) for rate in (50.0, 0.5)]
     smaller = [dataclasses.replace(cell, bs=4) for cell in cells]
-    assert axis_of(label_rows(map(cell_row, cells + smaller))) == "stream.rate"
+    assert axis_of(label_rows(map(unmeasured, cells + smaller))) == "stream.rate"
     assert cells[0].stream == {
         "name": "arrivals",
         "samples_per_call": 4.5,
@@ -194,7 +199,7 @@ def test_arrivals_are_labelled_by_their_rate():
         "seed": 0,
     }
     assert {cell.bs for cell in cells} == {8}
-    labelled = label_rows([cell_row(cell) for cell in cells])
+    labelled = label_rows(map(unmeasured, cells))
     assert [row.labels["stream.rate"] for row in labelled] == ["50", "0.5"] and axis_of(
         labelled
     ) == "stream.rate"

@@ -16,7 +16,7 @@ from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, METADATA, SWEEP, TR
 from effbench.store.source import opened
 from effbench.store.sweeps import SweepInfo
 from effbench.store.transfer import copy, write_file
-from effbench.store.values import TRIAL_FIELDS
+from effbench.store.values import TRIAL_FIELDS, result_row
 
 ODD_TEXT = (
     "<img src=x onerror=alert(1)>",
@@ -214,8 +214,10 @@ def info_of(db: Any, sweep: str = "last") -> SweepInfo:
 
 
 def results_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
+    """The rows of the view `results`."""
     with Store.open(db) as store:
-        return store.results(store.find_sweep(sweep).id)
+        results = store.results(store.find_sweep(sweep).id)
+    return [result_row(result) for result in results]
 
 
 def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,11 +16,12 @@ import yaml
 
 from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
+from effbench.cell import Result
 from effbench.commands import options
 from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
-from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, percent
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, percent
 from effbench.printable import one_line
 from effbench.report.advice import (
     CALL,
@@ -32,7 +33,7 @@ from effbench.report.advice import (
     sweep_with,
 )
 from effbench.report.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
-from effbench.report.tables import UNCLEAR, figure_texts, rows_of
+from effbench.report.tables import UNCLEAR, figure_of, figure_texts, rows_of
 from effbench.stats.elimination import PROCESS_SD, Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
@@ -277,7 +278,7 @@ def advise_mode(args: argparse.Namespace) -> Advice:
     advice = render(recommend(rows, question_of(args, sweep), race))
     advice.data["sweep"] = sweep.id
     if args.stored:
-        advice.lines.append(source_text(sweep, rows[0].source, is_new=False))
+        advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
     return advice
 
 
@@ -392,13 +393,13 @@ def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:
     return Question(args.metric, args.calls, args.memory, sweep.baseline_mode)
 
 
-def source_text(sweep: SweepInfo, row: Mapping[str, Any], is_new: bool) -> str:
+def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:
     """Return when the results were measured, and where: `measured now (cuda, bfloat16): sweep
     20270301-120000-1a2b`."""
     when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
     if is_new:
         when = "measured now"
-    return f"{when} ({row['device']}, {row['dtype']}): sweep {sweep.id}"
+    return f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}"
 
 
 def race_in(
@@ -410,8 +411,8 @@ def race_in(
         return None
     from effbench.sweeping.rounds import race_of
 
-    history = store.history(sweep.id, rows[0].source["environment_id"])
-    keys = [row.source["cell_key"] for row in rows]
+    history = store.history(sweep.id, rows[0].result.environment_id)
+    keys = [row.result.cell_key for row in rows]
     return race_of({key: history.get(key, []) for key in keys}, sweep.protocol)
 
 
@@ -437,7 +438,7 @@ def render(advice: Recommendation) -> Advice:
     lines += advice.other_winners()
     lines += [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
     marked = {
-        candidate.mode: candidate.source["disturbance"]
+        candidate.mode: candidate.result.disturbance
         for candidate in advice.ranked
         if candidate.is_marked
     }
@@ -459,21 +460,24 @@ def render(advice: Recommendation) -> Advice:
 
 def record(candidate: Candidate, column: str) -> dict[str, Any]:
     """Return a mode for JSON."""
-    source = candidate.source
-    low, high = INTERVALS[column]
+    result = candidate.result
+    low, high = bounds_of(result, column)
     names = [name for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])]
-    names += ["trials", "compilations", "cell_key", "disturbance"]
     return {
         "mode": candidate.mode,
         "call_ms": candidate.call_ms,
-        "low_ms": source.get(low),
-        "high_ms": source.get(high),
+        "low_ms": low,
+        "high_ms": high,
         "score_ms": candidate.score_ms,
         "prepare_s": candidate.prepare_s,
         "warm": candidate.is_warm,
         "break_even": candidate.break_even,
-        "memory_bytes": source.get("peak_reserved_bytes"),
-        **{name: source.get(name) for name in names},
+        "memory_bytes": result.peak_reserved_bytes,
+        **{name: result.value(name) for name in names},
+        "trials": result.trials,
+        "compilations": result.compilations,
+        "cell_key": result.cell_key,
+        "disturbance": result.disturbance,
         "marked": candidate.is_marked,
         "eliminated": candidate.eliminated,
     }
@@ -502,9 +506,9 @@ def table_of_modes(advice: Recommendation) -> Table:
     ]
     rows = []
     for candidate in advice.ranked:
-        column, source = question.column, candidate.source
-        low, high = (source.get(bound) for bound in INTERVALS[column])
-        text, interval = figure_texts(column, source[column], low, high, candidate.is_marked)
+        column, result = question.column, candidate.result
+        figure = figure_of(result, column)
+        text, interval = figure_texts(column, *figure, candidate.is_marked)
         preparation = seconds(candidate.prepare_s)
         if candidate.is_warm:
             preparation += " (warm)"
@@ -519,7 +523,7 @@ def table_of_modes(advice: Recommendation) -> Table:
                 **{name: speedup_texts(advice, candidate, name)[0] for name in SPEEDUPS},
                 "preparation": preparation,
                 "break_even": candidate.break_even,
-                "memory_bytes": source.get("peak_reserved_bytes"),
+                "memory_bytes": result.peak_reserved_bytes,
                 "rounds": rounds,
             }
         )
@@ -530,12 +534,11 @@ def table_of_modes(advice: Recommendation) -> Table:
 
 def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
     """Return a mode's speedup and its interval; empty without one."""
-    source, base = candidate.source, advice.base
-    if source.get(name) is None:
+    result, base = candidate.result, advice.base
+    if result.value(name) is None:
         return "", ""
     is_marked = candidate.is_marked or (base is not None and base.is_marked)
-    low, high = (source.get(bound) for bound in INTERVALS[name])
-    return figure_texts(name, source[name], low, high, is_marked and candidate is not base)
+    return figure_texts(name, *figure_of(result, name), is_marked and candidate is not base)
 
 
 def seconds(value: float) -> str:
@@ -562,7 +565,7 @@ def gains(advice: Recommendation) -> list[str]:
             ratios.insert(0, f"{text}{bounds} the speed of {base.mode} in {quantity}")
         else:
             ratios.append(f"{text} in {quantity}")
-    memory, before = (each.source.get("peak_reserved_bytes") or 0 for each in (chosen, base))
+    memory, before = (each.result.peak_reserved_bytes or 0 for each in (chosen, base))
     if memory != before:
         amount = METRICS["peak_reserved_bytes"].format(abs(memory - before))
         costs.append(f"needs {amount} {'less' if memory < before else 'more'} memory")

@@ -69,7 +69,7 @@ def put(store: Store, args: argparse.Namespace) -> int:
             f" are not guarded ({failures})"
         )
     results = store.results(sweep.id)
-    marked = sum(bool(row["marked"]) for row in results)
+    marked = sum(bool(result.marked) for result in results)
     if marked:
         print(
             f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their"

@@ -19,6 +19,7 @@ from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.printable import count, csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store, connect
+from effbench.store.values import result_row
 
 HELP = (
     "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for"
@@ -78,12 +79,9 @@ def view(args: argparse.Namespace) -> int:
         given = args.sweep or ["last"]  # an empty database is an error
         ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
         with options.output(args, set(RESULT_COLUMNS)) as stream:
-            rows = store.stream_results(ids if args.sweep else [])
+            rows = map(result_row, store.stream_results(ids if args.sweep else []))
             if args.out in (None, options.STDOUT) and sys.stdout.isatty():
-                rows = (
-                    {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}
-                    for row in rows
-                )
+                rows = map(printable_row, rows)
             _WRITERS[form](rows, stream)
     return 0
 
@@ -106,6 +104,11 @@ def format_of(out: str | None, given: str | None) -> str:
             " --format"
         )
     return given or form
+
+
+def printable_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row without characters that a terminal would interpret."""
+    return {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}
 
 
 def with_text(row: dict[str, Any]) -> dict[str, Any]:

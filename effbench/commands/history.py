@@ -22,9 +22,9 @@ from effbench.comparison.history import (
 )
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
+from effbench.comparison.matching import names_of
 from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
-from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import (
     FORMATS,
@@ -278,8 +278,7 @@ class Acknowledgement:
     @classmethod
     def read(cls, store: Store) -> list[Acknowledgement]:
         rows = store.acknowledgements()
-        cells = store.series(None).cells if rows else {}
-        names = dict(zip(cells, row_names(list(cells.values())), strict=True))
+        names = names_of(store.series(None).cells) if rows else {}
         known = []
         for row in rows:
             series = SeriesId(row.pop("cell_key"), row["hardware"], row["metric"])

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from effbench.cell import Status
+from effbench.cell import Result, Status
 from effbench.commands import options
 from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import (
-    cell_row,
     grouped,
     label_rows,
     row_names,
 )
 from effbench.metrics import METRICS
 from effbench.printable import count
-from effbench.report.marks import is_marked, signed
+from effbench.report.marks import signed
 from effbench.report.marks import note as marks_note
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
@@ -41,8 +41,11 @@ class Unit(NamedTuple):
     environment_id: str
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Unit:
-        """Return the unit of a result or a trial."""
+    def of(cls, result: Result) -> Unit:
+        return cls(result.cell_key, result.environment_id)
+
+    @classmethod
+    def of_trial(cls, row: Mapping[str, Any]) -> Unit:
         return cls(row["cell_key"], row["environment_id"])
 
 
@@ -108,14 +111,15 @@ def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
     environments = {row["id"]: row for row in store.environments(ids)}
     added = labels(environments.values())
     known = [key for key in ids if key in environments]
-    rows = {}
+    identities = {}
     for cell in store.planned(sweep.id):
         for key in known or [""]:
-            row = {**cell_row(cell), "environment_id": key}
+            identity = cell.identity()
             if key:
-                row |= {name: environments[key][name] for name in TELLING} | added[key]
-            rows[Unit(cell.key, key)] = row
-    return dict(zip(rows, row_names(rows.values()), strict=True))
+                facts = {name: environments[key][name] for name in TELLING} | added[key]
+                identity = replace(identity, environment_id=key, **facts)
+            identities[Unit(cell.key, key)] = identity
+    return dict(zip(identities, row_names(identities.values()), strict=True))
 
 
 def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
@@ -125,7 +129,7 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     last = {}
     for trial in store.trials(sweep.id):
         if {"artifacts", "artifact_notes"} & trial["extra"].keys():
-            last[Unit.of(trial)] = trial["extra"]
+            last[Unit.of_trial(trial)] = trial["extra"]
     rows = []
     for unit, extra in last.items():
         for name in extra.get("artifacts", ()):
@@ -168,7 +172,7 @@ def print_sweeps(store: Store) -> None:
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
-    results = {Unit.of(row): row for row in store.results(sweep.id)}
+    results = {Unit.of(result): result for result in store.results(sweep.id)}
     names = names_of(store, sweep)
     known = store.environments({unit.environment_id for unit in names if unit.environment_id})
     interpreters = {row["id"]: interpreter_of(row) for row in known}
@@ -179,14 +183,15 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     shown = set(map(place, results))
     rows = []
     for unit, name in names.items():
-        row = results.get(unit)
-        if row is None and place(unit) in shown:
+        result = results.get(unit)
+        if result is None and place(unit) in shown:
             continue
         shown.add(place(unit))
         status, trials, latency = "not run yet", 0, ""
-        if row is not None:
-            status, trials = row["status"], row["trials"]
-            latency = signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row))
+        if result is not None:
+            status, trials = str(result.status), result.trials
+            text = METRICS["latency_ms"].format(result.latency_ms)
+            latency = signed(text, bool(result.marked))
         rows.append(
             {
                 "cell key": unit.cell_key[:12],
@@ -209,7 +214,7 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     rows = rows_of(store, sweep)
     failed = {}
     for row, name in zip(rows, row_names(rows), strict=True):
-        if row["status"] != Status.OK:
+        if row.status is not Status.OK:
             failed[name] = row
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
@@ -219,7 +224,7 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     else:
         table = []
         for name, row in failed.items():
-            table.append({"status": row["status"], "cell": name, "reason": row["reason"]})
+            table.append({"status": row.status, "cell": name, "reason": row.reason})
         print_table(table)
 
 
@@ -227,7 +232,7 @@ def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Unit])
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
     trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
-    last = {Unit.of(trial): trial for trial in trials}
+    last = {Unit.of_trial(trial): trial for trial in trials}
     console = terminal()
     for name, unit in failed.items():
         trial = last[unit]

@@ -165,7 +165,7 @@ def show(console: Console, done: Run) -> None:
             show_table(console, done, pivot)
     for judgement in done.judgements:
         show_verdict(console, judgement)
-    sweeps = sorted({row["sweep_id"] for row in done.rows_of("rows")})
+    sweeps = sorted({row.sweep_id for row in done.rows_of("rows")})
     if sweeps:
         reused = f"; {done.reused} rows reused (--fresh measures them again)" if done.reused else ""
         console.print_line(escape(f"sweeps: {', '.join(sweeps)}{reused}"), "dim")

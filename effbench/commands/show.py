@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB
 from effbench.errors import (
@@ -194,7 +193,7 @@ def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
     """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
     facts = [sweep.label]
     for row in rows:
-        facts.append(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}")
+        facts.append(f"{row.result.gpu_name or 'CPU'}, torch {row.result.torch_version}")
     if sweep.state != "completed":
         facts.append(sweep.state)
     name = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
@@ -236,9 +235,9 @@ def reasons(rows: LabelledRows) -> list[str]:
         lines.append(f"{status} {cells}: {reason}")
     unsteady = []
     for row in rows:
-        number = row.source["unsteady_trials"]
+        number = row.result.unsteady_trials
         if row.is_ok and number:
-            unsteady.append(f"{row.name} ({number} of {row.source['trials']})")
+            unsteady.append(f"{row.name} ({number} of {row.result.trials})")
     if unsteady:
         lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
     return lines
@@ -261,7 +260,7 @@ def end_of_sweep(outcome: Outcome) -> int:
         again = resume_command(sweep.id, outcome.db, db, outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    environments = len({row.source["environment_id"] for row in rows})
+    environments = len({row.result.environment_id for row in rows})
     where = ""
     if environments > 1:
         where = f" in {environments} environments"
@@ -270,7 +269,7 @@ def end_of_sweep(outcome: Outcome) -> int:
     options_of_sweep = ["--sweep", sweep.id]
     if outcome.db != DEFAULT_DB:
         options_of_sweep = ["--db", db, *options_of_sweep]
-    has_failed = any(Status(row.status).is_failure for row in rows)
+    has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
     if is_interrupted:
         console.print_line(f"interrupted; resume with: {escape(again)}")

@@ -19,9 +19,10 @@ import numpy as np
 
 from effbench.cell import Status, digest
 from effbench.comparison.limits import STATUS, CellFacts, ExceptionRule, Limit, Limits
+from effbench.comparison.matching import names_of
 from effbench.comparison.verdicts import least_valid
 from effbench.environments import Where, changes_between, hardware_of
-from effbench.labels import grouped, row_names
+from effbench.labels import grouped
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
@@ -223,8 +224,7 @@ class History:
     @cached_property
     def names(self) -> dict[str, str]:
         """Cell key -> unique name."""
-        cells = self.series.cells
-        return dict(zip(cells, row_names(list(cells.values())), strict=True))
+        return names_of(self.series.cells)
 
     def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
         """Return whether an exception matches the metric and the cell of a change."""

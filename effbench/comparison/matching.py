@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from effbench.cell import digest
+from effbench.cell import Identity, digest
 from effbench.comparison.limits import CellFacts
 from effbench.environments import FLAGS, OWN, Where, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
@@ -546,14 +546,21 @@ def pairs_of(
 
 def names_of(cells: Mapping[str, Row], by: str | None = None) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
-    rows = [dict(row) for row in cells.values()]
-    if by is not None:
-        for row in rows:
-            params = flatten(row["params"])
-            row["params"] = {name: params[name] for name in params if not is_below(name, [by])}
-            if by in CellFacts.__dataclass_fields__:
-                row[by] = None
-    return dict(zip(cells, row_names(rows), strict=True))
+    identities = []
+    for key, row in cells.items():
+        facts = {name: row[name] for name in ("model", "bs", "mode", "dtype", "phase", "device")}
+        identity = Identity(cell_key=key, params=row["params"], **facts)
+        identities.append(identity if by is None else _without_parameter(identity, by))
+    return dict(zip(cells, row_names(identities), strict=True))
+
+
+def _without_parameter(identity: Identity, by: str) -> Identity:
+    params = flatten(identity.params)
+    kept = {name: params[name] for name in params if not is_below(name, [by])}
+    changes: dict[str, Any] = {"params": kept}
+    if hasattr(identity, by):
+        changes[by] = 0 if by == "bs" else ""
+    return replace(identity, **changes)
 
 
 def _equal_settings(before: Side, after: Side, by: str) -> list[str]:

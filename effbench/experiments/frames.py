@@ -1,4 +1,4 @@
-"""Turn rows of the view `results` into a DataFrame for claims, with a column for each swept
+"""Turn results into a DataFrame for claims, with a column for each swept
 parameter."""
 
 from __future__ import annotations
@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Status
+from effbench.cell import Result, Status
 from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, Gap, as_figure, missing
 from effbench.labels import OMITTED, flatten, row_names
-from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS
+from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, bounds_of
+from effbench.store.values import result_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,14 +24,14 @@ MARKED = "marked"
 #: Columns of the view -> start of the parameters that belong to them.
 OF_VIEW = {"mode": "mode.name", "model": "model.name"}
 
-#: A row of the view, or of a frame.
+#: A row of a frame.
 Row = Mapping[str, Any]
 
 
 def frame_of(
-    rows: Sequence[Row], paths: Mapping[str, str], with_marks: bool = False
+    results: Sequence[Result], paths: Mapping[str, str], with_marks: bool = False
 ) -> pd.DataFrame:
-    """Return one line per row: figures with intervals as Figure, and missing figures for a row that
+    """Return one line per result: figures with intervals as Figure, and missing figures for one that
     is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed, so
     they decide nothing.
 
@@ -40,14 +41,14 @@ def frame_of(
     import pandas as pd
 
     lines = []
-    for row, title in zip(rows, row_names(rows), strict=True):
-        settings = OMITTED | flatten(row["params"])
-        line = dict(row)
+    for result, title in zip(results, row_names(results), strict=True):
+        settings = OMITTED | flatten(result.params)
+        line = result_row(result)
         for name, path in paths.items():
             line.setdefault(name, settings.get(path))
-        for name in row.keys() & FIGURES:
-            gap = gap_of(row, name, title)
-            line[name] = figure_of(row, name)
+        for name in FIGURES:
+            gap = gap_of(result, name, title)
+            line[name] = figure_of(result, name)
             if gap and not (with_marks and gap.status == MARKED):
                 line[name] = missing(f"no measured row has {name}", [gap])
         lines.append(line)
@@ -56,31 +57,26 @@ def frame_of(
     return frame
 
 
-def gap_of(row: Row, name: str, title: str) -> Gap | None:
-    """Return why a row has no figure of this name that decides something. Speedups have marks of
+def gap_of(result: Result, name: str, title: str) -> Gap | None:
+    """Return why a result has no figure of this name that decides something. Speedups have marks of
     their own."""
-    if row["status"] != Status.OK:
-        return Gap(title, row["status"], str(row["reason"]))
-    if name in SPEEDUPS:
-        disturbance = row.get("speedup_disturbance")
-    else:
-        disturbance = row.get("marked") and row.get("disturbance")
+    if result.status is not Status.OK:
+        return Gap(title, result.status, str(result.reason))
+    disturbance = result.speedup_disturbance if name in SPEEDUPS else result.disturbance
     if disturbance:
         return Gap(title, MARKED, disturbance)
     return None
 
 
-def figure_of(row: Row, name: str) -> Figure | float | None:
-    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons
+def figure_of(result: Result, name: str) -> Figure | float | None:
+    """Return one figure of a result. The figure of a single trial has no bounds, so its comparisons
     stay open: the interval of a single trial's pairs does not contain the variation between
     processes."""
-    value: float | None = row[name]
-    bounds = INTERVALS.get(name)
-    # rows of an older version lack the columns of an interval
-    if value is None or bounds is None or not set(bounds) & row.keys():
+    value = result.value(name)
+    if value is None or name not in INTERVALS:
         return value
-    low, high = (row.get(bound) for bound in bounds)
-    is_single = name in SPEEDUPS and row.get("trials") == 1
+    low, high = bounds_of(result, name)
+    is_single = name in SPEEDUPS and result.trials == 1
     if low is not None and high is not None and not is_single:
         return Figure(value, low, high)
     if name == "speedup" and value == 1.0:

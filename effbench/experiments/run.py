@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Cell, Environment, Status
+from effbench.cell import Cell, Environment, Result, Status
 from effbench.config import Config, quoted
 from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
@@ -40,7 +40,7 @@ from effbench.sweeping.selection import excluded
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A row of the view, a row of the table `claim_verdict`, or a check's outcome.
+#: A row of the table `claim_verdict`, or a check's outcome.
 Row = dict[str, Any]
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
 #: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
@@ -96,7 +96,7 @@ class Run:
     overrides: Sequence[str] = ()
     fresh: bool = False
     quiet: bool = False
-    rows: dict[str, list[Row]] = field(default_factory=dict)
+    rows: dict[str, list[Result]] = field(default_factory=dict)
     reused: int = 0
     checks: dict[str, Row] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
@@ -173,14 +173,14 @@ class Run:
             elif not self.fresh:
                 rows = cached(settings.timeout_s, accepts_marked=False)
             self.reused += len(rows)
-            lacking = set(keys) - {row["cell_key"] for row in rows}
+            lacking = set(keys) - {row.cell_key for row in rows}
             if lacking and is_stored:
                 which = f"{len(lacking)} of {len(wanted)} cells of the sweep {name}"
                 self.missing = f"{which} were not measured with these settings"
             elif lacking:
                 self.measure(lacking, dict(zip(cells, jobs, strict=True)), command)
                 rows = cached()
-        self.rows[name] = sorted(rows, key=lambda row: keys.index(row["cell_key"]))
+        self.rows[name] = sorted(rows, key=lambda row: keys.index(row.cell_key))
 
     def measure(
         self, keys: Collection[str], jobs: Mapping[Cell, plan.Job], command: Command
@@ -210,14 +210,14 @@ class Run:
 
     # --- judge ---
 
-    def rows_of(self, name: str) -> list[Row]:
+    def rows_of(self, name: str) -> list[Result]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
         cell."""
         names = list(self.rows) if name == "rows" else [name]
         unique = {}
         for sweep in names:
             for row in self.rows.get(sweep, ()):
-                unique[row["sweep_id"], row["cell_key"]] = row
+                unique[row.sweep_id, row.cell_key] = row
         return list(unique.values())
 
     def frame(self, name: str, with_marks: bool = False) -> pd.DataFrame:
@@ -251,7 +251,7 @@ class Run:
             if name in self.checks:
                 check = self.checks[name]
                 evidence[name] = {key: check[key] for key in ("status", "reason", "facts")}
-            sweeps |= {row["sweep_id"] for row in self.rows_of(name)}
+            sweeps |= {row.sweep_id for row in self.rows_of(name)}
         measured = {
             **bounds(judgement.value),
             "unit": claim.unit,
@@ -315,13 +315,13 @@ def cached_rows(
     settings: Settings,
     timeout_s: float = 0,
     accepts_marked: bool = True,
-) -> list[Row]:
+) -> list[Result]:
     """Return the rows of the complete cases, each from the newest sweep that measured it with the
     same protocol in this environment. A failed cell is complete after any number of rounds, unless
     it timed out after less than this time. `accepts_marked`: so is a marked one; otherwise it can
     be measured again, perhaps on a quieter host."""
     cases = grouped(cells, lambda cell: cell.comparison_key)
-    complete: list[Row] = []
+    complete: list[Result] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
@@ -329,7 +329,7 @@ def cached_rows(
         rows = final_rows(store, sweep, environment_id)
         remove_early_timeouts(rows, store, sweep.id, timeout_s)
         if not accepts_marked:
-            rows = {key: row for key, row in rows.items() if not row["marked"]}
+            rows = {key: row for key, row in rows.items() if not row.marked}
         for case, members in list(cases.items()):
             keys = [cell.key for cell in members]
             if rows.keys() >= set(keys):
@@ -338,27 +338,27 @@ def cached_rows(
     return complete
 
 
-def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, Row]:
+def final_rows(store: Store, sweep: SweepInfo, environment_id: str) -> dict[str, Result]:
     """Return cell key -> row of the cells that need no further round."""
     rows = {}
     for row in store.results(sweep.id):
         # a cell may end before the last round if its interval is narrow enough
-        has_ended = sweep.state == "completed" or row["trials"] >= sweep.rounds
-        is_final = has_ended or not Status(row["status"]).is_measured
-        if row["environment_id"] == environment_id and is_final:
-            rows[row["cell_key"]] = row
+        has_ended = sweep.state == "completed" or row.trials >= sweep.rounds
+        is_final = has_ended or not row.status.is_measured
+        if row.environment_id == environment_id and is_final:
+            rows[row.cell_key] = row
     return rows
 
 
 def remove_early_timeouts(
-    rows: dict[str, Row], store: Store, sweep_id: str, timeout_s: float
+    rows: dict[str, Result], store: Store, sweep_id: str, timeout_s: float
 ) -> None:
     """Remove the rows of cells that timed out after less than this time."""
-    late = [row for row in rows.values() if row["status"] == Status.TIMEOUT]
+    late = [row for row in rows.values() if row.status is Status.TIMEOUT]
     if not late:
         return
-    history = store.history(sweep_id, late[0]["environment_id"])
+    history = store.history(sweep_id, late[0].environment_id)
     for row in late:
-        key = row["cell_key"]
+        key = row.cell_key
         if max(trial.wall_s or 0 for trial in history[key]) < timeout_s:
             del rows[key]

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.cell import Environment, Status, Trial
+from effbench.cell import Environment, Result, Status, Trial
 from effbench.errors import UsageError
 from effbench.launcher.cells import Job, conduct, resolve, split
 from effbench.launcher.launch import hydra_sweep
@@ -38,7 +38,7 @@ class Found:
 
     database: str
     sweep: SweepInfo
-    rows: list[dict[str, Any]]
+    rows: list[Result]
     race: Race | None
     is_new: bool = False
 
@@ -127,7 +127,7 @@ class Side:
     eliminated modes by this time."""
 
     environment: dict[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[Result]
     trials: dict[Hashable, Sequence[Trial]]
     is_adaptive: bool
 
@@ -138,8 +138,8 @@ class Side:
         """Return whether every cell has results that tell how fast it is."""
         least = 1 if self.is_adaptive else LEAST_TRIALS
         for row in self.rows:
-            is_few = Status(row["status"]).is_measured and row["trials"] < least
-            if is_few or row["marked"]:
+            is_few = row.status.is_measured and row.trials < least
+            if is_few or row.marked:
                 return False
         for trials in self.trials.values():
             for trial in trials:
@@ -158,10 +158,10 @@ def sides_of(store: Store, sweep: SweepInfo, case: Case) -> Iterator[Side]:
     cells."""
     if not case.keys <= store.cell_overrides(sweep.id).keys():
         return
-    rows = [row for row in store.results(sweep.id) if row["cell_key"] in case.keys]
+    rows = [row for row in store.results(sweep.id) if row.cell_key in case.keys]
     is_adaptive = sweep.protocol.get("eliminate") == case.metric
-    for environment in store.environments(row["environment_id"] for row in rows):
-        own = [row for row in rows if row["environment_id"] == environment["id"]]
+    for environment in store.environments(row.environment_id for row in rows):
+        own = [row for row in rows if row.environment_id == environment["id"]]
         history = store.history(sweep.id, environment["id"])
         trials: dict[Hashable, Sequence[Trial]] = {
             key: done for key, done in history.items() if key in case.keys

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Status
+from effbench.cell import Result, Status
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, grouped, label_rows
-from effbench.metrics import INTERVALS, format_bytes
+from effbench.metrics import INTERVALS, bounds_of, format_bytes
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import TIMES, Row, is_baseline, least, log_of, speedup_table
 from effbench.stats.elimination import CLOSE, Race
@@ -22,8 +22,6 @@ from effbench.store.sweeps import recorded_here_first
 if TYPE_CHECKING:
     from effbench.store.store import Store
 
-#: A row of the view `results`.
-Result = Mapping[str, Any]
 #: Metric, as users type it -> column with the time per call.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
 
@@ -50,8 +48,8 @@ def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]
     return by_case[the_only(list(dict.fromkeys(named)), "--model")]
 
 
-def is_of_stream(row: Result) -> bool:
-    return "stream.name" in flatten(row.get("params") or {})
+def is_of_stream(result: Result) -> bool:
+    return "stream.name" in flatten(result.params)
 
 
 def rows_at(
@@ -85,8 +83,8 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        rows = [row for row in store.results(sweep.id) if row["model"] == model]
-        ok = [row for row in rows if row["status"] == Status.OK]
+        rows = [row for row in store.results(sweep.id) if row.model == model]
+        ok = [row for row in rows if row.status is Status.OK]
         if ok:
             weights[sweep.id] = weight_of(ok, bs)
     if not weights:
@@ -97,9 +95,9 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
 
 
 def weight_of(rows: Sequence[Result], bs: int | None) -> tuple[int, ...]:
-    at_size = [row for row in rows if bs in (None, row["bs"])]
-    unmarked = [row for row in at_size if not row["marked"]]
-    trials = sum(row["trials"] for row in at_size)
+    at_size = [row for row in rows if bs in (None, row.bs)]
+    unmarked = [row for row in at_size if not row.marked]
+    trials = sum(row.trials for row in at_size)
     return len(unmarked), len(at_size), trials, len(rows)
 
 
@@ -132,7 +130,7 @@ class Candidate:
     """
 
     mode: str
-    source: Result
+    result: Result
     call_ms: float
     score_ms: float
     prepare_s: float
@@ -148,8 +146,7 @@ class Candidate:
 
     @property
     def trials(self) -> int:
-        trials: int = self.source["trials"]
-        return trials
+        return self.result.trials
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ class Recommendation:
         if not self.ties or self.race:
             return False
         low, _ = INTERVALS[self.question.column]
-        return self.ranked[0].source.get(low) is None
+        return self.ranked[0].result.value(low) is None
 
     @property
     def is_of_single_trials(self) -> bool:
@@ -249,7 +246,7 @@ class Recommendation:
             calls = break_even_calls(longer_s, best.call_ms, rival.call_ms)
             if best is self.base:
                 calls = rival.break_even  # as the table has it
-            is_faster = is_less(log_of(rival.source, column), log_of(best.source, column))
+            is_faster = is_less(log_of(rival.result, column), log_of(best.result, column))
             if calls is not None and calls > 0 and is_faster:
                 after[rival.mode] = calls
         return after
@@ -287,10 +284,10 @@ def recommend(
     kept = [row for row in rows if row.mode not in excluded]
     if race and not is_valid(race, kept):
         race = None
-    base: Result = {}
+    base: Result | None = None
     for row in rows:
-        if is_baseline(row, question.baseline_mode) and row.source["status"] == Status.OK:
-            base = row.source
+        if is_baseline(row, question.baseline_mode) and row.is_ok:
+            base = row.result
             break
     candidates = [candidate_of(row, base, question, race) for row in kept]
 
@@ -308,7 +305,7 @@ def exclude(rows: Sequence[LabelledRow], question: Question) -> dict[str, str]:
     left."""
     excluded = {}
     for row in rows:
-        reason = why_excluded(row.source, question)
+        reason = why_excluded(row.result, question)
         if reason:
             excluded[row.mode] = reason
     if len(excluded) < len(rows):
@@ -323,44 +320,43 @@ def is_valid(race: Race, rows: Sequence[LabelledRow]) -> bool:
     """Return whether a race is one of these results. If a round was measured again, the race would
     have gone otherwise with its new figure."""
     for row in rows:
-        key = row.source["cell_key"]
+        key = row.result.cell_key
         if key not in race.estimates:
             return False
-        if key in race.eliminated and row.source["trials"] > race.eliminated[key]:
+        if key in race.eliminated and row.result.trials > race.eliminated[key]:
             return False
     return True
 
 
 def candidate_of(
-    row: LabelledRow, base: Result, question: Question, race: Race | None
+    row: LabelledRow, base: Result | None, question: Question, race: Race | None
 ) -> Candidate:
-    """Return a row as a candidate. `base`: the baseline's result, empty if it failed."""
-    source = row.source
-    call_ms = source[question.column]
-    cold = source.get("compile_cold_s")
-    warm = source.get("compile_warm_s")
+    """Return a row as a candidate. `base`: the baseline's result, None if it failed."""
+    result = row.result
+    call_ms = result.value(question.column) or 0.0
+    cold, warm = result.compile_cold_s, result.compile_warm_s
     # modes that do not compile still capture or trace: use the time to the first output
-    times = [cold, warm, source.get("first_call_s"), 0.0]
+    times = [cold, warm, result.first_call_s, 0.0]
     prepare_s = next(time for time in times if time is not None)
     score_ms = call_ms
     if question.calls:
         score_ms += 1000 * prepare_s / question.calls
-    is_comparable = not (source is base or source.get("marked") or base.get("marked"))
-    gain_low = source.get(INTERVALS[TIMES[question.column]][0])
+    gain_low, _ = bounds_of(result, TIMES[question.column])
+    is_gain = not result.marked and (gain_low is None or gain_low > 1)
     break_even = None
-    if is_comparable and (gain_low is None or gain_low > 1):
-        base_ms = base.get(question.column) or 0.0
+    if is_gain and base is not None and base is not result and not base.marked:
+        base_ms = base.value(question.column) or 0.0
         break_even = break_even_calls(prepare_s, base_ms, call_ms)
     return Candidate(
         mode=row.mode,
-        source=source,
+        result=result,
         call_ms=call_ms,
         score_ms=score_ms,
         prepare_s=prepare_s,
         is_warm=cold is None and warm is not None,
-        is_marked=bool(source.get("marked")),
+        is_marked=bool(result.marked),
         break_even=break_even,
-        eliminated=race.eliminated.get(source["cell_key"]) if race else None,
+        eliminated=race.eliminated.get(result.cell_key) if race else None,
     )
 
 
@@ -386,30 +382,31 @@ def ties_by_intervals(best: Candidate, rivals: Sequence[Candidate], column: str)
     return [rival for rival in ties if rival.part_ms <= best.score_ms]
 
 
-def with_preparation(candidate: Candidate, column: str) -> dict[str, Any]:
+def with_preparation(candidate: Candidate, column: str) -> Result:
     """Return the result with its part of the preparation in its time per call."""
-    source = dict(candidate.source)
+    times: dict[str, Any] = {}
     for name in (column, *INTERVALS[column]):
-        if source.get(name) is not None:
-            source[name] += candidate.part_ms
-    return source
+        time_ms = candidate.result.value(name)
+        if time_ms is not None:
+            times[name] = time_ms + candidate.part_ms
+    return replace(candidate.result, **times)
 
 
 def race_score(race: Race, candidate: Candidate) -> LogEstimate:
     """Return the logarithm of a score; only the time per call makes it uncertain."""
-    call = race.estimates[candidate.source["cell_key"]]
+    call = race.estimates[candidate.result.cell_key]
     error = call.error
     if error is not None:
         error *= candidate.call_ms / candidate.score_ms
     return LogEstimate(math.log(candidate.score_ms), error, call.df)
 
 
-def why_excluded(source: Result, question: Question) -> str | None:
+def why_excluded(result: Result, question: Question) -> str | None:
     """Return why a result cannot be chosen, None if it can."""
-    limit, memory = question.memory_bytes, source.get("peak_reserved_bytes")
-    if source["status"] != Status.OK:
-        return f"{source['status']}: {source['reason'] or 'no reason recorded'}"
-    if source.get(question.column) is None:
+    limit, memory = question.memory_bytes, result.peak_reserved_bytes
+    if result.status is not Status.OK:
+        return f"{result.status}: {result.reason or 'no reason recorded'}"
+    if result.value(question.column) is None:
         return f"no {question.metric} was measured"
     if limit is None:
         return None

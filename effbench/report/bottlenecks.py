@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from effbench.cell import Result
 from effbench.labels import (
     ABSENT,
     LabelledRow,
     LabelledRows,
-    ViewRow,
 )
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.report import marks
-from effbench.report.marks import is_marked, why_marked
+from effbench.report.marks import why_marked
 from effbench.report.tables import (
     NO_REASON,
     TIMES,
@@ -43,7 +43,6 @@ FIGURES = (
     "kernels",
     "gpu_idle_fraction",
     "roofline_fraction",
-    "bound",
 )
 
 
@@ -52,7 +51,7 @@ def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
     rows = list(rows)
     columns = []
     for name in TIMED:
-        if any(row.source.get(name) is not None for row in rows):
+        if any(row.result.value(name) is not None for row in rows):
             title = METRICS[name].title
             if name in TIMES:
                 title += " (speedup)"
@@ -65,12 +64,12 @@ def time_cells(row: LabelledRow) -> dict[str, Shown]:
     none."""
     cells = {}
     for name in TIMED:
-        if row.status not in ("ok", "degraded") or row.source.get(name) is None:
+        if not row.status.is_measured or row.result.value(name) is None:
             cells[name] = Shown(None, ABSENT)
             continue
-        text = time_text(row.source, name)
-        speedup = _speedup_text(row.source, TIMES.get(name))
-        reason = marks.reason(row.source, name)
+        text = time_text(row.result, name)
+        speedup = _speedup_text(row.result, TIMES.get(name))
+        reason = marks.reason(row.result, name)
         if reason is None:
             cells[name] = Shown(None, text, sub=speedup)
         else:
@@ -78,22 +77,22 @@ def time_cells(row: LabelledRow) -> dict[str, Shown]:
     return cells
 
 
-def _speedup_text(row: ViewRow, metric: str | None) -> str:
+def _speedup_text(result: Result, metric: str | None) -> str:
     """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without
     one."""
-    if metric is None or row.get(metric) is None:
+    if metric is None or result.value(metric) is None:
         return ""
-    is_unsure = marks.reason(row, metric) is not None
-    text, _ = figure_texts(metric, *figure_of(row, metric), is_unsure)
+    is_unsure = marks.reason(result, metric) is not None
+    text, _ = figure_texts(metric, *figure_of(result, metric), is_unsure)
     return text
 
 
 def no_bottlenecks(rows: LabelledRows) -> str | None:
     """Return the line that stands for a table of bottlenecks without any; None if a result has
     one."""
-    if any(why(row.source) is not None for row in rows):
+    if any(why(row.result) is not None for row in rows):
         return None
-    if all(row.source.get("device") == "cpu" for row in rows):
+    if all(row.result.device == "cpu" for row in rows):
         return NEEDS_GPU
     return WHY_NOT_PROFILED
 
@@ -102,7 +101,7 @@ def reason_of(row: LabelledRow) -> str:
     """Return what bounds a result, or why that is unknown."""
     if not row.is_ok:
         return f"{row.status}: {row.reason or NO_REASON}"
-    return why(row.source) or (NEEDS_GPU if row.source.get("device") == "cpu" else NOT_PROFILED)
+    return why(row.result) or (NEEDS_GPU if row.result.device == "cpu" else NOT_PROFILED)
 
 
 def bottleneck_table(rows: LabelledRows) -> Table:
@@ -122,15 +121,16 @@ def bottleneck_table(rows: LabelledRows) -> Table:
     for row in rows:
         record: dict[str, Any] = {name: str(row.labels.get(name, "")) for name in names}
         record |= {"mode": row.mode, "status": row.status}
-        record |= {name: row.source.get(name) for name in FIGURES}
+        record |= {name: row.result.value(name) for name in FIGURES}
         record |= {
+            "bound": row.result.bound,
             "why": reason_of(row),
-            "marked": is_marked(row.source),
-            "disturbance": why_marked(row.source),
+            "marked": bool(row.result.marked),
+            "disturbance": why_marked(row.result),
         }
         bound = None
         if row.is_ok:
-            bound = row.source.get("bound")
+            bound = row.result.bound
         cells = {**time_cells(row), "bound": Shown(None, bound or ABSENT)}
         shown.append(record | cells)
         data.append(record)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from effbench.buckets import bucket_of, usage
+from effbench.cell import Result
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow
-from effbench.report.advice import CALL, Result, rows_of_case, the_only
+from effbench.report.advice import CALL, rows_of_case, the_only
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator
 #: grows a pool.
@@ -93,7 +94,7 @@ def costs_of(
             f"no ok result of mode {mode} with a {metric} for {case}; others: {others}"
         )
     counted = curve_of(unmarked(graphs), column)
-    ok = [row for row in graphs if row.source["status"] == "ok"]
+    ok = [row for row in graphs if row.is_ok]
     return Costs(
         graph_ms=counted or timed,
         eager_ms=curve_of_mode(of_case, eager, column),
@@ -122,13 +123,13 @@ def sizes_of(rows: Iterable[LabelledRow]) -> set[int]:
 
 
 def unmarked(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
-    return [row for row in rows if not row.source.get("marked")]
+    return [row for row in rows if not row.result.marked]
 
 
 def curve_of(rows: Iterable[LabelledRow], column: str) -> dict[int, float]:
     """Return the values of the ok rows by batch size."""
-    ok = [row for row in rows if row.source["status"] == "ok"]
-    values = {row.labels["bs"]: row.source.get(column) for row in ok}
+    ok = [row for row in rows if row.is_ok]
+    values = {row.labels["bs"]: row.result.value(column) for row in ok}
     return {size: value for size, value in values.items() if value is not None}
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from effbench.labels import ABSENT, ViewRow
+from effbench.labels import ABSENT
 from effbench.metrics import (
-    INTERVALS,
     METRICS,
     format_bytes,
     is_missing,
@@ -70,11 +69,8 @@ def value_text(name: str, value: Any) -> str:
     return text
 
 
-def interval_text(name: str, row: ViewRow) -> str:
+def interval_text(name: str, low: float | None, high: float | None) -> str:
     """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty without one."""
-    if name not in INTERVALS:
-        return ""
-    low, high = (row.get(bound) for bound in INTERVALS[name])
-    if low is None or high is None or not low < high:  # unknown values are NaN in a frame
+    if low is None or high is None or not low < high:
         return ""
     return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from effbench.cell import digest
+from effbench.cell import Result, digest
 from effbench.comparison.compare import Compared, Selection, compare_sweeps
 from effbench.comparison.history import History
 from effbench.comparison.limits import read as read_limits
@@ -24,7 +24,6 @@ from effbench.environments import (
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import (
     LabelledRow,
-    ViewRow,
     grouped,
     label_rows,
     short_label,
@@ -90,13 +89,13 @@ class Changes:
 class DeviceSweep:
     """One sweep on one hardware, the subject of most pages.
 
-    `rows`: of the view `results`. `unmeasured`: keys of planned cells without a result.
+    `unmeasured`: keys of planned cells without a result.
     `database`: holds the trials; None if there are none.
     """
 
     sweep: SweepInfo
     hardware: str
-    rows: Sequence[ViewRow]
+    rows: Sequence[Result]
     environments: Sequence[Facts]
     unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
@@ -355,13 +354,13 @@ def older(
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
-    known = store.environments(row["environment_id"] for row in rows)
+    known = store.environments(row.environment_id for row in rows)
     environments = {facts["id"]: facts for facts in known}
     overrides = store.cell_overrides(info.id)
     device_sweeps = []
-    by_hardware = grouped(rows, lambda row: hardware_of(environments[row["environment_id"]]))
+    by_hardware = grouped(rows, lambda row: hardware_of(environments[row.environment_id]))
     for hardware, of_hardware in by_hardware.items():
-        ids = dict.fromkeys(row["environment_id"] for row in of_hardware)
+        ids = dict.fromkeys(row.environment_id for row in of_hardware)
         device_sweep = DeviceSweep(
             sweep=info,
             hardware=hardware,
@@ -378,7 +377,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
 def unmeasured(
     store: Store,
     info: SweepInfo,
-    rows: Sequence[ViewRow],
+    rows: Sequence[Result],
     environments: Mapping[str, Facts],
 ) -> list[str]:
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
@@ -386,8 +385,8 @@ def unmeasured(
     an upgrade."""
     measured: dict[tuple[str | None, ...], set[str]] = {}
     for row in rows:
-        interpreter = interpreter_of(environments[row["environment_id"]])
-        measured.setdefault(interpreter, set()).add(row["cell_key"])
+        interpreter = interpreter_of(environments[row.environment_id])
+        measured.setdefault(interpreter, set()).add(row.cell_key)
     planned = [str(cell["key"]) for cell in store.planned_cells(info.id)]
     missing = []
     for keys in measured.values():

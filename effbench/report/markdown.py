@@ -93,9 +93,9 @@ def not_ok(rows: Sequence[LabelledRow]) -> list[str]:
     """Return a line for each result that is not ok, the worst first."""
     lines = []
     for row in summary.worst_first(rows):
-        reason = (row.source["reason"] or NO_REASON)[:LONGEST_REASON]
+        reason = (row.reason or NO_REASON)[:LONGEST_REASON]
         cell = f"{escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}"
-        lines.append(f"- {escape(row.source['status'])}: {cell}: {escape(reason)}")
+        lines.append(f"- {escape(row.status)}: {cell}: {escape(reason)}")
     more = len(lines) - MOST_FAILURES
     if more > 0:
         lines[MOST_FAILURES:] = [f"- and {more} more"]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from effbench.labels import LabelledRows, ViewRow
+from effbench.cell import Result
+from effbench.labels import LabelledRows
 from effbench.metrics import (
     METRICS,
     SPEEDUP_COLUMNS,
     SPEEDUPS,
-    is_missing,
 )
 from effbench.printable import listed
 from effbench.store.summary import OF_BASELINE
@@ -41,17 +41,11 @@ def is_timed(metric: str) -> bool:
     return metric in _FROM_TIMES or METRICS[metric].is_timed
 
 
-def is_marked(row: ViewRow) -> bool:
-    """Return whether the times of this row of the view `results` are marked. Unknown values in a
-    frame count as no."""
-    return row.get("marked") in (True, 1)
-
-
-def why_marked(row: ViewRow) -> str | None:
-    """Return why a row is marked; None if it is not."""
-    if not is_marked(row):
+def why_marked(result: Result) -> str | None:
+    """Return why the times of a result are marked; None if they are not."""
+    if not result.marked:
         return None
-    return row.get("disturbance") or NO_REASON
+    return result.disturbance or NO_REASON
 
 
 def signed(text: str, marked: bool) -> str:
@@ -61,20 +55,17 @@ def signed(text: str, marked: bool) -> str:
     return text
 
 
-def reason(row: ViewRow, metric: str) -> str | None:
-    """Return why a metric of a row of the view `results` is marked; None if it is not.
+def reason(result: Result, metric: str) -> str | None:
+    """Return why a metric of a result is marked; None if it is not.
 
     Speedups have marks of their own: both sides of a pair meet the same host, which its times do
     not.
     """
-    if is_missing(row.get(metric)) or not is_timed(metric):
+    if result.value(metric) is None or not is_timed(metric):
         return None
-    if metric not in SPEEDUPS:
-        return why_marked(row)
-    why = row.get("speedup_disturbance")
-    if is_missing(why):
-        return None
-    return why
+    if metric in SPEEDUPS:
+        return result.speedup_disturbance
+    return why_marked(result)
 
 
 def note(rows: LabelledRows) -> str:
@@ -82,7 +73,7 @@ def note(rows: LabelledRows) -> str:
     what to do. Return an empty text if none is marked."""
     reasons = {}
     for row in rows:
-        why = why_marked(row.source) or reason(row.source, "speedup")
+        why = why_marked(row.result) or reason(row.result, "speedup")
         if why is not None:
             reasons[row.name] = why.removeprefix(OF_BASELINE)
     if not reasons:
@@ -94,7 +85,7 @@ def note(rows: LabelledRows) -> str:
     else:
         which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
     whys = listed(disturbances([*reasons.values()]), MOST_REASONS, "; ")
-    on_cpu = all(row.source.get("device") == "cpu" for row in rows if row.name in reasons)
+    on_cpu = all(row.result.device == "cpu" for row in rows if row.name in reasons)
     advice = ON_GPU
     if on_cpu:
         advice = ON_CPU

@@ -30,7 +30,7 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     facts = store.trial_facts(sweep.id, NAMES)
     groups: dict[str, dict[str, None]] = {}
     for row in rows:
-        of_cell = facts.get((row.source["cell_key"], row.source["environment_id"]), {})
+        of_cell = facts.get((row.result.cell_key, row.result.environment_id), {})
         for text in texts_of(of_cell, row):
             groups.setdefault(one_line(text), {})[row.case] = None
     lines = [f"{listed(list(cases), MOST_NAMES)}: {text}" for text, cases in groups.items()]
@@ -57,7 +57,7 @@ def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
         yield f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})"
     # no pairs: unless that holds for all cells of this kind
     reason = facts.get("no_pairs")
-    is_plain = row.source["phase"] == "inference" and "stream" not in row.source["params"]
+    is_plain = row.result.phase == "inference" and "stream" not in row.result.params
     if reason is not None and is_plain:
         yield f"speedups of separate processes: {reason}"
     differ = (facts.get("facts") or {}).get("weights_differ")
@@ -73,8 +73,8 @@ def on_a_busy_host(rows: LabelledRows) -> list[str]:
     form = METRICS["speedup"].format
     lines = []
     for row in rows:
-        quiet, busy = row.source.get("speedup"), row.source.get("busy_speedup")
-        if quiet is not None and busy is not None and row.source["speedup_disturbance"] is None:
+        quiet, busy = row.result.speedup, row.result.busy_speedup
+        if quiet is not None and busy is not None and row.result.speedup_disturbance is None:
             lines.append(
                 f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from effbench.labels import ViewRow, grouped
+from effbench.cell import Result
+from effbench.labels import grouped
 from effbench.metrics import (
     METRICS,
     SPEEDUPS,
@@ -26,9 +27,11 @@ def reason(row: Row) -> str:
     mode beats the baseline, return the baseline's bottleneck; empty if the baseline was not
     profiled."""
     base = _baseline_of(row)
-    busy_ms, bound = base.get("gpu_busy_ms"), base.get("bound")
-    call_ms = base.get(SPEEDUPS.get(row.metric, "latency_ms"))
-    if not busy_ms or not call_ms or not bound or row.leader is None:
+    if base is None or row.leader is None:
+        return ""
+    busy_ms, bound = base.gpu_busy_ms, base.bound
+    call_ms = base.value(SPEEDUPS.get(row.metric, "latency_ms"))
+    if not busy_ms or not call_ms or not bound:
         return ""
     idle = max(0.0, 1 - busy_ms / call_ms)
     bottleneck = f"{bound}-bound"
@@ -39,36 +42,36 @@ def reason(row: Row) -> str:
         if idle >= LAUNCH_IDLE:
             return bottleneck
         return f"{bottleneck}: the GPU is busy for {percent(1 - idle)} of each call"
-    changes = effects(base, best.source)
+    changes = effects(base, best.result) if best.result else []
     if changes:
         return f"{bottleneck}: {', '.join(changes)}"
     return bottleneck
 
 
-def _baseline_of(row: Row) -> ViewRow:
-    """Return the baseline's result in a row; empty if it is not ok."""
+def _baseline_of(row: Row) -> Result | None:
+    """Return the baseline's result in a row; None if it is not ok."""
     for entry in row.cells.values():
         if entry.baseline and entry.is_ok:
-            return entry.source
-    return {}
+            return entry.result
+    return None
 
 
-def effects(before: ViewRow, after: ViewRow) -> list[str]:
+def effects(before: Result, after: Result) -> list[str]:
     """Return how a mode changes launches, kernels and GPU time."""
     changes = []
-    kernels = before.get("kernels") or 0
-    is_fused = _decrease(kernels, after.get("kernels")) is not None
-    if kernels > 1 and after.get("graph_pool_bytes") is not None:
-        is_single = after.get("phase") == "inference" and not after.get("graph_breaks")
+    kernels, left = before.kernels or 0, after.kernels or 0
+    is_fused = _decrease(kernels, left) is not None
+    if kernels > 1 and after.graph_pool_bytes is not None:
+        is_single = after.phase == "inference" and not after.graph_breaks
         graphs = "graphs"
         if is_single:
             graphs = "one graph"
         if is_fused:
-            graphs += f" of {count(after['kernels'], 'kernel')}"
+            graphs += f" of {count(left, 'kernel')}"
         changes.append(f"{kernels:,} launches become {graphs}")
     elif is_fused:
-        changes.append(f"{kernels:,} kernels become {after['kernels']:,}")
-    gpu_time = _decrease(before.get("gpu_busy_ms"), after.get("gpu_busy_ms"))
+        changes.append(f"{kernels:,} kernels become {left:,}")
+    gpu_time = _decrease(before.gpu_busy_ms, after.gpu_busy_ms)
     if gpu_time is not None:
         changes.append(f"GPU time {change_text(gpu_time)}")
     return changes

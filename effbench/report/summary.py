@@ -19,26 +19,25 @@ from operator import attrgetter
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import SEVERITY
+from effbench.cell import SEVERITY, Result, Status
 from effbench.environments import SOFTWARE
 from effbench.labels import (
     LabelledRow,
     LabelledRows,
-    ViewRow,
     flatten,
     grouped,
     mode_order,
 )
 from effbench.metrics import (
-    INTERVALS,
     METRICS,
     SPEEDUPS,
+    bounds_of,
     change_text,
 )
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import value_text
-from effbench.report.marks import is_marked, signed
+from effbench.report.marks import signed
 from effbench.report.reasons import undecided
 from effbench.report.tables import (
     UNCLEAR,
@@ -189,20 +188,20 @@ class ModeScore:
         return is_clear(self.low, self.high)
 
 
-def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
+def mode_score(results: Sequence[Result], metric: str) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
     cells. It requires an interval and at least two trials of each cell. With at least three trials
     it covers 93 to 98.2 %."""
-    ok = [row for row in rows if row["status"] == "ok"]
-    counted = [row for row in ok if 0 < (row.get(metric) or 0) < math.inf]
+    ok = [result for result in results if result.status is Status.OK]
+    counted = [result for result in ok if result.value(metric) is not None]
     if not counted:
-        return ModeScore(None, averaged=0, passed=len(ok), total=len(rows))
-    have_mark = [marks.reason(row, metric) is not None for row in counted]
+        return ModeScore(None, averaged=0, passed=len(ok), total=len(results))
+    have_mark = [marks.reason(result, metric) is not None for result in counted]
     estimates = []
-    for row, marked in zip(counted, have_mark, strict=True):
-        estimates.append(estimate_of(row, metric, marked))
+    for result, marked in zip(counted, have_mark, strict=True):
+        estimates.append(estimate_of(result, metric, marked))
     mean_of = mean_of_estimates
-    if any(row.get("hosts") for row in rows):
+    if any(result.hosts for result in results):
         # hosts that were joined are the same in all cells
         mean_of = mean_of_related_estimates
     mean = mean_of(estimates).interval()
@@ -210,29 +209,26 @@ def mode_score(rows: Sequence[ViewRow], metric: str) -> ModeScore:
         mean.value,
         averaged=len(counted),
         passed=len(ok),
-        total=len(rows),
+        total=len(results),
         low=mean.low,
         high=mean.high,
         marked=any(have_mark),
     )
 
 
-def estimate_of(row: ViewRow, metric: str, marked: bool) -> LogEstimate:
+def estimate_of(result: Result, metric: str, marked: bool) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
-    low, high = (row.get(bound) for bound in INTERVALS[metric])
-    if not marked or low is None or high is None or not 0 < low <= row[metric] <= high < math.inf:
-        df_per_trial = SPEEDUP_DF
-        if row.get("speedup_from") == PAIRS:
-            df_per_trial = 1.0
-        return log_of(row, metric, df_per_trial)
-    return LogEstimate(
-        math.log(row[metric]),
-        error=0.0,
-        df=1.0,
-        below=math.log(row[metric] / low),
-        above=math.log(high / row[metric]),
-    )
+    df_per_trial = SPEEDUP_DF
+    if result.speedup_from == PAIRS:
+        df_per_trial = 1.0
+    estimate = log_of(result, metric, df_per_trial)
+    low, high = bounds_of(result, metric)
+    if not marked or low is None or high is None or low <= 0:
+        return estimate
+    below = estimate.value - math.log(low)
+    above = math.log(high) - estimate.value
+    return LogEstimate(estimate.value, error=0.0, df=1.0, below=below, above=above)
 
 
 @dataclass(frozen=True)
@@ -273,13 +269,13 @@ def _bound_text(bound: float) -> str:
 
 def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
-    has_phases = len({row.source["phase"] for row in rows}) > 1
+    has_phases = len({row.result.phase for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
 
     def group(row: LabelledRow) -> tuple[str, str]:
         phase = ""
         if has_phases:
-            phase = row.source["phase"]
+            phase = row.result.phase
         return row.mode, f"{phase} {row.where}".strip()
 
     in_order = sorted(rows, key=lambda row: order.index(row.mode))
@@ -288,19 +284,19 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
 
 def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
-    sources = [row.source for row in rows]
-    ok = [row.source for row in rows if row.is_ok]
+    results = [row.result for row in rows]
+    ok = [row.result for row in rows if row.is_ok]
     statuses = count_statuses(row for row in rows if not row.is_ok)
-    compiled = [row for row in ok if row.get("compile_cold_s") is not None]
+    compiled = [result for result in ok if result.compile_cold_s is not None]
     seconds = over_cells(
-        (row["compile_cold_s"] for row in compiled), median, METRICS["compile_cold_s"].format
+        (result.compile_cold_s for result in compiled), median, METRICS["compile_cold_s"].format
     )
     return ModeSummary(
         mode,
         group,
-        scores={metric: mode_score(sources, metric) for metric in SPEEDUPS},
-        memory=over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text),
-        compiled=replace(seconds, marked=any(map(is_marked, compiled))),
+        scores={metric: mode_score(results, metric) for metric in SPEEDUPS},
+        memory=over_cells((result.relative_memory for result in ok), geometric_mean, change_text),
+        compiled=replace(seconds, marked=any(result.marked for result in compiled)),
         not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
     )
 

@@ -3,22 +3,24 @@ what explains them."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import (
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from effbench.cell import Result
 from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import (
     LabelledRow,
     LabelledRows,
-    ViewRow,
     grouped,
     mode_order,
 )
@@ -27,6 +29,7 @@ from effbench.metrics import (
     METRICS,
     SPEEDUPS,
     Better,
+    bounds_of,
 )
 from effbench.printable import listed
 from effbench.report import marks
@@ -83,18 +86,18 @@ FACTS = (
 RATES = ("throughput_per_s", "tokens_per_s")
 
 
-def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
-    """Return a sweep's rows of the view `results`, labelled by interpreter if it has several. The
+def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
+    """Return a sweep's results, labelled by interpreter if it has several. The
     rows of a cell are in the order in which the interpreters were given."""
     rows = store.results(sweep.id)
-    cells = dict.fromkeys(row["cell_key"] for row in rows)
+    cells = dict.fromkeys(row.cell_key for row in rows)
     position = {key: index for index, key in enumerate(cells)}
     rank = {name: index for index, name in enumerate(sweep.host.get("environments") or ())}
 
-    def place(row: ViewRow) -> tuple[int, int]:
-        return position[row["cell_key"]], rank.get(row["environment_id"], len(rank))
+    def place(row: Result) -> tuple[int, int]:
+        return position[row.cell_key], rank.get(row.environment_id, len(rank))
 
-    environments = store.environments(row["environment_id"] for row in rows)
+    environments = store.environments(row.environment_id for row in rows)
     return labelled(sorted(rows, key=place), environments)
 
 
@@ -107,8 +110,7 @@ class Entry:
     `status` is `ok`. `status` is None if the mode was not run. Only speedups with an interval and
     without a mark have `significant`. `best`: significantly better than every other mode of its
     row, and not marked. `disturbance`: why it is marked: measured on a disturbed machine, or
-    compared with a baseline that was. `time`: of a speedup, with a mark of its own. `source`: its
-    row of the view `results`."""
+    compared with a baseline that was. `time`: of a speedup, with a mark of its own."""
 
     text: str = "not run"
     interval: str = ""
@@ -123,7 +125,7 @@ class Entry:
     significant: bool | None = None
     baseline: bool = False
     disturbance: str | None = None
-    source: ViewRow = field(default_factory=dict)
+    result: Result | None = None
 
     @property
     def marked(self) -> bool:
@@ -173,7 +175,7 @@ class Entry:
 def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
     """Return whether other modes are compared with this result. Of several variants of the baseline
     mode, this is the one with a speedup of exactly 1, unless none has a speedup."""
-    return row.base_mode == baseline_mode and row.source.get("speedup") in (None, 1.0)
+    return row.base_mode == baseline_mode and row.result.speedup in (None, 1.0)
 
 
 def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
@@ -182,11 +184,11 @@ def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
         text=row.status,
         status=row.status,
         reason=row.reason,
-        trials=row.source.get("trials"),
+        trials=row.result.trials,
         baseline=is_baseline(row, baseline_mode),
-        source=row.source,
+        result=row.result,
     )
-    value, low, high = figure_of(row.source, metric)
+    value, low, high = figure_of(row.result, metric)
     if not row.is_ok:
         # a count may explain the status, and what a degraded mode measured is worth knowing
         if metric not in SPEEDUPS and value is not None:
@@ -194,43 +196,40 @@ def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
         return entry
     entry.value, entry.low, entry.high = value, low, high
     if metric in SPEEDUPS and (entry.baseline or value is None):
-        _show_time(entry, SPEEDUPS[metric], baseline_mode)
+        _show_time(entry, row.result, SPEEDUPS[metric], baseline_mode)
         return entry
-    entry.disturbance = marks.reason(row.source, metric)
+    entry.disturbance = marks.reason(row.result, metric)
     entry.text, entry.interval = figure_texts(metric, value, low, high, entry.marked)
     if metric in SPEEDUPS:
-        entry.time = time_text(row.source, SPEEDUPS[metric])
+        entry.time = time_text(row.result, SPEEDUPS[metric])
         if low is not None and high is not None and entry.is_known and not entry.marked:
             entry.significant = not low <= 1 <= high
     return entry
 
 
-def _show_time(entry: Entry, time: str, baseline_mode: str) -> None:
+def _show_time(entry: Entry, result: Result, time: str, baseline_mode: str) -> None:
     """Show the time instead of the speedup: of the baseline, and of a mode without a baseline, as
     the fastest mode is worth knowing without one."""
-    entry.disturbance = marks.reason(entry.source, time)
+    entry.disturbance = marks.reason(result, time)
     if entry.value is None:
         entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
-    if not entry.baseline and entry.source.get(time) is None:
+    if not entry.baseline and result.value(time) is None:
         entry.text = NO_BASELINE
         return
-    entry.text = time_text(entry.source, time)
+    entry.text = time_text(result, time)
     if entry.marked:
-        _, entry.interval = figure_texts(time, *figure_of(entry.source, time), marked=True)
+        _, entry.interval = figure_texts(time, *figure_of(result, time), marked=True)
 
 
-def time_text(source: ViewRow, metric: str) -> str:
+def time_text(result: Result, metric: str) -> str:
     """Return a time of a result, with `~` if it is marked; an em dash if it is unknown."""
-    is_unsure = marks.reason(source, metric) is not None
-    return signed(METRICS[metric].format(source.get(metric)), is_unsure)
+    is_unsure = marks.reason(result, metric) is not None
+    return signed(METRICS[metric].format(result.value(metric)), is_unsure)
 
 
-def figure_of(source: ViewRow, metric: str) -> tuple[float | None, float | None, float | None]:
+def figure_of(result: Result, metric: str) -> tuple[float | None, float | None, float | None]:
     """Return the figure of a metric with its bounds, which are None if it has none."""
-    if metric not in INTERVALS:
-        return source.get(metric), None, None
-    low, high = INTERVALS[metric]
-    return source.get(metric), source.get(low), source.get(high)
+    return result.value(metric), *bounds_of(result, metric)
 
 
 def figure_texts(
@@ -240,7 +239,7 @@ def figure_texts(
     an interval. A marked figure always has its value, as `~1.30×`, and is never called (not)
     significant."""
     form = METRICS[metric].format
-    if low is None or high is None or not low <= high:  # unknown values are NaN in a frame
+    if low is None or high is None:
         return signed(form(value), marked and value is not None), ""
     interval = f"{_without_unit(metric, low)}–{_without_unit(metric, high)}"
     if marked:
@@ -339,39 +338,43 @@ def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode
 def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
     """Return the ok mode without a mark that has the best figure, followed by the modes that may be
     as good. Empty for metrics without intervals."""
-    decisive = _decisive([entry.source for entry in ok.values()], metric)
-    unmarked = [mode for mode, entry in ok.items() if _can_lead(entry, metric, decisive)]
+    results = {mode: entry.result for mode, entry in ok.items() if entry.result is not None}
+    decisive = _decisive(results.values(), metric)
+    unmarked = [mode for mode in results if _can_lead(results[mode], metric, decisive)]
     if decisive not in INTERVALS or not unmarked:
         return []
-    best, tied = least([ok[mode].source for mode in unmarked], decisive)
+    best, tied = least([results[mode] for mode in unmarked], decisive)
     modes = [unmarked[place] for place in (best, *tied)]
     if ok[modes[0]].significant is False:
         # no winner, whatever the comparison of the two times gives
         modes += [mode for mode, entry in ok.items() if entry.baseline and mode not in modes]
-    return modes + _possibly_better(ok, modes, decisive)
+    return modes + _possibly_better(results, modes, decisive)
 
 
-def _can_lead(entry: Entry, metric: str, decisive: str) -> bool:
-    if metric in RATES and entry.source.get(metric) is None:
+def _can_lead(result: Result, metric: str, decisive: str) -> bool:
+    if metric in RATES and result.value(metric) is None:
         return False
-    is_unmarked = marks.reason(entry.source, decisive) is None
-    return is_unmarked and (entry.source.get(decisive) or 0) > 0
+    is_unmarked = marks.reason(result, decisive) is None
+    return is_unmarked and (result.value(decisive) or 0) > 0
 
 
-def _possibly_better(ok: Mapping[str, Entry], modes: Sequence[str], decisive: str) -> list[str]:
+def _possibly_better(
+    results: Mapping[str, Result], modes: Sequence[str], decisive: str
+) -> list[str]:
     """Return the marked modes, except `modes`, that may be better than the leader: not all of their
     interval is worse than its."""
     best_bound, worst_bound = INTERVALS[decisive]
     if is_higher_better(decisive):
         best_bound, worst_bound = worst_bound, best_bound
-    leader = ok[modes[0]].source
-    worst_of_leader = leader.get(worst_bound) or leader[decisive]
+    leader = results[modes[0]]
+    worst_of_leader = leader.value(worst_bound) or leader.value(decisive) or 0.0
     better = []
-    for mode, entry in ok.items():
-        is_unsure = marks.reason(entry.source, decisive) is not None
-        if mode in modes or not is_unsure or not entry.source.get(decisive):
+    for mode, result in results.items():
+        is_unsure = marks.reason(result, decisive) is not None
+        best_of_mode = result.value(best_bound) or result.value(decisive)
+        if mode in modes or not is_unsure or not best_of_mode:
             continue
-        margin = (entry.source.get(best_bound) or entry.source[decisive]) - worst_of_leader
+        margin = best_of_mode - worst_of_leader
         if margin == 0 or (margin > 0) == is_higher_better(decisive):
             better.append(mode)
     return better
@@ -381,48 +384,44 @@ def is_higher_better(metric: str) -> bool:
     return METRICS[metric].better is Better.HIGHER
 
 
-def _decisive(sources: Sequence[ViewRow], metric: str) -> str:
+def _decisive(results: Iterable[Result], metric: str) -> str:
     """Return the metric that decides which mode has the best figure of `metric`: a time for rates
     and for speedups of separate processes. Speedups of pairs decide themselves: they are known
     better than times."""
-    with_figure = [source for source in sources if source.get(metric) is not None]
+    with_figure = [result for result in results if result.value(metric) is not None]
     if metric in RATES:
-        if all(row.get("period_ms") for row in with_figure):
+        if all(result.period_ms for result in with_figure):
             return "period_ms"
         return "latency_ms"
     if metric not in SPEEDUPS:
         return metric
-    origins = {row.get("speedup_from") for row in with_figure if row[metric] != 1.0}
+    origins = {result.speedup_from for result in with_figure if result.value(metric) != 1.0}
     if origins == {PAIRS}:
         return metric
     return SPEEDUPS[metric]
 
 
-def log_of(row: ViewRow, metric: str, df_per_trial: float = 1.0) -> LogEstimate:
+def log_of(result: Result, metric: str, df_per_trial: float = 1.0) -> LogEstimate:
     """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
-    interval implies."""
-    low, high = INTERVALS[metric]
+    interval implies. The result must have the metric."""
+    value = result.value(metric)
+    assert value is not None
+    low, high = bounds_of(result, metric)
     return stored_log_mean(
-        row[metric],
-        row.get(low),
-        row.get(high),
-        row.get("trials"),
-        row.get("compilations"),
-        df_per_trial,
-        row.get("hosts"),
+        value, low, high, result.trials, result.compilations, df_per_trial, result.hosts
     )
 
 
-def least(rows: Sequence[ViewRow], metric: str = "latency_ms") -> tuple[int, list[int]]:
-    """Return the index of the row with the least `metric` (a key of INTERVALS; the largest
-    speedup), and the indices of rows that tie with it: the difference is not significant, or the
-    best one has no interval. All `rows` must have the metric."""
-    means = {place: cost_of(row, metric) for place, row in enumerate(rows)}
+def least(results: Sequence[Result], metric: str = "latency_ms") -> tuple[int, list[int]]:
+    """Return the index of the result with the least `metric` (a key of INTERVALS; the largest
+    speedup), and the indices of results that tie with it: the difference is not significant, or the
+    best one has no interval. All must have the metric."""
+    means = {place: cost_of(result, metric) for place, result in enumerate(results)}
     best = min(means, key=lambda place: means[place].value)
-    for place, row in enumerate(rows):  # modes that were eliminated after one round
-        if row.get("trials") == 1 and means[best].error is not None:
-            value = 1 / row[metric] if is_higher_better(metric) else row[metric]
-            means[place] = moderated({place: [value]}, {place: 0.0})[place]
+    for place, result in enumerate(results):  # modes that were eliminated after one round
+        if result.trials == 1 and means[best].error is not None:
+            cost = math.exp(means[place].value)
+            means[place] = moderated({place: [cost]}, {place: 0.0})[place]
     tied = []
     for place, mean in means.items():
         if place != best and not is_less(means[best], mean):
@@ -430,10 +429,10 @@ def least(rows: Sequence[ViewRow], metric: str = "latency_ms") -> tuple[int, lis
     return best, tied
 
 
-def cost_of(row: ViewRow, metric: str) -> LogEstimate:
+def cost_of(result: Result, metric: str) -> LogEstimate:
     """Return the logarithm of a result's `metric`, with the opposite sign if a higher one is
     better."""
-    estimate = log_of(row, metric)
+    estimate = log_of(result, metric)
     if is_higher_better(metric):
         return replace(estimate, value=-estimate.value)
     return estimate
@@ -483,6 +482,10 @@ class SpeedupTable:
         return [entry for row in self.rows for entry in row.cells.values()]
 
     @property
+    def results(self) -> list[Result]:
+        return [entry.result for entry in self.entries if entry.result is not None]
+
+    @property
     def is_unclear(self) -> bool:
         """Whether an interval is too wide for a figure."""
         return any(entry.is_unclear for entry in self.entries)
@@ -505,7 +508,7 @@ class SpeedupTable:
     @property
     def units(self) -> str:
         """What the intervals are over."""
-        is_joined = any(entry.source.get("hosts") for entry in self.entries)
+        is_joined = any(result.hosts for result in self.results)
         return "hosts" if is_joined else "processes"
 
     @property
@@ -539,7 +542,7 @@ class SpeedupTable:
         compared = [entry for entry in self.entries if entry.is_compared]
         notes = []
         if self.metrics[0] in SPEEDUPS:
-            notes += _origin_of([entry.source.get("speedup_from") for entry in compared])
+            notes += _origin_of([entry.result.speedup_from for entry in compared if entry.result])
         if self.metrics[0] in INTERVALS and not all(entry.is_known for entry in compared):
             # modes may be eliminated after one round
             has_interval = self._has_interval_over_processes
@@ -551,8 +554,8 @@ class SpeedupTable:
     @property
     def _compilations(self) -> set[Any]:
         """How many compilations are behind the intervals."""
-        measured = [entry.source for entry in self.entries if entry.is_ok and entry.is_known]
-        return {source.get("compilations") for source in measured} - {None}
+        known = [entry.result for entry in self.entries if entry.is_ok and entry.is_known]
+        return {result.compilations for result in known if result} - {None}
 
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all
@@ -658,7 +661,7 @@ def speedup_table(
     its times. None chooses the speedup, or the latency if no row has a speedup. Raises UsageError
     for an unknown metric."""
     if metric is None:
-        has_speedup = any(row.source["speedup"] is not None for row in rows)
+        has_speedup = any(row.result.speedup is not None for row in rows)
         metric = "latency_ms"
         if has_speedup:
             metric = "speedup"
@@ -677,13 +680,13 @@ def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
     """Return the metrics of the rows of a point."""
     if metric != "speedup":
         return [metric]
-    ok = [row.source for row in point if row.is_ok]
+    ok = [row.result for row in point if row.is_ok]
     # times without a baseline
-    is_compared = any(row.get("speedup") is not None for row in ok)
+    is_compared = any(result.speedup is not None for result in ok)
     period = "period_ms"
     if is_compared:
         period = "period_speedup"
-    has_period = any(row.get(period) is not None for row in ok)
+    has_period = any(result.value(period) is not None for result in ok)
     if has_period:
         return [*SPEEDUPS]
     return [metric]

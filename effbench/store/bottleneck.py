@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from effbench.cell import Cell, Trial
+from effbench.cell import Cell, Result, Trial
 from effbench.metrics import METRICS, format_bytes, percent, significant
 
 #: A call is launch-bound if the GPU is idle for this fraction of its period or more.
@@ -84,61 +84,58 @@ def roofline_fraction(period_ms: float | None, floors: Floors) -> float | None:
     return largest / period_ms
 
 
-def why(row: Mapping[str, Any]) -> str | None:
-    """Return a sentence that explains the period of a row of the view `results`, or its latency if
-    it has no period; None without a profile."""
-    busy, period, idle = row.get("gpu_busy_ms"), row.get("period_ms"), row.get("gpu_idle_fraction")
-    latency = row.get("latency_ms")
+def why(result: Result) -> str | None:
+    """Return a sentence that explains the period of a result, or its latency if it has no period;
+    None without a profile."""
+    busy, period, idle = result.gpu_busy_ms, result.period_ms, result.gpu_idle_fraction
+    latency = result.latency_ms
     if busy and latency and period is None:  # a request that generates tokens
         share = percent(min(1.0, busy / latency))
         return f"the GPU is busy {share} of the latency; requests have no period"
     if busy is None or period is None or idle is None:
         return None
-    ceiling = _ceiling(row)
+    ceiling = _ceiling(result)
     if ceiling is not None:
-        kernels = _kernels(row)
+        kernels = _kernels(result)
         return f"{ceiling} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
-    if row.get("bound") == "latency":
-        return _of_small_kernels(row, busy, idle)
-    return _of_launches(row, busy, period, idle)
+    if result.bound == "latency":
+        return _of_small_kernels(result, busy, idle)
+    return _of_launches(result, busy, period, idle)
 
 
-def _kernels(row: Mapping[str, Any]) -> str:
-    number = row.get("kernels")
-    if number is None:
+def _kernels(result: Result) -> str:
+    if result.kernels is None:
         return "its kernels"
-    return "1 kernel" if number == 1 else f"{int(number)} kernels"
+    return "1 kernel" if result.kernels == 1 else f"{result.kernels} kernels"
 
 
-def _ceiling(row: Mapping[str, Any]) -> str | None:
-    """Return how near a call comes to the ceiling that explains its time; None without one.
-    Imported rows may lack figures."""
-    near, bottleneck = row.get("roofline_fraction"), row.get("bound")
-    bytes_moved, flops = row.get("min_bytes"), row.get("flops")
+def _ceiling(result: Result) -> str | None:
+    """Return how near a call comes to the ceiling that explains its time; None without one."""
+    near = result.roofline_fraction
     if near is None:
         return None
-    if bottleneck == "memory" and bytes_moved is not None:
-        size = format_bytes(bytes_moved)
+    if result.bound == "memory" and result.min_bytes is not None:
+        size = format_bytes(result.min_bytes)
         return f"{percent(near)} of the copy bandwidth (at least {size})"
-    if bottleneck == "compute" and flops is not None:
-        return f"{percent(near)} of the matrix rate ({_si(flops)}FLOP)"
+    if result.bound == "compute" and result.flops is not None:
+        return f"{percent(near)} of the matrix rate ({_si(result.flops)}FLOP)"
     return None
 
 
-def _of_small_kernels(row: Mapping[str, Any], busy: float, idle: float) -> str:
-    each = significant(1e3 * busy / max(1, row.get("kernels") or 1), 2)
-    near = percent(row.get("roofline_fraction") or 0.0)
+def _of_small_kernels(result: Result, busy: float, idle: float) -> str:
+    each = significant(1e3 * busy / max(1, result.kernels or 1), 2)
+    near = percent(result.roofline_fraction or 0.0)
     busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {near} of its nearest"
-    return f"{busy_at} ceiling: {_kernels(row)} of {each} µs on average"
+    return f"{busy_at} ceiling: {_kernels(result)} of {each} µs on average"
 
 
-def _of_launches(row: Mapping[str, Any], busy: float, period: float, idle: float) -> str:
-    verb = "takes" if row.get("kernels") == 1 else "take"
+def _of_launches(result: Result, busy: float, period: float, idle: float) -> str:
+    verb = "takes" if result.kernels == 1 else "take"
     took = f"{verb} {significant(min(busy, period), 3)} of {_ms(period)}"
-    text = f"the GPU is idle {percent(idle)} of the time: {_kernels(row)} {took}"
-    if row.get("bound") != "launch":
+    text = f"the GPU is idle {percent(idle)} of the time: {_kernels(result)} {took}"
+    if result.bound != "launch":
         return text
-    enqueue = row.get("enqueue_ms")
+    enqueue = result.enqueue_ms
     if enqueue is not None and enqueue >= HOST_SHARE * period:
         return f"{text}; the host needs {_ms(enqueue)} to enqueue them"
     return f"{text}; the rest is gaps between kernels"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Cell, Environment, Trial
+from effbench.cell import Cell, Environment, Result, Trial
 from effbench.config import db_setting
 from effbench.errors import StoreError
 from effbench.store import (
@@ -227,11 +227,11 @@ class Store:
             chosen = keys[start : start + CELLS]
             yield from self._read(trials.trials_of_cells, sweep_id, ids, chosen)
 
-    def results(self, sweep_id: str | None = None) -> list[dict[str, Any]]:
+    def results(self, sweep_id: str | None = None) -> list[Result]:
         return self._read(trials.results, sweep_id)
 
-    def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
-        """Yield rows of the view `results` in one transaction; see `trials.stream_results`."""
+    def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
+        """Yield results in one transaction; see `trials.stream_results`."""
         with self.reading() as connection:
             yield from trials.stream_results(connection, sweep_ids)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Trial
+from effbench.cell import Result, Trial
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.connect import insert
@@ -20,7 +20,6 @@ from effbench.store.schema import (
     CELL,
     PLANNED,
     RESULT,
-    RESULT_DTYPES,
     RESULTS,
     SAMPLE,
     SWEEP,
@@ -33,6 +32,7 @@ from effbench.store.values import (
     TRIAL_FIELDS,
     decode_samples,
     encode_samples,
+    result_of,
     scalar,
     trial_of,
     trial_row,
@@ -382,8 +382,8 @@ def rebuild_results(
 
 def stream_results(
     connection: sa.Connection, sweep_ids: Iterable[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the view `results` of these sweeps (empty: all, oldest first), in the order
+) -> Iterator[Result]:
+    """Yield the results of these sweeps (empty: all, oldest first), in the order
     of the plan."""
     place = sa.and_(
         PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key
@@ -401,22 +401,17 @@ def stream_results(
         rows = connection.execute(
             query.where(PLANNED.c.sweep_id == sweep_id).execution_options(yield_per=500)
         )
-        yield from map(dict, rows.mappings())
+        yield from map(result_of, rows.mappings())
 
 
-def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the view `results` for one sweep or all: oldest sweep first, then in the
+def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:
+    """Return the results of one sweep or all: oldest sweep first, then in the
     order of the plan."""
     return list(stream_results(connection, [] if sweep_id is None else [sweep_id]))
 
 
-def results_frame(connection: sa.Connection, sweep_id: str | None = None) -> pd.DataFrame:
-    """Return `results` as a DataFrame with the dtypes of `RESULT_DTYPES`, which do not depend on
-    the rows."""
-    return frame_of(results(connection, sweep_id), RESULT_DTYPES)
-
-
 def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame:
+    """Return rows as a DataFrame with these dtypes, which do not depend on the rows."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=list(dtypes), dtype="object").astype(dtypes)

@@ -9,15 +9,14 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from effbench import labels
-from effbench.cell import Cell, Status, Trial, encodable
+from effbench.cell import Cell, Result, Status, Trial, encodable
 from effbench.errors import StoreError
-from effbench.store.schema import NOT_NEGATIVE, SAMPLE_LIMIT, TRIAL, utc
+from effbench.store.schema import NOT_NEGATIVE, RESULT_COLUMNS, SAMPLE_LIMIT, TRIAL, utc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,8 +92,28 @@ def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
 
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return the row of `cell`."""
-    row = labels.cell_row(cell)
-    return {"key": row.pop("cell_key"), "comparison_key": cell.comparison_key, **row}
+    return {
+        "key": cell.key,
+        "comparison_key": cell.comparison_key,
+        "model": cell.model_name,
+        "bs": cell.bs,
+        "mode": cell.mode_name,
+        "dtype": cell.dtype,
+        "phase": cell.phase,
+        "device": cell.device,
+        "params": cell.params(),
+    }
+
+
+def result_of(row: Mapping[str, Any]) -> Result:
+    """Return the Result of a row of the view `results`."""
+    return Result(**{**row, "status": Status(row["status"])})
+
+
+def result_row(result: Result) -> dict[str, Any]:
+    """Return the columns of the view `results`."""
+    row = {name: getattr(result, name) for name in RESULT_COLUMNS}
+    return {**row, "status": result.status.value}
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

@@ -112,11 +112,11 @@ class OpenSweep:
         environments = self.executor.environments
         measured: dict[CellRun, float | None] = {}
         cells = {cell.key: cell for cell in plan.cells()}
-        for row in self.store.results(sweep_id):
-            cell = cells.get(row["cell_key"])
-            interpreter = environments.get(row["environment_id"])
+        for result in self.store.results(sweep_id):
+            cell = cells.get(result.cell_key)
+            interpreter = environments.get(result.environment_id)
             if cell is not None and interpreter is not None:
-                measured[CellRun(cell, interpreter)] = row["latency_ms"]
+                measured[CellRun(cell, interpreter)] = result.latency_ms
         latencies = [None if run is None else measured.get(run) for run in plan.runs]
         return Outcome(
             sweep_id,

@@ -25,7 +25,7 @@ def recorded(tmp_path_factory):
     ):
         list(copy(source, store, source.sweep_ids(["atlas"])))
         sweep = store.find_sweep("last")
-        (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
+        (environment,) = {result.environment_id for result in store.results(sweep.id)}
         history = store.history(sweep.id, environment)
         return sweep.protocol, {cell.key: cell for cell in store.planned(sweep.id)}, history
 

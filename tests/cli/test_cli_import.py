@@ -230,7 +230,7 @@ def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
     assert tuple(table.column_names) == RESULT_COLUMNS
     found = [{**row, "params": json.loads(row["params"])} for row in table.to_pylist()]
     for name in ("latency_ms", "started_at", "params"):
-        assert [row[name] for row in found] == [row[name] for row in rows]
+        assert [row[name] for row in found] == [getattr(row, name) for row in rows]
     assert len(Path("x.jsonl").read_text().splitlines()) == len(rows)
     for name in ("x.csv", "x"):
         assert Path(name).read_text().splitlines()[0] == ",".join(RESULT_COLUMNS)

@@ -99,7 +99,7 @@ def test_rounds_are_added_on_the_command_line(cli):
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()
         assert (sweep.rounds, sweep.trials) == (3, 6)
-        assert {row["trials"] for row in store.results(sweep.id)} == {3}
+        assert {row.trials for row in store.results(sweep.id)} == {3}
     assert "2 cells × 3 rounds (quick) on CPU: all trials are" in cli.run("-m", "resume=n").out
     for words, said in (
         (
@@ -174,7 +174,7 @@ def test_shards_become_one_sweep(sharded):
     with Store.open(sharded.folder / "both.db") as store:
         (sweep,) = store.sweeps()
         assert (sweep.name, sweep.cells, sweep.statuses) == ("n", 4, {"ok": 4})
-        assert all(row["speedup"] for row in store.results(sweep.id))
+        assert all(row.speedup for row in store.results(sweep.id))
     for words in (["baseline", "set", "good", "last"], ["db", "check"]):
         done = sharded.run(*words, "--db", "both.db")
         assert done.code == 0, done

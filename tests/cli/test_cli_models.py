@@ -36,8 +36,8 @@ def test_two_libraries_with_the_same_name_are_told_apart(cli):
     assert done.code == 0 and "library" in done.out and "torchvision" in done.out, done
     with Store.open(cli.db) as store:
         rows = store.results(store.find_sweep("last").id)
-    assert {(row["model"], row["status"]) for row in rows} == {("resnet18", Status.OK)}
-    assert len({row["cell_key"] for row in rows}) == 2
+    assert {(row.model, row.status) for row in rows} == {("resnet18", Status.OK)}
+    assert len({row.cell_key for row in rows}) == 2
 
 
 def test_a_name_that_no_library_knows(cli):
@@ -78,5 +78,5 @@ def test_tasks_are_an_axis(cli):
     assert done.code == 0, done
     with Store.open(cli.db) as store:
         rows = store.results(store.find_sweep("last").id)
-    found = {row["params"]["model"]["module"]["task"]: row["status"] for row in rows}
+    found = {row.params["model"]["module"]["task"]: row.status for row in rows}
     assert found == {"encode": Status.OK, "decode": Status.UNSUPPORTED}

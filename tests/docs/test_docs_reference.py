@@ -43,12 +43,12 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
             with opened(str(TABLES.REFERENCE / f"{gpu}-sweeps.db")) as source:
                 list(copy(source, store, source.sweep_ids()))
         results = [row for sweep in store.sweeps() for row in store.results(sweep.id)]
-    found = {(row["sweep_id"], row["cell_key"]): row["latency_ms"] for row in results}
+    found = {(row.sweep_id, row.cell_key): row.latency_ms for row in results}
     rows = TABLES.reference_rows()
     assert len(rows) == 537
     assert len(found) == 547, "and a server at five rates in two modes"
     for row in rows:
-        assert found[row["sweep_id"], row["cell_key"]] == pytest.approx(row["latency_ms"])
+        assert found[row.sweep_id, row.cell_key] == pytest.approx(row.latency_ms)
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.glob("*.db")), ids=lambda path: path.name)

@@ -153,7 +153,7 @@ def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
 def test_documented_reasons_are_reasons(results):
     rows = pages.rows("how-to/troubleshoot.md")
     with Store.open("results/effbench.db") as store:
-        rated = {row["reason"]: row["status"] for row in store.results() if row["reason"]}
+        rated = {row.reason: row.status for row in store.results() if row.reason}
     assert rated, "the sweep has an unsupported cell"
     for reason, status in rated.items():
         assert rows[reason][0] == f"`{status}`"

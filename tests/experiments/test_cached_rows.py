@@ -15,7 +15,7 @@ BUSY = {"disturbance": "host busy"}
 def used(made, **options):
     with Store.open(made.path) as store:
         rows = cached_rows(store, [EAGER, DEFAULT], environment().id, SETTINGS, **options)
-    return {row["sweep_id"] for row in rows}
+    return {row.sweep_id for row in rows}
 
 
 def test_marked_cases_are_measured_again_if_that_is_possible(made):

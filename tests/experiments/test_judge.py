@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from made_sweeps import a_result
 
 from effbench.experiments import Answer, Claim, geomean, highest, interval, mean, ratio, where
 from effbench.experiments.facts import Facts, facts_of, no_facts
@@ -19,7 +20,7 @@ def row(
     trial."""
     alone = spread is None or mode == "eager"
     is_ok = status == "ok"
-    return {
+    figures = {
         "sweep_id": "s",
         "environment_id": "here",
         "model": model,
@@ -39,6 +40,7 @@ def row(
         "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs},
         **more,
     }
+    return a_result(**figures)
 
 
 def eager(**more):

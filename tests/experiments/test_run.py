@@ -218,12 +218,12 @@ def test_only_whole_cases_measured_in_the_same_way_are_reused(go, db, bare):
     go(bare, "bs=2", "mode=eager")
     done = go(bare)
     assert done.reused == 2
-    order = [(row["bs"], row["mode"]) for row in done.rows["main"]]
+    order = [(row.bs, row.mode) for row in done.rows["main"]]
     assert order == [(1, "eager"), (1, "repeated"), (2, "eager"), (2, "repeated")]
     assert stored(db)[1][0].cells == 2, "the case that lacked a mode is measured whole"
     assert (
         done.judgements[0].verdict == Verdict.CONFIRMED
-        and len({row["sweep_id"] for row in done.rows["main"]}) == 2
+        and len({row.sweep_id for row in done.rows["main"]}) == 2
     )
     less = go(bare, "exclude=[{mode:repeated,bs:2}]")
     assert (less.reused, len(less.rows["main"])) == (3, 3)
@@ -245,7 +245,7 @@ def test_unfinished_cases_are_not_reused(go, db, bare):
         )
     engine.dispose()
     done = go(bare)
-    assert done.reused == 2 and {row["bs"] for row in done.rows["main"][:2]} == {1}
+    assert done.reused == 2 and {row.bs for row in done.rows["main"][:2]} == {1}
     with engine.begin() as connection:  # as if it had had less time than now
         connection.execute(
             sa.text("UPDATE result SET status = 'timeout' WHERE cell_key = :key"), {"key": key}

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from effbench.config import shipped
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
+from effbench.store.values import result_row
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 
@@ -99,7 +100,7 @@ def run(folder: Path, server: ForkServer) -> Any:
                     {**trial, "cell": cells[trial["cell_key"]]}
                     for trial in store.trials(outcome.sweep_id)
                 ]
-                rows = [dict(row) for row in store.results(outcome.sweep_id)]
+                rows = [result_row(result) for result in store.results(outcome.sweep_id)]
         return [{**trial, "mode": trial["cell"].mode_name} for trial in trials], rows
 
     return run

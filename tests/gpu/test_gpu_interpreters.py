@@ -39,7 +39,7 @@ def swept(cli_in, tmp_path_factory, another_python):
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()
         cli.trials, cli.rows = store.trials(sweep.id), store.results(sweep.id)
-        cli.environments = store.environments(row["environment_id"] for row in cli.rows)
+        cli.environments = store.environments(row.environment_id for row in cli.rows)
         cli.calibrations = [store.calibration(row["id"]) for row in cli.environments]
     cli.half_of = names_by(cli.environments, "python")
     return cli
@@ -47,10 +47,10 @@ def swept(cli_in, tmp_path_factory, another_python):
 
 def test_both_interpreters_are_measured(swept):
     assert swept.done.code == 0, swept.done
-    assert all(Status(row["status"]).is_measured for row in swept.rows), [
-        row["reason"] for row in swept.rows
+    assert all(row.status.is_measured for row in swept.rows), [
+        row.reason for row in swept.rows
     ]
-    assert sorted((row["mode"], swept.half_of[row["environment_id"]]) for row in swept.rows) == [
+    assert sorted((row.mode, swept.half_of[row.environment_id]) for row in swept.rows) == [
         (mode, half) for mode in ("cuda-graph", "eager") for half in ("other", "own")
     ]
     (gpu,) = {row["gpu_name"] for row in swept.environments}

@@ -3,10 +3,14 @@ can be foreseen."""
 
 import dataclasses
 import datetime as dt
+from collections.abc import Iterable
 from typing import Any
 
-from made_sweeps import environment
+from made_sweeps import a_result, environment
 
+from effbench import labels
+from effbench.cell import Result
+from effbench.labels import LabelledRow
 from effbench.metrics import INTERVALS, METRICS
 from effbench.store.sweeps import SweepInfo
 
@@ -48,10 +52,10 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "env": {},
     }
     values = {
-        "sweep_id": 1,
+        "sweep_id": "1",
         "sweep_name": "h200 standard",
         "label": "4f2c9d1",
-        "started_at": "2026-03-01T09:30:00+00:00",
+        "started_at": dt.datetime(2026, 3, 1, 9, 30, tzinfo=dt.UTC),
         "model": model,
         "bs": bs,
         "mode": mode,
@@ -195,3 +199,11 @@ ENVIRONMENT: dict[str, Any] = {
     "id": "0123456789abcdef",
     "details": {"persistence": True},
 }
+
+
+def results(rows: Iterable[dict[str, Any]]) -> list[Result]:
+    return [a_result(**item) for item in rows]
+
+
+def label_rows(rows: Iterable[dict[str, Any]]) -> list[LabelledRow]:
+    return labels.label_rows(results(rows))

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 import synthetic as make
+from synthetic import label_rows
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import label_rows
 from effbench.metrics import INTERVALS
 from effbench.report.advice import Question, recommend
 from effbench.report.capture_lists import Costs, best_list, costs_of, evaluate, value_at
@@ -154,7 +154,7 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
         make.row("mlp", 32, "cuda-graph", status="degraded"),
     ]
     rows += [make.failed("mlp", 64, "cuda-graph", "oom", "full"), make.row("mlp", 16, "default")]
-    found = costs_of(rows, "mlp", "cuda-graph", "latency", "eager")
+    found = costs_of(make.results(rows), "mlp", "cuda-graph", "latency", "eager")
     pool = {1: MIB, 8: 8 * MIB, 16: rows[-4]["graph_pool_bytes"]}
     assert found == Costs(
         graph_ms={1: 1.0, 8: 8.0},
@@ -165,14 +165,14 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
         mode="cuda-graph",
         marked=frozenset({16}),
     )
-    assert costs_of(rows, "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx(
+    assert costs_of(make.results(rows), "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx(
         {1: 0.8, 8: 6.4}
     )
     with pytest.raises(UsageError, match="has several: mlp, gpt2; choose one with --model"):
-        costs_of(rows, None, "cuda-graph", "latency", "eager")
+        costs_of(make.results(rows), None, "cuda-graph", "latency", "eager")
     with pytest.raises(
         NothingFoundError, match=r"of mode cuda-graph with a latency for gpt2; others: eager$"
     ):
-        costs_of(rows, "gpt2", "cuda-graph", "latency", "eager")
+        costs_of(make.results(rows), "gpt2", "cuda-graph", "latency", "eager")
     with pytest.raises(NothingFoundError, match="no results yet"):
         costs_of([], None, "cuda-graph", "latency", "eager")

@@ -107,7 +107,7 @@ def small(tmp_path_factory):
     sweep_id = record(folder / "r.db", {eager: trials, graph: [failed(graph), failed(graph, 1)]})
     found, _ = written(folder / "r.db", folder / "site")
     with Store.open(folder / "r.db") as store:
-        rows = {row["cell_key"]: row for row in store.results(sweep_id)}
+        rows = {row.cell_key: row for row in store.results(sweep_id)}
         stored = sorted(
             (row["round"], row["attempt"], row["id"], row)
             for row in store.trials(sweep_id)
@@ -123,19 +123,19 @@ def test_results_are_those_of_the_view(small):
     for key, (entry,) in found.items():
         row = rows[key]
         known = {
-            name: [row[name], METRICS[name].format(row[name])]
+            name: [row.value(name), METRICS[name].format(row.value(name))]
             for name in METRICS
-            if row[name] is not None
+            if row.value(name) is not None
         }
         assert {name: one[:2] for name, one in entry["results"].items()} == known
         assert (entry["status"], entry["reason"], entry["count"]) == (
-            row["status"],
-            row["reason"],
-            row["trials"],
+            row.status,
+            row.reason,
+            row.trials,
         )
-        assert entry["params"]["model.name"] == row["params"]["model"]["name"]
+        assert entry["params"]["model.name"] == row.params["model"]["name"]
     low, high = (
-        METRICS["latency_ms"].format(rows[eager.key][f"latency_ci_{end}_ms"])
+        METRICS["latency_ms"].format(rows[eager.key].value(f"latency_ci_{end}_ms"))
         for end in ("low", "high")
     )
     assert found[eager.key][0]["results"]["latency_ms"][2] == f"{low} to {high}"

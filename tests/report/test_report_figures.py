@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 import pytest
 import synthetic as make
 from browsing import device_sweep
+from synthetic import label_rows
 
-from effbench.labels import label_rows
 from effbench.report import colors
 from effbench.report.figures import all_figures, base, cost, scaling
 from effbench.report.figures.base import points_of

@@ -8,8 +8,8 @@ import json
 import pytest
 import synthetic as make
 from browsing import content, device_sweep, page_of, site
+from synthetic import label_rows
 
-from effbench.labels import label_rows
 from effbench.report import markdown, marks
 from effbench.report.bottlenecks import bottleneck_table, time_cells
 from effbench.report.figures import scaling

@@ -151,7 +151,7 @@ def test_narrow_windows_keep_rows_low_and_pinned_columns_in_their_lines(chromium
 
 def test_the_metric_switch(visit, sweeps):
     one = visit("full", "speedups")
-    by_key = {row["cell_key"]: row for row in sweeps["full"].rows}
+    by_key = {row.cell_key: row for row in sweeps["full"].rows}
     links = "[...document.querySelectorAll('#grid tbody td a')]"
     for metric in ("latency_ms", "throughput_per_s"):
         one.page.locator("#metric").select_option(metric)
@@ -162,7 +162,7 @@ def test_the_metric_switch(visit, sweeps):
             )
         )
         expected = {
-            key: METRICS[metric].format(row[metric]) if row["status"] == "ok" else row["status"]
+            key: METRICS[metric].format(row.value(metric)) if row.status == "ok" else row.status
             for key, row in by_key.items()
         }
         assert {key: text.removeprefix("★ ") for key, text in found.items()} == expected

@@ -54,17 +54,17 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
         results = store.results()
     assert len(found) == len(results)
     for row in results:
-        line, place = found[row["sweep_id"], row["cell_key"]]
+        line, place = found[row.sweep_id, row.cell_key]
         assert (
-            line["trials"][place] == row["trials"]
-            and line["status"].get(place, ["ok"])[0] == row["status"]
+            line["trials"][place] == row.trials
+            and line["status"].get(place, ["ok"])[0] == row.status
         )
         shown = {name: values[place] for name, values in line["values"].items()}
         assert shown == {
-            name: pytest.approx(row[name], rel=1e-6) if row[name] is not None else None
+            name: row.value(name) and pytest.approx(row.value(name), rel=1e-6)
             for name in shown
         }
-        known = [row["latency_ci_low_ms"], row["latency_ci_high_ms"]]
+        known = [row.latency_ci_low_ms, row.latency_ci_high_ms]
         bounds = [side[place] for side in line["bounds"]["latency_ms"]]
         assert bounds == known if None in known else bounds == pytest.approx(known, rel=1e-6)
 

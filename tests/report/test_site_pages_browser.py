@@ -80,9 +80,7 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
     assert one.page.evaluate(POINTS) == sweeps.SWEEPS + 1  # the star of the baseline
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
-    shown = {
-        row["sweep_id"]: f"{row['latency_ms']:.2f} ms" for row in results if row["cell_key"] == cell
-    }
+    shown = {row.sweep_id: f"{row.latency_ms:.2f} ms" for row in results if row.cell_key == cell}
     found = dict(
         zip(
             rows(one, "#series details", "sweep"),

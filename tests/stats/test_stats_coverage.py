@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from made_sweeps import a_result
 from scipy.special import stdtrit
 
 from effbench.report.summary import mode_score
@@ -36,9 +37,9 @@ def test_mode_score_covers(kind, trials):
             [np.exp(ratio), np.exp(ratio - half), np.exp(ratio + half)], axis=-1
         ).tolist()
         names = ("speedup", "speedup_ci_low", "speedup_ci_high")
-        facts = {"status": "ok", "trials": trials}
         rows = (
-            [facts | dict(zip(names, model, strict=True)) for model in sweep] for sweep in sweeps
+            [a_result(trials=trials, **dict(zip(names, model, strict=True))) for model in sweep]
+            for sweep in sweeps
         )
         scores = (mode_score(of_sweep, "speedup") for of_sweep in rows)
         share = np.mean([found.low <= 1.0 <= found.high for found in scores])

@@ -1,7 +1,7 @@
 """What bounds a call, how near it is to the machine's best, and the sentence with the reason."""
 
 import pytest
-from made_sweeps import a_cell
+from made_sweeps import a_cell, a_result
 
 from effbench.cell import Status, Trial
 from effbench.metrics import percent
@@ -109,15 +109,15 @@ def test_sentences_hold_their_figures():
             ["busy 90 %", "8.7 µs on average"],
         ),
     ]:
-        assert all(part in why(LAUNCH | changed) for part in parts), why(LAUNCH | changed)
+        assert all(part in why(a_result(**LAUNCH | changed)) for part in parts), why(a_result(**LAUNCH | changed))
 
 
 def test_what_is_unknown():
     for name in ("gpu_busy_ms", "period_ms"):
-        assert why(LAUNCH | {name: None, "gpu_idle_fraction": None, "bound": None}) is None
+        assert why(a_result(**LAUNCH | {name: None, "gpu_idle_fraction": None, "bound": None})) is None
     for label in ("memory", "compute", "latency", "launch"):
         lacking = {"bound": label, "roofline_fraction": None, "flops": None, "min_bytes": None}
-        assert "15 kernels" in why(LAUNCH | lacking)
+        assert "15 kernels" in why(a_result(**LAUNCH | lacking))
     assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == [
         "0.0 %",
         "5.2 %",

@@ -47,25 +47,25 @@ def on_hosts(made, hosts=HOSTS, **facts):
 
 
 def result(store, sweep_id, cell=DEFAULT):
-    (row,) = [row for row in store.results(sweep_id) if row["cell_key"] == cell.key]
+    (row,) = [row for row in store.results(sweep_id) if row.cell_key == cell.key]
     return row
 
 
 def interval(row, name):
-    return Interval(row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
+    return Interval(row.value(name), row.value(f"{name}_ci_low"), row.value(f"{name}_ci_high"))
 
 
 def test_a_host_counts_once(made, opened):
     joined = opened.join(on_hosts(made), "h200")
     assert (joined.hosts, joined.cells, joined.trials) == (["a", "b", "c"], 2, 30)
     row = result(opened, joined.id)
-    assert (row["hosts"], row["trials"], row["compilations"]) == (3, 15, 6)
+    assert (row.hosts, row.trials, row.compilations) == (3, 15, 6)
     speeds = [speed for speed, _ in HOSTS.values()]
-    assert row["latency_ms"] == pytest.approx(statistics.geometric_mean(speeds))
-    assert row["latency_ci_low_ms"] < min(speeds) < max(speeds) < row["latency_ci_high_ms"]
+    assert row.latency_ms == pytest.approx(statistics.geometric_mean(speeds))
+    assert row.latency_ci_low_ms < min(speeds) < max(speeds) < row.latency_ci_high_ms
     of_pairs = [speedup for _, speedup in HOSTS.values()]
     expected = log_mean(of_pairs).interval()
-    assert row["speedup_from"] == "pairs"
+    assert row.speedup_from == "pairs"
     assert interval(row, "speedup").value == pytest.approx(expected.value)
     assert interval(row, "speedup").low == pytest.approx(expected.low)
     assert interval(row, "speedup").high == pytest.approx(expected.high)
@@ -73,16 +73,16 @@ def test_a_host_counts_once(made, opened):
 
 def test_the_speed_of_a_host_does_not_affect_its_separate_speedup(made, opened):
     row = result(opened, opened.join(on_hosts(made), "h200").id)
-    assert row["separate_speedup"] == pytest.approx(2.0)
-    assert row["separate_speedup_ci_high"] / row["separate_speedup_ci_low"] < 1.001
+    assert row.separate_speedup == pytest.approx(2.0)
+    assert row.separate_speedup_ci_high / row.separate_speedup_ci_low < 1.001
 
 
 def test_the_number_of_trials_of_a_host_does_not_matter(made, opened):
     parts = [on_host(made, "a", 1.0, rounds=5), on_host(made, "b", 4.0, rounds=2)]
     row = result(opened, opened.join(parts, "x").id)
     of_b = statistics.geometric_mean(steps(4.0, 0.001)[:2])
-    assert row["latency_ms"] == pytest.approx(math.sqrt(of_b), rel=1e-6)
-    assert row["latency_ci_high_ms"] / row["latency_ci_low_ms"] > 1000, "two hosts say little"
+    assert row.latency_ms == pytest.approx(math.sqrt(of_b), rel=1e-6)
+    assert row.latency_ci_high_ms / row.latency_ci_low_ms > 1000, "two hosts say little"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_host_is_marked_if_all_its_trials_are(made, opened, marked_hosts, host
         disturbance = [BUSY if name in marked_hosts else None] * 4 + [BUSY]
         parts.append(on_host(made, name, cells={EAGER: {"disturbance": disturbance}}))
     row = result(opened, opened.join(parts, "x").id, EAGER)
-    assert (row["hosts"], row["marked"]) == (hosts, is_marked)
+    assert (row.hosts, row.marked) == (hosts, is_marked)
 
 
 def test_marked_trials_of_a_host_do_not_count_next_to_others():

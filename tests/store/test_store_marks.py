@@ -64,7 +64,7 @@ def contents(path):
     with Store.open(path) as store:
         sweep_id = store.find_sweep("last").id
         trials = [row for row in store.trials(sweep_id) if row["latency_ms"] != 4.0]
-        (result,) = (row for row in store.results(sweep_id) if row["mode"] == "default")
+        (result,) = (row for row in store.results(sweep_id) if row.mode == "default")
     return trials, result
 
 
@@ -82,8 +82,8 @@ DISTURBANCES = {
 def test_a_noisy_trial_becomes_ok_and_marked(older, reason, disturbance):
     ((trial,), result) = upgraded(older(noisy(reason)))
     assert (trial["status"], trial["reason"], trial["disturbance"]) == ("ok", None, disturbance)
-    assert (result["status"], result["reason"]) == ("ok", None)
-    assert (result["marked"], result["disturbance"]) == (True, disturbance)
+    assert (result.status, result.reason) == ("ok", None)
+    assert (result.marked, result.disturbance) == (True, disturbance)
 
 
 def test_a_noisy_trial_without_a_reason_gets_one(older):
@@ -98,7 +98,7 @@ def test_a_trial_that_compiled_while_it_was_timed_becomes_degraded(older, how):
     reason = f"a graph was compiled {how}: the figures include compile time"
     ((trial,), result) = upgraded(older(noisy(reason)))
     assert (trial["status"], trial["reason"], trial["disturbance"]) == ("degraded", reason, None)
-    assert (result["status"], result["marked"], result["speedup"]) == ("degraded", False, None)
+    assert (result.status, result.marked, result.speedup) == ("degraded", False, None)
 
 
 def test_other_trials_stay_as_they_are(older):
@@ -108,20 +108,20 @@ def test_other_trials_stay_as_they_are(older):
         ("ok", None, None),
         ("degraded", "2 graphs", None),
     ]
-    assert result["status"] == "degraded"
+    assert result.status == "degraded"
 
 
 def test_a_result_with_three_undisturbed_trials_is_not_marked(older):
     others = [Trial("", 0, OK, latency_ms=2.0) for _ in range(3)]
     _, result = upgraded(older(*others, noisy(latency_ms=50.0)))
-    assert (result["marked"], result["disturbance"], result["trials"]) == (False, None, 3)
-    assert result["latency_ms"] == pytest.approx(2.0)
+    assert (result.marked, result.disturbance, result.trials) == (False, None, 3)
+    assert result.latency_ms == pytest.approx(2.0)
 
 
 def test_a_marked_result_gets_the_speedup_that_it_lacked(older):
     _, result = upgraded(older(noisy(latency_median_low_ms=1.0, latency_median_high_ms=2.0)))
-    assert result["speedup"] == pytest.approx(2.0)
-    assert (result["speedup_ci_low"], result["speedup_ci_high"]) == pytest.approx((2.0, 4.0))
+    assert result.speedup == pytest.approx(2.0)
+    assert (result.speedup_ci_low, result.speedup_ci_high) == pytest.approx((2.0, 4.0))
 
 
 QUIET, SLOW = [1.0] * 9, [3.0] * 99
@@ -164,7 +164,7 @@ def test_the_period_gets_bounds_from_its_own_samples(older):
     samples = {"period_ms": [0.5] * 9, "period_disturbed_ms": [0.75] * 9, "latency_ms": QUIET}
     ((row,), result) = upgraded(older(noisy(period_ms=0.5, samples=samples)))
     assert (row["period_median_low_ms"], row["period_median_high_ms"]) == (0.5, 0.75)
-    assert (result["period_ci_low_ms"], result["period_ci_high_ms"]) == pytest.approx((0.5, 0.75))
+    assert (result.period_ci_low_ms, result.period_ci_high_ms) == pytest.approx((0.5, 0.75))
 
 
 def test_degraded_and_unmarked_trials_keep_their_bounds(older):

@@ -20,13 +20,13 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
     with Store.open(path) as reader:
         while any(one.poll() is None for one in writers):
             for row in reader.results(sweep):
-                assert row["speedup"] in (None, 1.0) or abs(row["speedup"] - 4.0) < 1e-9
+                assert row.speedup in (None, 1.0) or abs(row.speedup - 4.0) < 1e-9
             time.sleep(0.01)
     for process in writers:
         assert_ended_well(process)
     assert store.find_sweep(sweep).trials == 120
-    assert {row["trials"] for row in store.results()} == {8}
-    assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {
+    assert {row.trials for row in store.results()} == {8}
+    assert {row.mode: round(row.speedup, 9) for row in store.results()} == {
         "eager": 1,
         "default": 4,
         "graph": 4,

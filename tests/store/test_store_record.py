@@ -184,7 +184,7 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
     np.testing.assert_array_equal(
         found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32)
     )
-    assert store.results(sweep)[0]["latency_ms"] is None
+    assert store.results(sweep)[0].latency_ms is None
 
 
 def test_samples_come_back_in_order(store, cell, begin, here):
@@ -253,11 +253,11 @@ def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
         assert len(list(recording(partial(store.record, sweep, here), trials))) == len(trials)
         rows = store.results(sweep)
         seen.append(
-            [{k: v for k, v in row.items() if k not in ("sweep_id", "started_at")} for row in rows]
+            [dataclasses.replace(row, sweep_id="", started_at=None) for row in rows]
         )
         store.rebuild_results(sweep)
         assert store.results(sweep) == rows
-    assert {row["trials"] for row in seen[0]} == {3}
+    assert {row.trials for row in seen[0]} == {3}
     assert seen[0] == seen[1] == seen[2]
     assert type(store).check(path) == []
 
@@ -269,13 +269,13 @@ def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environ
     store.record(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
     store.record(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
     store.record(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
-    assert [row["speedup"] for row in store.results()] == [1.0, None, None]
-    assert {row["python"] for row in store.results(first)} == {"3.12.4", "3.12.1"}
+    assert [row.speedup for row in store.results()] == [1.0, None, None]
+    assert {row.python for row in store.results(first)} == {"3.12.4", "3.12.1"}
     # of two variants of the baseline mode one is the baseline
     sweep = begin(store, [eager, variant, default])
     for one, latency in ((variant, 2.0), (default, 1.0), (eager, 4.0)):
         store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
-    assert [row["speedup"] for row in store.results(sweep)] == [
+    assert [row.speedup for row in store.results(sweep)] == [
         1.0,
         pytest.approx(2.0),
         pytest.approx(4.0),

@@ -116,7 +116,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled):
     assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
     assert Store.check(filled) == []
     with Store.open(filled) as store:
-        assert [row["relative_memory"] for row in store.results()] == [1.0, 1.0]
+        assert [row.relative_memory for row in store.results()] == [1.0, 1.0]
 
 
 def test_an_upgrade_keeps_a_copy_of_the_file(filled):

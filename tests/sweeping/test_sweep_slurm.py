@@ -138,7 +138,7 @@ def test_a_cell_whose_jobs_never_begin_leaves_the_others(cluster, monkeypatch):
     Queue(monkeypatch, None, None, None, is_lost_in(1))
     with pytest.raises(WorkerError, match="before its first trial"):
         made.run(made.left)
-    assert [row["status"] for row in made.store.results(made.sweep_id)] == ["ok"]
+    assert [row.status for row in made.store.results(made.sweep_id)] == ["ok"]
 
 
 def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):

@@ -199,29 +199,29 @@ class TestLengths:
     @classmethod
     def rows(cls, sweeps):
         _, rows = sweeps
-        return {(row["mode"], row["params"]["mode"].get("dynamic")): row for row in rows}
+        return {(row.mode, row.params["mode"].get("dynamic")): row for row in rows}
 
     @pytest.mark.parametrize(
         ("dynamic", "status", "recompiles"), [(None, "ok", 1), (True, "ok", 0)]
     )
     def test_dynamic_shapes_compile_few_graphs(self, rows, dynamic, status, recompiles):
         row = rows["default", dynamic]
-        assert (row["status"], row["recompiles"]) == (status, recompiles)
+        assert (row.status, row.recompiles) == (status, recompiles)
 
     def test_static_shapes_recompile_until_dynamo_gives_up(self, rows):
         row = rows["default", False]
-        assert row["status"] == "degraded"
-        assert "hit config.recompile_limit" in row["reason"]
+        assert row.status == "degraded"
+        assert "hit config.recompile_limit" in row.reason
 
     def test_the_batch_is_as_given(self, rows):
         eager = rows["eager", None]
-        assert eager["bs"] == 2
-        assert eager["throughput_per_s"] is None, "the median latency is not that of a mean length"
+        assert eager.bs == 2
+        assert eager.throughput_per_s is None, "the median latency is not that of a mean length"
 
     def test_a_mode_with_one_static_length_is_unsupported(self, sweeps):
         (row,), _ = sweeps
         reason = "this mode has one static length, but the stream has many: use stream=none"
-        assert (row["status"], row["reason"]) == ("unsupported", reason)
+        assert (row.status, row.reason) == ("unsupported", reason)
 
 
 class TestServer:

@@ -33,7 +33,6 @@ from effbench.report.marks import (
     why_marked,
 )
 from effbench.report.tables import is_baseline
-from effbench.stats.intervals import is_number
 
 #: Values with the names of Plotly.
 Plotly = dict[str, Any]
@@ -51,8 +50,6 @@ _TITLES = {
 }
 #: Bounds, which hover texts show with the figure between them.
 _BOUNDS = frozenset(bound for bounds in INTERVALS.values() for bound in bounds)
-#: Columns that are figures: other values there are unknown.
-_FIGURES = frozenset([*METRICS, *_BOUNDS, "trials"])
 
 
 @dataclass(frozen=True)
@@ -116,10 +113,7 @@ def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -
     order = {case: rank for rank, case in enumerate(cases)}
     points = []
     for row in with_number:
-        values = dict(row.source)
-        for name in _FIGURES & values.keys():
-            if not is_number(values[name]):
-                values[name] = None
+        values = dict(vars(row.result))
         x = row.number(axis)
         point = Point(
             case=row.curve(axis),
@@ -128,8 +122,8 @@ def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -
             series=row.mode,
             rank=ranks[row.mode],
             is_baseline=is_baseline(row, baseline_mode),
-            mark=why_marked(row.source),
-            ratio_mark=marks.reason(row.source, "speedup"),
+            mark=why_marked(row.result),
+            ratio_mark=marks.reason(row.result, "speedup"),
             values=values,
         )
         points.append(point)
@@ -261,9 +255,10 @@ def hover(point: Point) -> str:
         if isinstance(value, str):
             text = safe(short(value, LONGEST_TEXT))
         line = f"{title_and_unit(name)[0]}: {signed(text, is_marked_figure(point, name))}"
-        interval = interval_text(name, point.values)
-        if interval:
-            line += f" (95 %: {interval})"
+        if name in INTERVALS:
+            low, high = INTERVALS[name]
+            interval = interval_text(name, point[low], point[high])
+            line += f" (95 %: {interval})" if interval else ""
         lines.append(line)
     if point.mark is not None:
         lines.append(f"{SIGN} marked: {safe(short(point.mark, LONGEST_TEXT))}")

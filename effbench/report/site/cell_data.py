@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from effbench.cell import digest
+from effbench.cell import Result, digest
 from effbench.labels import (
     PLACES,
     LabelledRow,
     flatten,
     grouped,
 )
-from effbench.metrics import METRICS, format_bytes
+from effbench.metrics import METRICS, bounds_of, format_bytes
 from effbench.printable import excerpt
 from effbench.report import marks
 from effbench.report.colors import glyph_of
@@ -67,6 +67,8 @@ _NAMES = {"phase": "last phase", "started_at": "started (UTC)"}
 HEADINGS = [
     [_NAMES.get(name) or heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS
 ]
+#: Facts of a result that the page shows first.
+ABOUT = ("model", "bs", "dtype", "phase", "device")
 #: Parts of `extra` that other sections show.
 _ELSEWHERE = frozenset(
     {
@@ -128,7 +130,7 @@ def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, l
         return
     rows = {}
     for row in device_sweep.labelled:
-        rows[row.source["cell_key"], row.source["environment_id"]] = row
+        rows[row.result.cell_key, row.result.environment_id] = row
     files = ArtifactFiles(writer, f"{device_sweep.slug}/", artifact_home(device_sweep.database))
     for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial.row["cell_key"]):
         entries = []
@@ -143,24 +145,24 @@ def entry(
     device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles
 ) -> Json:
     """Return the page's data of one result."""
-    source = row.source
+    result = row.result
     facts = [trial.row for trial in trials]
-    command = device_sweep.command(source["params"], source["environment_id"])
+    command = device_sweep.command(result.params, result.environment_id)
     return {
-        "env": source["environment_id"],
+        "env": result.environment_id,
         "name": row.name,
         "labels": {name: label for name, label in row.labels.items() if name not in PLACES},
         "mode": row.mode,
         "glyph": glyph_of(row.base_mode),
-        "about": {name: source[name] for name in ("model", "bs", "dtype", "phase", "device")},
+        "about": {name: getattr(result, name) for name in ABOUT},
         "status": row.status,
         "reason": row.reason,
-        "bound": source.get("bound"),
-        "disturbance": why_marked(source),
-        "count": source["trials"],
-        "results": results(row),
+        "bound": result.bound,
+        "disturbance": why_marked(result),
+        "count": result.trials,
+        "results": metrics_of(result),
         "artifacts": files.links(trials),
-        "params": flatten(source["params"]),
+        "params": flatten(result.params),
         "command": command.text,
         "why_not": command.why_not,
         "trials": [_facts(trial) for trial in facts],
@@ -179,21 +181,17 @@ def _facts(trial: TrialRow) -> list[Any]:
     return [trial[name] for name in FACTS]
 
 
-def results(row: LabelledRow) -> dict[str, list[Any]]:
+def metrics_of(result: Result) -> dict[str, list[Any]]:
     """Return metric -> [value, its text, its interval's text, why it is marked or None] for the
     metrics that the result has."""
     values = {}
     for name, metric in METRICS.items():
-        value = row.source.get(name)
+        value = result.value(name)
         if value is not None:
-            why = marks.reason(row.source, name)
+            why = marks.reason(result, name)
             text = signed(metric.format(value), why is not None)
-            values[name] = [
-                value,
-                text,
-                interval_text(name, row.source),
-                why,
-            ]
+            interval = interval_text(name, *bounds_of(result, name))
+            values[name] = [value, text, interval, why]
     return values
 
 

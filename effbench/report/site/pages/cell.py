@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from effbench.cell import Result
 from effbench.environments import hardware_of
-from effbench.labels import ViewRow
 from effbench.metrics import METRICS
 from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
 from effbench.report.colors import glyph_of
@@ -28,15 +28,15 @@ from effbench.report.site.page import (
 from effbench.table import Column, Shown, Table
 
 
-def link(device_sweep: DeviceSweep, row: ViewRow) -> str:
+def link(device_sweep: DeviceSweep, result: Result) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
-    key = row["cell_key"]
+    key = result.cell_key
     # enough of the hash to find the cell
     if len(key) == 64:
         key = key[:16]
     url = f"cell.html#cell={quote(key, safe='')}"
     if len(device_sweep.environments) > 1:
-        url += f"&env={quote(row['environment_id'], safe='')}"
+        url += f"&env={quote(result.environment_id, safe='')}"
     return url
 
 
@@ -82,11 +82,11 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     rows = []
     for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
         shown = {
-            "model": Shown(row.case, row.case, "name", link=link(device_sweep, row.source)),
+            "model": Shown(row.case, row.case, "name", link=link(device_sweep, row.result)),
             "bs": row.labels["bs"],
             "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
             "status": Shown(row.status, row.status, "" if row.is_ok else "status"),
-            "trials": row.source.get("trials"),
+            "trials": row.result.trials,
         }
         rows.append({**values, **shown})
     return Table(columns, rows, caption="Cells of this sweep")

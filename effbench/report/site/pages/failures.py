@@ -43,7 +43,7 @@ def findings(rows: LabelledRows) -> dict[Finding, list[LabelledRow]]:
     ranked = sorted(bad, key=lambda finding: (severity(finding.status), -len(bad[finding])))
     results = {finding: bad[finding] for finding in ranked}
     for column, title in ODD.items():
-        odd = [row for row in rows if row.is_ok and row.source.get(column)]
+        odd = [row for row in rows if row.is_ok and row.result.value(column)]
         if odd:
             results[Finding("ok", title)] = odd
     return results
@@ -74,7 +74,7 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
                     example.name,
                     example.name,
                     "name linked",
-                    link=f"{folder}{link(device_sweep, example.source)}",
+                    link=f"{folder}{link(device_sweep, example.result)}",
                 ),
             }
         )

@@ -19,7 +19,7 @@ from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.history_table import change_text, events_table, lead, line_id, summary
-from effbench.report.marks import is_timed, why_marked
+from effbench.report.marks import NO_REASON, is_timed
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.changepoints import EXACT_SHORTEST
 from effbench.stats.intervals import is_number
@@ -149,7 +149,9 @@ def figures_of(track: Track, column: str) -> list[float | int | None]:
 
 def mark_of(point: Point) -> str | None:
     """Return why a point of a track is marked; None if it is not."""
-    return why_marked(point.figures)
+    if not point.is_marked:
+        return None
+    return point.figures["disturbance"] or NO_REASON
 
 
 def number(value: Any) -> float | int | None:

@@ -50,10 +50,10 @@ SCALE = 8
 def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     rows, speedups = device_sweep.labelled, device_sweep.speedups
-    ok = [row.source for row in rows if row.is_ok]
+    ok = [row.result for row in rows if row.is_ok]
     tables = {"speedup": speedups}
     for name in METRIC_NAMES:
-        if name != "speedup" and any(source.get(name) is not None for source in ok):
+        if name != "speedup" and any(result.value(name) is not None for result in ok):
             tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
     metrics, sources = {}, {}
     for name, table in tables.items():
@@ -97,9 +97,9 @@ def shown(
 ) -> Shown:
     """Return an entry for the site, with a link to its cell. `folder`: of the device sweep, as seen
     from the page. `brief`: show the interval on hover only."""
-    if entry.status is None:
+    if entry.result is None:
         return Shown(None, entry.text, "absent")
-    url = f"{folder}{link(device_sweep, entry.source)}"
+    url = f"{folder}{link(device_sweep, entry.result)}"
     if not entry.is_ok:
         return Shown(None, entry.text, "status hatched", link=url, hint=entry.reason or NO_REASON)
     value, text, tone = entry.value, entry.text, entry.tone
@@ -108,7 +108,7 @@ def shown(
         text += _arrow(entry)
         if entry.baseline:
             # the baseline shows its time instead of its speedup of 1, and is sorted by it
-            value = entry.source.get(SPEEDUPS[metric])
+            value = entry.result.value(SPEEDUPS[metric])
     if entry.best:
         text = f"★ {text}"
     elif entry.marked:
