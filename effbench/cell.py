@@ -407,6 +407,7 @@ class Trial:
         unit="s",
         better=LOWER,
         compare="bound",
+        combine="max",
         help="preparation and first call together; slowest of the trials, therefore with a cold"
         " cache",
     )
@@ -586,16 +587,13 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Identity):
-    """The summary of a cell over its trials in a sweep: a row of the view `results`.
+class Summary:
+    """What the trials of a cell in one sweep and environment say together: a row of `result`.
 
     Quantities of a trial stand under their names; those without a declaration here are declared by
     `Trial`, and `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval.
     """
 
-    sweep_name: str | None
-    label: str | None
-    started_at: datetime
     status: Status
     reason: str | None
     trials: int
@@ -695,6 +693,7 @@ class Result(Identity):
         unit="s",
         better=LOWER,
         compare="bound",
+        combine="mean",
         help="time of preparing the mode and of all settling calls, with an empty compile cache;"
         " imports excluded",
     )
@@ -703,6 +702,7 @@ class Result(Identity):
         unit="s",
         better=LOWER,
         compare="bound",
+        combine="mean",
         help="the same with a cache that the cell filled",
     )
     first_call_s: Number = None
@@ -722,6 +722,7 @@ class Result(Identity):
         unit="bytes",
         better=LOWER,
         compare="ratio",
+        combine="max",
         help="the same in processes that compiled with an empty cache, as compiling leaves memory"
         " reserved",
     )
@@ -770,3 +771,12 @@ class Result(Identity):
         """Return a metric, or a bound of its interval, by its name; None if it is unknown."""
         value: float | None = getattr(self, name)
         return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Summary, Identity):
+    """The summary of a cell in a sweep and an environment: a row of the view `results`."""
+
+    sweep_name: str | None
+    label: str | None
+    started_at: datetime

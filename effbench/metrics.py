@@ -1,4 +1,4 @@
-"""All metrics by name, derived from the fields of `cell.Trial` and `cell.Result`.
+"""All metrics by name, derived from the fields of `cell.Trial` and `cell.Summary`.
 
 The columns of the database, summaries, table headers and docs follow these tables.
 """
@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import get_args, get_type_hints
 
-from effbench.cell import Result, Trial
+from effbench.cell import Summary, Trial
 from effbench.quantities import (
     Better,
     Metric,
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-def declared_metrics(record: type[Trial] | type[Result]) -> dict[str, Metric]:
+def declared_metrics(record: type[Trial] | type[Summary]) -> dict[str, Metric]:
     """Return name -> metric of the fields that declare one, in their order."""
     types = get_type_hints(record)
     metrics = {}
@@ -63,18 +63,18 @@ def declared_metrics(record: type[Trial] | type[Result]) -> dict[str, Metric]:
 def metrics_of_results() -> tuple[Metric, ...]:
     """Return the metrics of a result in the order of its fields: its own ones, and those of trials
     that it has under the same name."""
-    declared = declared_metrics(Result)
+    declared = declared_metrics(Summary)
     known = {metric.name: metric for metric in TRIAL_METRICS if metric.title} | declared
-    names = [field.name for field in dataclasses.fields(Result)]
+    names = [field.name for field in dataclasses.fields(Summary)]
     return tuple(known[name] for name in names if name in known)
 
 
-def bounds_of(result: Result, name: str) -> tuple[float | None, float | None]:
+def bounds_of(summary: Summary, name: str) -> tuple[float | None, float | None]:
     """Return the bounds of a metric's 95 % interval; None if it has none."""
     if name not in INTERVALS:
         return None, None
     low, high = INTERVALS[name]
-    return result.value(low), result.value(high)
+    return summary.value(low), summary.value(high)
 
 
 def figures_of_results() -> dict[str, type]:

@@ -7,18 +7,17 @@ import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Status
+from effbench.cell import Status, Trial
 from effbench.metrics import COLD, METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
-from effbench.store.summary import MEASURED, counted, of_cache, warm_or_all
+from effbench.store.summary import PREPARING, CountedTrials, of_cache
 from effbench.store.sweeps import CONFIRMING
-from effbench.store.values import text
+from effbench.store.values import text, trial_of
 
 #: Compared metrics that every trial has.
 PER_TRIAL = tuple(
@@ -26,16 +25,6 @@ PER_TRIAL = tuple(
     for name, metric in METRICS.items()
     if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
-#: Those that are taken from processes that did not compile with an empty cache, if any.
-_WARM = tuple(name for name in PER_TRIAL if METRICS[name].combine == "warm")
-#: Compared metrics -> the column of a trial that gives them, and the compile caches of the trials
-#: that have them.
-PREPARING: dict[str, tuple[str, tuple[str | None, ...]]] = {
-    "compile_cold_s": ("compile_s", ("cold",)),
-    "compile_warm_s": ("compile_s", ("warm",)),
-    "first_call_s": ("first_call_s", ("cold", None)),
-    **{cold: (name, ("cold",)) for name, cold in COLD.items()},
-}
 #: Most earlier sweeps that give levels.
 MOST_LEVELS = 30
 #: Compared metrics with one value per sweep.
@@ -73,8 +62,6 @@ _FACTS_OF_SWEEPS = (
 _OLDEST_FIRST = (SWEEP.c.started_at, SWEEP.c.id)
 #: Metric -> round -> figure.
 Figures = dict[str, dict[int, float | None]]
-#: Round -> compilation and fingerprint of the kernels.
-Compiled = dict[int, tuple[int | None, str | None]]
 #: (cell key, metric) -> environment id -> values of earlier results
 Levels = dict[tuple[str, str], dict[str, list[float]]]
 
@@ -102,81 +89,63 @@ class CellResult:
 def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
     """Return (cell key, environment id) -> result, with the figures of its counted trials, for a
     sweep."""
-    measured = _measured(connection, sweep_id)
+    trials = _trials(connection, sweep_id)
+    hosts = sorted({str(trial.host) for of_cell in trials.values() for trial in of_cell})
+    is_joined = hosts not in ([], ["None"])
     columns = [RESULT.c[name] for name in (*_KEYS, *_FACTS_OF_RESULTS, *PER_SWEEP)]
     results = {}
     for row in connection.execute(sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
         key = row.cell_key, row.environment_id
-        figures, compiled = measured.get(key, ({}, {}))
+        of_cell = trials.get(key, [])
+        counted = _with_measurements(CountedTrials.of(of_cell))
+        figures = figures_of(counted)
+        compiled = {
+            trial.round: (trial.compilation, trial.kernel_fingerprint) for trial in counted.kept
+        }
+        if is_joined:
+            numbers = {trial.round: hosts.index(str(trial.host)) for trial in of_cell}
+            figures = {name: of_hosts(name, known, numbers) for name, known in figures.items()}
+            compiled = {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
         results[key] = CellResult(
-            row.status,
-            row.reason,
-            row.bound,
-            figures | {name: {0: getattr(row, name)} for name in PER_SWEEP},
-            compiled,
-            row.disturbed_fraction,
-            row.disturbance,
+            status=row.status,
+            reason=row.reason,
+            bound=row.bound,
+            figures=figures | {name: {0: getattr(row, name)} for name in PER_SWEEP},
+            compiled=compiled,
+            disturbed=row.disturbed_fraction,
+            disturbance=row.disturbance,
         )
     return results
 
 
-def _measured(
-    connection: sa.Connection, sweep_id: str
-) -> dict[tuple[str, str], tuple[Figures, Compiled]]:
-    """Return (cell key, environment id) -> figures of the counted trials, and how they compiled;
-    of a joined sweep, of its hosts."""
-    rows = _trials(connection, sweep_id)
-    hosts = sorted({str(row.host) for row in rows})
-    is_joined = any(row.host is not None for row in rows)
-    measured = {}
-    for key, group in groupby(rows, attrgetter(*_KEYS)):
-        trials = list(group)
-        kept = [trial for trial in counted(trials) if trial.status in MEASURED]
-        figures = figures_of(kept, [trial for trial in trials if trial.status in MEASURED])
-        compiled: Compiled = {}
-        for trial in kept:
-            compiled[trial.round] = (trial.compilation, trial.kernel_fingerprint)
-        measured[key] = (figures, compiled)
-        if is_joined:
-            numbers = {trial.round: hosts.index(str(trial.host)) for trial in trials}
-            measured[key] = _of_hosts(figures, compiled, numbers)
-    return measured
-
-
-def _of_hosts(
-    figures: Figures, compiled: Compiled, numbers: Mapping[int, int]
-) -> tuple[Figures, Compiled]:
-    """Return figures and compilations of hosts instead of trials. `numbers`: round -> number of its
-    host."""
-    by_host = {name: of_hosts(name, of_trials, numbers) for name, of_trials in figures.items()}
-    return by_host, {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
-
-
-def _trials(connection: sa.Connection, sweep_id: str) -> list[Any]:
-    """Return what comparisons need of a sweep's trials, by cell, environment, round and attempt."""
+def _trials(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], list[Trial]]:
+    """Return (cell key, environment id) -> what comparisons need of its trials."""
     columns = [TRIAL.c[name] for name in (*_KEYS, *_FACTS_OF_TRIALS, *PER_TRIAL)]
-    order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
-    query = sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id).order_by(*order)
-    return list(connection.execute(query))
+    query = sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id)
+    trials: dict[tuple[str, str], list[Trial]] = {}
+    for row in connection.execute(query).mappings():
+        key = row["cell_key"], row["environment_id"]
+        trials.setdefault(key, []).append(trial_of(row))
+    return trials
 
 
-def figures_of(kept: list[Any], measured: list[Any]) -> Figures:
-    """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an
-    empty cache only count if there are no others. `measured`: also marked trials that do not count,
-    which give the metrics of PREPARING."""
-    warm = warm_or_all(kept)
+def _with_measurements(counted: CountedTrials) -> CountedTrials:
+    return replace(counted, kept=[trial for trial in counted.kept if trial.status.is_measured])
+
+
+def figures_of(counted: CountedTrials) -> Figures:
+    """Return metric -> round -> figure of the trials that give it, as in results. Sizes with an
+    empty cache have a metric of their own, so here they never stand for those with a warm one."""
     figures: Figures = {}
     for name in PER_TRIAL:
-        trials = warm if name in _WARM else kept
+        trials = counted.giving(METRICS[name])
+        if name in COLD:
+            trials = of_cache(trials, "warm", None)
         figures[name] = {trial.round: getattr(trial, name) for trial in trials}
-    for name in COLD:  # whose figures with an empty cache have a metric of their own
-        figures[name] = {
-            trial.round: getattr(trial, name) for trial in of_cache(kept, "warm", None)
-        }
-    for name, (column, caches) in PREPARING.items():
+    for name, preparing in PREPARING.items():
         figures[name] = {}
-        for trial in of_cache(measured, *caches):
-            value = getattr(trial, column)
+        for trial in counted.giving(METRICS[name]):
+            value = getattr(trial, preparing.column)
             if value is not None:  # it was prepared while another one ran
                 figures[name][trial.round] = value
     return figures

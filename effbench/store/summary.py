@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
-from effbench.cell import SEVERITY, Status, Trial
+from effbench.cell import SEVERITY, Status, Summary, Trial
 from effbench.metrics import (
     COLD,
     ESTIMATED,
     INTERVALS,
-    RESULT_FIGURES,
+    METRICS,
     SPEEDUP_COLUMNS,
     SPEEDUPS,
-    TRIAL_METRICS,
+    Metric,
 )
 from effbench.stats.intervals import (
     Interval,
@@ -34,34 +34,6 @@ from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fra
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Where a trial has the bounds of a figure. `value`: the figure that they belong to; `mark`:
-    why it is marked."""
-
-    value: str
-    low: str
-    high: str
-    mark: str = "disturbance"
-
-
-_OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
-#: figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow
-#: their latency
-BOUNDS = {
-    "latency_ms": _OF_LATENCY,
-    "ttft_ms": _OF_LATENCY,
-    "tpot_ms": _OF_LATENCY,
-    "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
-    **{
-        columns.paired: Bounds(
-            columns.paired, f"{columns.paired}_low", f"{columns.paired}_high", "pair_disturbance"
-        )
-        for columns in SPEEDUP_COLUMNS.values()
-    },
-}
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
 #: start of the reason of a speedup that is marked because of its baseline
@@ -71,9 +43,10 @@ OF_BASELINE = "the baseline's times: "
 HostMeans = dict[str | None, LogEstimate]
 
 T = TypeVar("T")
-#: statuses of trials with measurements; those of rows are plain text
-MEASURED = frozenset(status for status in Status if status.is_measured)
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
+
+
+# --- the trials that count ---
 
 
 def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
@@ -91,34 +64,35 @@ def by_host(trials: Iterable[Trial]) -> dict[str | None, list[Trial]]:
 
 
 def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
-    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if
-    enough others are ok. In a joined sweep a host is marked if all its trials are, and marked hosts
-    do not count if enough others are ok.
+    """Return the trials that count: last attempts, without marked ones if enough others are ok. In
+    a joined sweep a host is marked if all its trials are, and marked hosts do not count if enough
+    others are ok.
 
     `mark`: the field that says why a trial is marked.
     """
     kept = last_attempts(trials)
     hosts = by_host(kept)
     if len(hosts) <= 1:
-        is_enough = _unmarked_ok(kept, mark) >= ENOUGH_UNMARKED
-        return _without_marked(kept, mark) if is_enough else kept
-    unmarked_hosts = 0
+        return _without_marked(kept, mark, least=ENOUGH_UNMARKED)
     of_hosts = []
     for of_host in hosts.values():
-        has_unmarked = _unmarked_ok(of_host, mark) > 0
-        unmarked_hosts += has_unmarked
-        of_hosts += _without_marked(of_host, mark) if has_unmarked else of_host
-    return _without_marked(of_hosts, mark) if unmarked_hosts >= ENOUGH_UNMARKED else of_hosts
+        of_hosts += _without_marked(of_host, mark, least=1)
+    unmarked_hosts = {trial.host for trial in of_hosts if _is_unmarked(trial, mark)}
+    if len(unmarked_hosts) < ENOUGH_UNMARKED:
+        return of_hosts
+    return _without_marked(of_hosts, mark, least=0)
 
 
-def _unmarked_ok(trials: Iterable[Trial], mark: str) -> int:
-    """Return how many of these trials are ok and not marked."""
-    return sum(trial.status == Status.OK and getattr(trial, mark) is None for trial in trials)
+def _without_marked(trials: Sequence[Trial], mark: str, least: int) -> list[Trial]:
+    """Return the trials without marked ones if at least this many unmarked ones are ok. A failure
+    always counts."""
+    if sum(_is_unmarked(trial, mark) for trial in trials) < least:
+        return list(trials)
+    return [trial for trial in trials if getattr(trial, mark) is None or trial.status is not Status.OK]
 
 
-def _without_marked(trials: Iterable[Trial], mark: str) -> list[Trial]:
-    """Return the trials without marked ones. A failure always counts."""
-    return [trial for trial in trials if getattr(trial, mark) is None or trial.status != Status.OK]
+def _is_unmarked(trial: Trial, mark: str) -> bool:
+    return trial.status is Status.OK and getattr(trial, mark) is None
 
 
 def marked(trials: Iterable[Trial], mark: str = "disturbance") -> list[str]:
@@ -137,6 +111,74 @@ def worst(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round))
 
 
+def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
+    """Return the trials with one of these compile caches: `cold`, `warm`, or None for trials that
+    compile nothing."""
+    return [trial for trial in trials if trial.compile_cache in caches]
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """A figure of preparing a mode: the column of a trial, and the compile caches of the trials
+    that have it."""
+
+    column: str
+    caches: tuple[str | None, ...]
+
+
+#: Metric of results -> what gives it, if not trials of all kinds.
+PREPARING = {
+    "compile_cold_s": Preparing("compile_s", ("cold",)),
+    "compile_warm_s": Preparing("compile_s", ("warm",)),
+    "first_call_s": Preparing("first_call_s", ("cold", None)),
+    **{cold: Preparing(name, ("cold",)) for name, cold in COLD.items()},
+}
+
+
+@dataclass(frozen=True)
+class CountedTrials:
+    """The trials of a cell that count. `measured`: all with measurements; marked ones and earlier
+    attempts also tell how long preparing takes, because few trials compile cold."""
+
+    kept: list[Trial]
+    measured: list[Trial]
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> Self:
+        trials = list(trials)
+        return cls(counted(trials), [trial for trial in trials if trial.status.is_measured])
+
+    def giving(self, metric: Metric) -> list[Trial]:
+        """Return the trials that give a metric of results.
+
+        Compiling leaves memory reserved, so sizes are those of processes with a warm cache, if
+        there are any.
+        """
+        if metric.name in PREPARING:
+            return of_cache(self.measured, *PREPARING[metric.name].caches)
+        if metric.combine == "cold":
+            return of_cache(self.measured, "cold") or self.kept
+        if metric.combine == "warm":
+            return of_cache(self.kept, "warm", None) or self.kept
+        return self.kept
+
+    def combined(self, metric: Metric) -> float | None:
+        """Return the value of a metric over all trials that give it."""
+        column = metric.name
+        if column in PREPARING:
+            column = PREPARING[column].column
+        trials = self.giving(metric)
+        if metric.combine == "mean":
+            return _mean(trials, column)
+        values = [getattr(trial, column) for trial in trials]
+        if metric.combine == "min":
+            return min(_positive(values), default=None)
+        return max([value for value in values if value is not None], default=None)
+
+
+# --- the summary ---
+
+
 @dataclass(frozen=True)
 class Baseline:
     """What comparisons with the baseline cell need of it. `means`: time -> host -> mean logarithm.
@@ -147,20 +189,17 @@ class Baseline:
     means: Mapping[str, HostMeans]
     disturbance: str | None = None
 
-    @property
-    def is_marked(self) -> bool:
-        return self.disturbance is not None
-
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Self | None:
         """Return the baseline with these trials of one sweep and environment; None without
         trials."""
-        kept = counted(trials)
+        of_cell = CountedTrials.of(trials)
+        kept = of_cell.kept
         if not kept:
             return None
-        reserved = _max(trial.peak_reserved_bytes for trial in warm_or_all(kept))
+        reserved = of_cell.combined(METRICS["peak_reserved_bytes"])
         means = {name: host_means(kept, name) for name in SPEEDUPS.values()}
-        return cls(Status(worst(kept).status), reserved, means, first(marked(kept)))
+        return cls(worst(kept).status, reserved, means, first(marked(kept)))
 
 
 def summarise(
@@ -169,186 +208,215 @@ def summarise(
     bs: float | None,
     is_baseline: bool = False,
     baseline: Baseline | None = None,
-) -> dict[str, Any]:
-    """Return the row of `result`, without its keys, for the trials of one cell in one sweep and
-    environment.
+) -> Summary:
+    """Return the summary of the trials of one cell in one sweep and environment.
 
     `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that
-    differs only in its mode; `is_baseline`: it is this cell. The row's `trials` is the number of
-    rounds behind the figures. A failed cell only has the figures that explain the failure. Raises
-    ValueError without trials.
+    differs only in its mode; `is_baseline`: it is this cell. The summary's `trials` is the number
+    of rounds behind the figures. A failed cell only has the figures that explain the failure.
+    Raises ValueError without trials.
     """
     trials = list(trials)
-    kept = counted(trials)
-    if not kept:
+    of_cell = CountedTrials.of(trials)
+    if not of_cell.kept:
         raise ValueError("a summary needs at least one trial")
-    decisive = worst(kept)
-    status = Status(decisive.status)
-    row: dict[str, Any] = dict.fromkeys(RESULT_FIGURES)
-    row |= {"status": status, "reason": decisive.reason, "trials": len(kept)}
-    # few trials compile cold, so they count even if they are marked
-    measured = [trial for trial in trials if trial.status in MEASURED]
-    _combine(row, kept, of_cache(measured, "cold") or kept, status.is_measured)
+    decisive = worst(of_cell.kept)
+    status = decisive.status
+    figures: dict[str, Any] = {}
+    for metric in METRICS.values():
+        if metric.combine is not None and (metric.explains or status.is_measured):
+            figures[metric.name] = of_cell.combined(metric)
+    rounds = len(of_cell.kept)
+    summary = Summary(status=status, reason=decisive.reason, trials=rounds, **figures)
     if not status.is_measured:
-        return row
-    _count(row, kept)
-    _prepare(row, measured)
-    means = _estimate(row, kept)
-    call_ms = row["period_ms"] or row["latency_ms"]
-    if bs and call_ms:
-        row["throughput_per_s"] = bs * 1000.0 / call_ms
-    _explain(row, kept)
-    if baseline is not None:
-        _compare(row, means, baseline, is_baseline)
+        return summary
+    means = {name: host_means(of_cell.kept, name) for name in ESTIMATED}
+    summary = replace(summary, **_estimates(means))
+    summary = _with_derived(summary, of_cell.kept, bs, baseline)
+    if status is not Status.OK:
+        return summary
     if is_baseline:
-        return row
-    if status is Status.OK:
-        _use_pairs(row, trials)
-    if baseline is not None:
-        row["break_even_calls"] = _break_even(row, kept, baseline)
-    return row
+        return replace(summary, **_speedups_of_baseline(means).columns())
+    separate = _separate_speedups(means, summary.disturbance, baseline)
+    summary = replace(summary, **_speedups(trials, separate).columns())
+    if baseline is None:
+        return summary
+    return replace(summary, break_even_calls=_break_even(summary, of_cell.kept, baseline))
 
 
-def _estimate(row: dict[str, Any], kept: list[Trial]) -> dict[str, HostMeans]:
-    """Add the means with their intervals; return them by host."""
-    means = {name: host_means(kept, name) for name in ESTIMATED}
-    for name, of_hosts in means.items():
-        estimated = over_hosts(of_hosts)
-        if estimated is not None:
-            _set_interval(row, name, estimated.interval())
-    return means
-
-
-def _combine(row: dict[str, Any], kept: list[Trial], cold: list[Trial], is_measured: bool) -> None:
-    """Add the figures of single trials. `cold`: those that compiled with an empty cache, if any."""
-    warm = warm_or_all(kept)
-    for metric in TRIAL_METRICS:
-        if not (metric.explains or is_measured):
-            continue
-        name = metric.name
-        if metric.combine == "mean":
-            row[name] = _mean(kept, name)
-        elif metric.combine == "min":
-            row[name] = min(_positive(getattr(trial, name) for trial in kept), default=None)
-        elif metric.combine is not None:
-            trials = {"max": kept, "warm": warm, "cold": cold}[metric.combine]
-            row[name] = _max(getattr(trial, name) for trial in trials)
-
-
-def _count(row: dict[str, Any], kept: list[Trial]) -> None:
-    """Add whether the times are marked, and how many compilations and hosts are behind them."""
+def _with_derived(
+    summary: Summary, kept: Sequence[Trial], bs: float | None, baseline: Baseline | None
+) -> Summary:
+    """Return the summary with what is behind its figures, and what follows from them."""
     disturbances = marked(kept)
-    row["marked"] = bool(disturbances)
-    row["disturbance"] = first(disturbances)
-    compilations = {trial.compilation for trial in kept}
-    if None not in compilations:
-        row["compilations"] = len(compilations)
-    hosts = by_host(kept).keys()
-    if None not in hosts:
-        row["hosts"] = len(hosts)
+    floors = Floors(_mean(kept, "compute_floor_ms"), _mean(kept, "memory_floor_ms"))
+    busy_ms, period_ms = summary.gpu_busy_ms, summary.period_ms
+    return replace(
+        summary,
+        marked=bool(disturbances),
+        disturbance=first(disturbances),
+        compilations=_distinct(trial.compilation for trial in kept),
+        hosts=_distinct(trial.host for trial in kept),
+        unsteady_trials=_unsteady(kept),
+        throughput_per_s=_throughput(bs, period_ms or summary.latency_ms),
+        gpu_idle_fraction=idle_fraction(busy_ms, period_ms),
+        bound=bound(busy_ms, period_ms, floors),
+        roofline_fraction=roofline_fraction(period_ms, floors),
+        relative_memory=_relative_memory(summary, baseline),
+    )
 
 
-def _prepare(row: dict[str, Any], measured: list[Trial]) -> None:
-    """Add the figures of the preparation, by the compile cache of the trials."""
-    cold = of_cache(measured, "cold")
-    row["compile_cold_s"] = _mean(cold, "compile_s")
-    row["compile_warm_s"] = _mean(of_cache(measured, "warm"), "compile_s")
-    row["first_call_s"] = _max(trial.first_call_s for trial in measured)
-    for name, cold_name in COLD.items():
-        row[cold_name] = _max(getattr(trial, name) for trial in cold)
+def _distinct(values: Iterable[object]) -> int | None:
+    """Return the number of distinct values; None if one of them is."""
+    distinct = set(values)
+    if None in distinct:
+        return None
+    return len(distinct)
 
 
-def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
-    """Add the figures that explain the time: from profiled trials, and the steadiness from all
-    trials."""
-    busy_ms, period_ms = row["gpu_busy_ms"], row["period_ms"]
-    floors = Floors(*(_mean(kept, f"{kind}_floor_ms") for kind in Floors._fields))
-    row["gpu_idle_fraction"] = idle_fraction(busy_ms, period_ms)
-    row["bound"] = bound(busy_ms, period_ms, floors)
-    row["roofline_fraction"] = roofline_fraction(period_ms, floors)
-    warmed_up = [trial.steady for trial in kept if trial.steady is not None]
-    row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
+def _unsteady(kept: Iterable[Trial]) -> int | None:
+    """Return how many trials were not steady after their warm-up; None if that was not judged."""
+    steady = [trial.steady for trial in kept if trial.steady is not None]
+    if not steady:
+        return None
+    return steady.count(False)
 
 
-def _compare(
-    row: dict[str, Any], means: Mapping[str, HostMeans], baseline: Baseline, is_baseline: bool
-) -> None:
-    """Add the figures that compare the cell, with these means, with the baseline, both in separate
-    processes."""
-    if not baseline.status.is_measured:
-        return
-    if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
-        row["relative_memory"] = row["peak_reserved_bytes"] / baseline.peak_reserved_bytes
-    if row["status"] is not Status.OK or baseline.status is not Status.OK:
-        return
-    for name, metric in SPEEDUPS.items():
-        speedup = speedup_over_hosts(baseline.means[metric], means[metric])
-        if speedup is None:
-            continue
-        if is_baseline:  # 1 by definition: an interval would wrongly suggest doubt
-            _set_interval(row, name, Interval(1.0, 1.0, 1.0))
-            continue
-        ratio = speedup.interval()
-        _set_interval(row, name, ratio)
-        _set_interval(row, SPEEDUP_COLUMNS[name].separate, ratio)
-        row["speedup_from"] = SEPARATE
-    if row["speedup_from"] is None:
-        return
-    row["speedup_disturbance"] = row["disturbance"]
-    if row["disturbance"] is None and baseline.disturbance is not None:
-        row["speedup_disturbance"] = f"{OF_BASELINE}{baseline.disturbance}"
+def _throughput(bs: float | None, call_ms: float | None) -> float | None:
+    if not bs or not call_ms:
+        return None
+    return bs * 1000.0 / call_ms
 
 
-def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
-    """Replace the speedups of separate processes by those of pairs, if every trial that counts has
-    pairs.
+def _estimates(means: Mapping[str, HostMeans]) -> dict[str, float | None]:
+    """Return the means with their intervals."""
+    columns: dict[str, float | None] = {}
+    for name, of_hosts in means.items():
+        mean = over_hosts(of_hosts)
+        if mean is not None:
+            columns |= _interval_columns(name, mean.interval())
+    return columns
+
+
+def _interval_columns(name: str, figure: Interval) -> dict[str, float | None]:
+    low, high = INTERVALS[name]
+    return {name: figure.value, low: figure.low, high: figure.high}
+
+
+def _relative_memory(summary: Summary, baseline: Baseline | None) -> float | None:
+    if baseline is None or not baseline.status.is_measured:
+        return None
+    if not baseline.peak_reserved_bytes or not summary.peak_reserved_bytes:
+        return None
+    return summary.peak_reserved_bytes / baseline.peak_reserved_bytes
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """Speedups by metric. `origin`: PAIRS or SEPARATE; `disturbance`: why they are marked; `busy`:
+    those of pairs during which the host was disturbed."""
+
+    intervals: Mapping[str, Interval]
+    origin: str | None = None
+    disturbance: str | None = None
+    busy: Mapping[str, float | None] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, Any]:
+        """Return them as fields of a summary."""
+        columns: dict[str, Any] = {
+            "speedup_from": self.origin,
+            "speedup_disturbance": self.disturbance,
+            **self.busy,
+        }
+        for name, speedup in self.intervals.items():
+            columns |= _interval_columns(name, speedup)
+        return columns
+
+
+def _speedups_of_baseline(means: Mapping[str, HostMeans]) -> Speedups:
+    """Return 1 by definition: an interval would wrongly suggest doubt."""
+    names = [name for name, time in SPEEDUPS.items() if means[time]]
+    return Speedups(dict.fromkeys(names, Interval(1.0, 1.0, 1.0)))
+
+
+def _separate_speedups(
+    means: Mapping[str, HostMeans], disturbance: str | None, baseline: Baseline | None
+) -> Speedups:
+    """Return the speedups of separate processes, none without an ok baseline. `disturbance`: why
+    the cell's times are marked."""
+    intervals: dict[str, Interval] = {}
+    if baseline is None or baseline.status is not Status.OK:
+        return Speedups(intervals)
+    for name, time in SPEEDUPS.items():
+        ratio = speedup_over_hosts(baseline.means[time], means[time])
+        if ratio is not None:
+            intervals[name] = ratio.interval()
+            intervals[SPEEDUP_COLUMNS[name].separate] = ratio.interval()
+    if not intervals:
+        return Speedups(intervals)
+    if disturbance is None and baseline.disturbance is not None:
+        disturbance = f"{OF_BASELINE}{baseline.disturbance}"
+    return Speedups(intervals, SEPARATE, disturbance)
+
+
+def _speedups(trials: Sequence[Trial], separate: Speedups) -> Speedups:
+    """Return the speedups of pairs, if every trial that counts has pairs, otherwise those of
+    separate processes.
 
     Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs
     need its quiet moments, and long series find more of them.
     """
-    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in MEASURED]
+    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status.is_measured]
     if any(trial.pair_speedup is None for trial in kept):
-        return
-    for columns in SPEEDUP_COLUMNS.values():
-        row[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
-    disturbance = first(marked(kept, "pair_disturbance"))
-    has_separate = row["speedup_from"] == SEPARATE and row["speedup_disturbance"] is None
-    if disturbance is not None and has_separate:
-        return
-    row["speedup_from"] = PAIRS
-    row["speedup_disturbance"] = disturbance
+        return separate
+    paired: dict[str, Interval] = {}
+    busy: dict[str, float | None] = {}
     for name, columns in SPEEDUP_COLUMNS.items():
-        paired = estimate(kept, columns.paired)
-        if paired is not None:
-            _set_interval(row, name, paired.interval())
+        busy[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
+        mean = estimate(kept, columns.paired)
+        if mean is not None:
+            paired[name] = mean.interval()
+    disturbance = first(marked(kept, "pair_disturbance"))
+    has_unmarked_times = separate.origin is not None and separate.disturbance is None
+    if disturbance is not None and has_unmarked_times:
+        return replace(separate, busy=busy)
+    return Speedups({**separate.intervals, **paired}, PAIRS, disturbance, busy)
 
 
-def _set_interval(row: dict[str, Any], name: str, figure: Interval) -> None:
-    low, high = INTERVALS[name]
-    row[name] = figure.value
-    row[low] = figure.low
-    row[high] = figure.high
-
-
-def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baseline) -> int | None:
+def _break_even(summary: Summary, kept: Sequence[Trial], baseline: Baseline) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
     baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
-    if baseline_latency is None or row["speedup"] is None:
+    if baseline_latency is None or summary.latency_ms is None or summary.speedup is None:
         return None
-    if row["marked"] or baseline.is_marked:
+    if summary.marked or baseline.disturbance is not None:
         return None
-    is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
+    is_significant = summary.speedup_ci_low is None or summary.speedup_ci_low > 1
     # arrivals, CPU streams: their median does not tell the time saved per call
-    if not is_significant or row["throughput_per_s"] is None:
+    if not is_significant or summary.throughput_per_s is None:
         return None
-    preparation_s = row["compile_cold_s"]
+    preparation_s = summary.compile_cold_s
     if preparation_s is None and any(trial.compile_s is not None for trial in kept):
         return None  # only seen compiling with a warm cache
     if preparation_s is None:
         preparation_s = _mean(kept, "prepare_s")
     baseline_ms = baseline_latency.interval().value
-    return break_even_calls(preparation_s, baseline_ms, row["latency_ms"])
+    return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
+
+
+def break_even_calls(
+    preparation_s: float | None, baseline_ms: float, latency_ms: float
+) -> int | None:
+    """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never
+    does."""
+    if preparation_s is None or not baseline_ms > latency_ms:
+        return None
+    calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
+    # a larger number is meaningless, and does not fit into a database column
+    return math.ceil(calls) if calls < 2**53 else None
+
+
+# --- means over trials ---
 
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
@@ -398,6 +466,30 @@ def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None
     return replace(mean, below=below, above=above)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """Where a trial has the bounds of a figure. `value`: the figure that they belong to; `mark`:
+    why it is marked."""
+
+    value: str
+    low: str
+    high: str
+    mark: str = "disturbance"
+
+
+_OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
+#: Figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow
+#: their latency.
+BOUNDS = {
+    "latency_ms": _OF_LATENCY,
+    "ttft_ms": _OF_LATENCY,
+    "tpot_ms": _OF_LATENCY,
+    "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
+}
+for _paired in (columns.paired for columns in SPEEDUP_COLUMNS.values()):
+    BOUNDS[_paired] = Bounds(_paired, f"{_paired}_low", f"{_paired}_high", "pair_disturbance")
+
+
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
     """Return how much lower and higher the mean logarithm of a figure may be, because some trials
     are marked.
@@ -424,30 +516,6 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
     return below / len(trials), above / len(trials)
 
 
-def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
-    """Return the trials with one of these compile caches: `cold`, `warm`, or None for trials that
-    compile nothing."""
-    return [trial for trial in trials if trial.compile_cache in caches]
-
-
-def warm_or_all(kept: list[Trial]) -> list[Trial]:
-    """Return the trials without those that compiled cold, as compiling leaves memory reserved; all
-    if there are no others."""
-    return of_cache(kept, "warm", None) or kept
-
-
-def break_even_calls(
-    preparation_s: float | None, baseline_ms: float, latency_ms: float
-) -> int | None:
-    """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never
-    does."""
-    if preparation_s is None or not baseline_ms > latency_ms:
-        return None
-    calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
-    # a larger number is meaningless, and does not fit into a database column
-    return math.ceil(calls) if calls < 2**53 else None
-
-
 def _positive(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and 0 < value < inf]
 
@@ -466,8 +534,3 @@ def _mean(trials: Iterable[Trial], name: str) -> float | None:
 
 def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
-def _max(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and -inf < value < inf]
-    return max(known, default=None)

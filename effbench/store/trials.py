@@ -7,13 +7,15 @@ import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Result, Trial
+from effbench.cell import Result, Summary, Trial
 from effbench.errors import StoreError
+from effbench.labels import grouped
 from effbench.printable import one_line
 from effbench.store.connect import insert
 from effbench.store.schema import (
@@ -25,8 +27,8 @@ from effbench.store.schema import (
     SWEEP,
     TRIAL,
 )
-from effbench.store.summary import Baseline, last_attempts, summarise
-from effbench.store.sweeps import calibration, lock
+from effbench.store.summary import Baseline, first, last_attempts, summarise
+from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
     TRIAL_FIELDS,
@@ -117,7 +119,7 @@ def history(
     )
     by_cell: dict[str, list[Trial]] = {}
     for row in connection.execute(query.order_by(TRIAL.c.round, TRIAL.c.attempt)).mappings():
-        by_cell.setdefault(row["cell_key"], []).append(trial_of(dict(row)))
+        by_cell.setdefault(row["cell_key"], []).append(trial_of(row))
     return {key: last_attempts(trials) for key, trials in by_cell.items()}
 
 
@@ -160,15 +162,12 @@ class HostSpeeds:
     quiet: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
 
-    def add(self, record: Trial) -> None:
-        if record.gpu_uuid is not None and record.host_ms is not None:
-            self.quiet.append(record.host_ms)
-        if (
-            record.gpu_uuid is None
-            and record.host_high_ms is not None
-            and record.disturbance is None
-        ):
-            self.high.append(record.host_high_ms)
+    def add(self, trial: Trial) -> None:
+        if trial.gpu_uuid is not None:
+            if trial.host_ms is not None:
+                self.quiet.append(trial.host_ms)
+        elif trial.host_high_ms is not None and trial.disturbance is None:
+            self.high.append(trial.host_high_ms)
 
     def quiet_ms(self) -> float | None:
         """Return the time on an undisturbed host, a low quantile; None if no trial has measured
@@ -193,36 +192,23 @@ def quantile(values: Sequence[float], fifths: int) -> float | None:
 
 def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
     """Return what the newest trials of this machine in an environment tell of the speed of its
-    host.
-
-    The host's speed in a calibration counts like ten trials.
-    """
-    is_here = (
-        SWEEP.c.host["hostname"].as_string() == platform.node(),
-        SWEEP.c.imported_at.is_(None),
-    )
+    host."""
+    names = ("cell_key", "round", "status", "gpu_uuid", "host_ms", "host_high_ms", "disturbance")
     query = (
-        sa.select(
-            TRIAL.c.recorded_at,
-            TRIAL.c.gpu_uuid,
-            TRIAL.c.host_ms,
-            TRIAL.c.host_high_ms,
-            TRIAL.c.disturbance,
-        )
+        sa.select(*(TRIAL.c[name] for name in names))
         .join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
-        .where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None), *is_here)
+        .where(
+            TRIAL.c.environment_id == environment_id,
+            TRIAL.c.host_ms.is_not(None),
+            SWEEP.c.host["hostname"].as_string() == platform.node(),
+            SWEEP.c.imported_at.is_(None),
+        )
         .order_by(TRIAL.c.id.desc())
         .limit(4 * RECENT_TRIALS)
     )
-    newest = connection.execute(query).all()
-    quiet = [(row.recorded_at, row.host_ms) for row in newest if row.gpu_uuid is not None]
-    known = calibration(connection, environment_id) or {"noise": None}
-    if (known["noise"] or {}).get("hostname") == platform.node():
-        quiet += [(known["measured_at"], known["noise"]["host_ms"])] * 10
-    speeds = HostSpeeds(quiet=[host_ms for _, host_ms in sorted(quiet)])
-    for row in reversed(newest):
-        if row.gpu_uuid is None:
-            speeds.add(row)
+    speeds = HostSpeeds()
+    for row in reversed(connection.execute(query).mappings().all()):
+        speeds.add(trial_of(row))
     return speeds
 
 
@@ -318,47 +304,53 @@ def derive(
     columns = CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL.label("size")
     plan = sa.select(*columns).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
     plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
-    query: sa.Select[Any] = sa.select(*_READ).where(TRIAL.c.sweep_id == sweep_id)
     if comparison_key is not None:
         plan = plan.where(CELL.c.comparison_key == comparison_key)
-        keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
-        query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
-    # rows have the attributes of trials
-    trials: dict[tuple[str, str], list[Any]] = {}
-    for trial in connection.execute(query):
-        trials.setdefault((trial.environment_id, trial.cell_key), []).append(trial)
-    environments = dict.fromkeys(environment for environment, _ in trials)
-    compared: dict[tuple[str, str], list[PlannedCell]] = {}
-    for row in connection.execute(plan):
-        cell = PlannedCell(*row)
-        for environment in environments:
-            if (environment, cell.key) in trials:
-                compared.setdefault((environment, cell.comparison_key), []).append(cell)
+    cells = [PlannedCell(*row) for row in connection.execute(plan)]
+    query = sa.select(*_READ).where(TRIAL.c.sweep_id == sweep_id)
+    query = query.where(*_in_scope(TRIAL, environment_id, comparison_key))
+    trials: dict[str, dict[str, list[Trial]]] = {}
+    for row in connection.execute(query).mappings():
+        of_environment = trials.setdefault(row["environment_id"], {})
+        of_environment.setdefault(row["cell_key"], []).append(trial_of(row))
     rows = []
-    for (environment, _), cells in compared.items():
-        of_cells = {cell.key: trials[environment, cell.key] for cell in cells}
-        keys_of_rows = {"sweep_id": sweep_id, "environment_id": environment}
-        for key, summary in _summaries(cells, of_cells, baseline_mode):
-            rows.append({**keys_of_rows, "cell_key": key, **summary})
+    for environment, of_cells in trials.items():
+        measured = [cell for cell in cells if cell.key in of_cells]
+        for compared in grouped(measured, attrgetter("comparison_key")).values():
+            for key, summary in _summaries(compared, of_cells, baseline_mode):
+                keys = {"sweep_id": sweep_id, "environment_id": environment, "cell_key": key}
+                rows.append(keys | {name: scalar(value) for name, value in vars(summary).items()})
     return rows
 
 
 def _summaries(
-    cells: Sequence[PlannedCell], trials: Mapping[str, list[Any]], baseline_mode: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    cells: Sequence[PlannedCell], trials: Mapping[str, list[Trial]], baseline_mode: str
+) -> Iterator[tuple[str, Summary]]:
     """Yield key and summary of cells that are compared with each other."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
     references = [cell.key for cell in cells if cell.mode == baseline_mode]
-    reference = references[0] if references else None
-    baseline = None if reference is None else Baseline.of(trials[reference])
+    reference = first(references)
+    baseline = None
+    if reference is not None:
+        baseline = Baseline.of(trials[reference])
     for cell in cells:
-        summary = summarise(
-            trials[cell.key],
-            bs=cell.size,
-            is_baseline=cell.key == reference,
-            baseline=baseline,
+        is_baseline = cell.key == reference
+        yield (
+            cell.key,
+            summarise(
+                trials[cell.key], bs=cell.size, is_baseline=is_baseline, baseline=baseline
+            ),
         )
-        yield cell.key, {name: scalar(value) for name, value in summary.items()}
+
+
+def _in_scope(
+    table: sa.Table, environment_id: str | None, comparison_key: str | None
+) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for the rows of `derive` with these arguments."""
+    if comparison_key is None:
+        return []
+    keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
+    return [table.c.environment_id == environment_id, table.c.cell_key.in_(keys)]
 
 
 def rebuild_results(
@@ -371,11 +363,8 @@ def rebuild_results(
     these arguments."""
     baseline_mode = lock(connection, sweep_id)
     rows = derive(connection, sweep_id, baseline_mode, environment_id, comparison_key)
-    stale = sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id)
-    if comparison_key is not None:
-        keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
-        stale = stale.where(RESULT.c.environment_id == environment_id, RESULT.c.cell_key.in_(keys))
-    connection.execute(stale)
+    is_stale = [RESULT.c.sweep_id == sweep_id, *_in_scope(RESULT, environment_id, comparison_key)]
+    connection.execute(sa.delete(RESULT).where(*is_stale))
     if rows:
         connection.execute(sa.insert(RESULT), rows)
 
@@ -383,8 +372,7 @@ def rebuild_results(
 def stream_results(
     connection: sa.Connection, sweep_ids: Iterable[str] = ()
 ) -> Iterator[Result]:
-    """Yield the results of these sweeps (empty: all, oldest first), in the order
-    of the plan."""
+    """Yield the results of these sweeps (empty: all, oldest first), in the order of the plan."""
     place = sa.and_(
         PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key
     )
@@ -392,21 +380,17 @@ def stream_results(
         sa.select(RESULTS)
         .join(PLANNED, place)
         .order_by(PLANNED.c.position, RESULTS.c.environment_id)
+        .execution_options(yield_per=500)
     )
-    ids = (
-        list(sweep_ids)
-        or connection.scalars(sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)).all()
-    )
+    every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    ids = list(sweep_ids) or connection.scalars(every).all()
     for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
-        rows = connection.execute(
-            query.where(PLANNED.c.sweep_id == sweep_id).execution_options(yield_per=500)
-        )
+        rows = connection.execute(query.where(PLANNED.c.sweep_id == sweep_id))
         yield from map(result_of, rows.mappings())
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:
-    """Return the results of one sweep or all: oldest sweep first, then in the
-    order of the plan."""
+    """Return the results of one sweep or all: oldest sweep first, then in the order of the plan."""
     return list(stream_results(connection, [] if sweep_id is None else [sweep_id]))
 
 

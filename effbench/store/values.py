@@ -29,6 +29,7 @@ T = TypeVar("T")
 TRIAL_FIELDS = tuple(
     field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns
 )
+_FIELDS = frozenset(TRIAL_FIELDS)
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
 #: surrogates and NUL in JSON
@@ -129,12 +130,13 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
-def trial_of(row: dict[str, Any]) -> Trial:
-    """Return the Trial of a row of `trial`, without its samples."""
-    fields = {name: row[name] for name in TRIAL_FIELDS}
-    started = fields["started_at"]
-    fields["started_at"] = started.isoformat() if started else None
-    return Trial(**{**fields, "status": Status(fields["status"])})
+def trial_of(row: Mapping[str, Any]) -> Trial:
+    """Return the Trial of a row of `trial`, or of some of its columns, without its samples."""
+    fields = {name: row[name] for name in row if name in _FIELDS}
+    fields["status"] = Status(row["status"])
+    if fields.get("started_at") is not None:
+        fields["started_at"] = fields["started_at"].isoformat()
+    return Trial(**fields)
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:

@@ -24,7 +24,7 @@ BUSY = "host busy for 80 % of the timing"
 
 
 def calls(trials=GRAPH, baseline=EAGER):
-    return summarise(trials, bs=1, baseline=Baseline.of(baseline))["break_even_calls"]
+    return summarise(trials, bs=1, baseline=Baseline.of(baseline)).break_even_calls
 
 
 @pytest.mark.parametrize("order", [["speedup", "period_speedup"], ["period_speedup", "speedup"]])
@@ -44,7 +44,7 @@ def test_marked_figures_on_either_side_pay_nothing_back():
     assert calls(trials=marked_graph) is None
     assert calls(baseline=marked_eager) is None
     row = summarise(marked_graph, bs=1, baseline=Baseline.of(EAGER))
-    assert row["speedup"] == pytest.approx(2.0, rel=0.01), "the figure itself is shown"
+    assert row.speedup == pytest.approx(2.0, rel=0.01), "the figure itself is shown"
     one_marked = [replace(EAGER[0], disturbance=BUSY), *EAGER[1:]]
     assert calls(baseline=one_marked) == pytest.approx(500, abs=1), (
         "four unmarked rounds are enough"

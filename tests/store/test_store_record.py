@@ -85,15 +85,6 @@ class TestHostSpeeds:
             connection.execute(is_imported)
         assert store.host_speeds(here) == HostSpeeds()
 
-    def test_a_calibration_counts_like_ten_trials_of_its_time(self, store, here, swept):
-        swept(on_gpu(0.05))
-        store.add_calibration(here, None, noise={"host_ms": 0.03, "hostname": platform.node()})
-        swept(on_gpu(0.06))
-        assert store.host_speeds(here).quiet == [0.05, *[0.03] * 10, 0.06]
-
-    def test_a_calibration_of_another_machine_tells_nothing(self, store, here, swept):
-        store.add_calibration(here, None, noise={"host_ms": 0.03, "hostname": "another machine"})
-        assert store.host_speeds(here) == HostSpeeds()
 
 
 QUIET = {
