@@ -4,7 +4,6 @@ import pytest
 from made_sweeps import a_cell, a_result
 
 from effbench.cell import Status, Trial
-from effbench.metrics import percent
 from effbench.store.bottleneck import (
     Floors,
     bound,
@@ -27,47 +26,50 @@ LAUNCH = {
 }
 
 
-def test_idle_and_fraction_of_the_roofline():
-    for busy, period, idle in [
-        (0.2, 1, 0.8),
-        (1, 1, 0),
-        (1.01, 1, 0),
-        (None, 1, None),
-        (1, None, None),
-        (0, 1, None),
-    ]:
-        assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))
-    assert (
-        roofline_fraction(2.0, Floors(0.5, 1.0)) == roofline_fraction(2.0, Floors(1.0, 0.5)) == 0.5
-    )
-    assert roofline_fraction(2.0, Floors(None, 4.0)) == 2.0, "out of a cache"
-    assert roofline_fraction(None, Floors(1.0, 1.0)) is None
-    assert roofline_fraction(2.0, Floors(None, None)) is None
+@pytest.mark.parametrize(
+    ("busy", "period", "idle"),
+    [(0.2, 1, 0.8), (1, 1, 0), (1.01, 1, 0), (None, 1, None), (1, None, None), (0, 1, None)],
+)
+def test_idle_fraction(busy, period, idle):
+    assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))
 
 
-def test_bound():
-    for busy, compute, memory, label in [
+@pytest.mark.parametrize(
+    ("period", "compute", "memory", "fraction"),
+    [
+        (2.0, 0.5, 1.0, 0.5),
+        (2.0, 1.0, 0.5, 0.5),
+        (2.0, None, 4.0, 2.0),  # out of a cache
+        (None, 1.0, 1.0, None),
+        (2.0, None, None, None),
+    ],
+)
+def test_fraction_of_the_roofline(period, compute, memory, fraction):
+    assert roofline_fraction(period, Floors(compute, memory)) == fraction
+
+
+@pytest.mark.parametrize(
+    ("busy", "compute", "memory", "label"),
+    [
         (0.2, 1.0, 0.1, "launch"),
         (0.79, None, None, "launch"),
         (0.9, 0.8, 0.1, "compute"),
+        (0.9, 0.8, None, "compute"),
         (0.9, 0.1, 0.8, "memory"),
         (0.9, None, 0.8, "memory"),
-        (0.9, 0.8, None, "compute"),
         (0.9, 0.1, 0.22, "latency"),
         (0.9, 0.23, 0.1, "compute"),
-        (0.9, 0, None, "latency"),
         (0.9, None, None, None),
         (None, 1.0, 0.1, None),
-    ]:
-        assert bound(busy, 1.0, Floors(compute, memory)) == label
+    ],
+)
+def test_bound(busy, compute, memory, label):
+    assert bound(busy, 1.0, Floors(compute, memory)) == label
 
 
-def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow():
-    ceilings = {
-        "flops_per_s": {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12},
-        "copy_bytes_per_s": 2e12,
-    }
-    for dtype, numerics, flops, compute_ms in (
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "flops", "compute_ms"),
+    [
         ("float32", {}, 8e9, 8.0),
         ("float32", {"matmul_precision": "highest"}, 8e9, 8.0),
         ("float32", {"matmul_precision": "high"}, 8e9, 2.0),
@@ -75,17 +77,21 @@ def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow():
         ("bfloat16", {"tf32": True}, 8e9, 1.0),
         ("float16", {}, 8e9, None),
         ("float32", {}, None, None),
-    ):
-        trial = Trial("k", 0, Status.OK, flops=flops, min_bytes=flops)
-        set_floors(trial, a_cell(dtype=dtype, numerics=numerics), ceilings)
-        assert (trial.compute_floor_ms, trial.memory_floor_ms) == (compute_ms, flops and 4.0), (
-            dtype,
-            numerics,
-        )
+    ],
+)
+def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow(
+    dtype, numerics, flops, compute_ms
+):
+    rates = {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12}
+    trial = Trial("k", 0, Status.OK, flops=flops, min_bytes=flops)
+    cell = a_cell(dtype=dtype, numerics=numerics)
+    set_floors(trial, cell, {"flops_per_s": rates, "copy_bytes_per_s": 2e12})
+    assert (trial.compute_floor_ms, trial.memory_floor_ms) == (compute_ms, flops and 4.0)
 
 
-def test_sentences_hold_their_figures():
-    for changed, parts in [
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
         ({}, ["idle 52 %", "15 kernels take 0.0680 of 0.143 ms", "0.137 ms to enqueue"]),
         ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes", "gaps between kernels"]),
         (
@@ -108,20 +114,13 @@ def test_sentences_hold_their_figures():
             {"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13},
             ["busy 90 %", "8.7 µs on average"],
         ),
-    ]:
-        assert all(part in why(a_result(**LAUNCH | changed)) for part in parts), why(a_result(**LAUNCH | changed))
+    ],
+)
+def test_sentences_hold_their_figures(changed, parts):
+    sentence = why(a_result(**LAUNCH | changed))
+    assert all(part in sentence for part in parts), sentence
 
 
-def test_what_is_unknown():
-    for name in ("gpu_busy_ms", "period_ms"):
-        assert why(a_result(**LAUNCH | {name: None, "gpu_idle_fraction": None, "bound": None})) is None
-    for label in ("memory", "compute", "latency", "launch"):
-        lacking = {"bound": label, "roofline_fraction": None, "flops": None, "min_bytes": None}
-        assert "15 kernels" in why(a_result(**LAUNCH | lacking))
-    assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == [
-        "0.0 %",
-        "5.2 %",
-        "10 %",
-        "50 %",
-        "100 %",
-    ]
+@pytest.mark.parametrize("name", ["gpu_busy_ms", "period_ms"])
+def test_without_a_profile_nothing_is_known(name):
+    assert why(a_result(**LAUNCH | {name: None, "gpu_idle_fraction": None, "bound": None})) is None

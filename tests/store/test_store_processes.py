@@ -14,23 +14,20 @@ MAKER = (
 
 
 def test_two_processes_write_to_one_database(path, store, cell, environment, begin):
-    cells = [cell(mode, bs=bs) for bs in range(1, 6) for mode in ("eager", "default", "graph")]
+    cells = [cell(mode, bs=bs) for bs in range(1, 4) for mode in ("eager", "default", "graph")]
     sweep, here = begin(store, cells), store.add_environment(environment(), {})
-    writers = [writer(path, sweep, here, range(8), modes) for modes in ("eager", "default,graph")]
+    writers = [writer(path, sweep, here, range(4), modes) for modes in ("eager", "default,graph")]
     with Store.open(path) as reader:
         while any(one.poll() is None for one in writers):
-            for row in reader.results(sweep):
-                assert row.speedup in (None, 1.0) or abs(row.speedup - 4.0) < 1e-9
+            for result in reader.results(sweep):
+                assert result.speedup in (None, 1.0) or abs(result.speedup - 4.0) < 1e-9
             time.sleep(0.01)
     for process in writers:
         assert_ended_well(process)
-    assert store.find_sweep(sweep).trials == 120
-    assert {row.trials for row in store.results()} == {8}
-    assert {row.mode: round(row.speedup, 9) for row in store.results()} == {
-        "eager": 1,
-        "default": 4,
-        "graph": 4,
-    }
+    results = store.results()
+    assert {result.trials for result in results} == {4}
+    speedups = {result.mode: round(result.speedup, 9) for result in results}
+    assert speedups == {"eager": 1, "default": 4, "graph": 4}
     assert Store.check(path) == []
 
 

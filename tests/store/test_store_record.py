@@ -86,7 +86,6 @@ class TestHostSpeeds:
         assert store.host_speeds(here) == HostSpeeds()
 
 
-
 QUIET = {
     "nothing": ([], None),
     "one": ([0.5], 0.5),
@@ -203,36 +202,42 @@ def test_more_samples_than_the_limit_are_thinned_evenly():
         assert steps.min() >= 1 and steps.max() - steps.min() <= 1
 
 
-def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store, cell, begin, here):
-    one, two, other = cell(), cell("graph"), cell("default")
-    sweep = begin(store, [one, two])
+def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
+    one = cell()
+    sweep = begin(store, [one])
     store.record(sweep, here, Trial(one.key, 0, OK, attempt=1, latency_ms=1.0))
-    before = store.results(), store.trials(sweep)
-    for where, trial, said in (
-        (
-            here,
-            Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}),
-            "already recorded",
-        ),
-        (here, Trial(other.key, 0, OK), "not planned"),
-        ("nowhere", Trial(one.key, 1, OK), "belongs to an unknown environment"),
-    ):
-        with pytest.raises(StoreError, match=said):
-            store.record(sweep, where, trial)
-    assert (store.results(), store.trials(sweep)) == before
     store.record(sweep, here, Trial(one.key, 0, Status.CRASHED, attempt=0))
-    store.record(sweep, here, Trial(two.key, 2, Status.OOM))
     assert [trial.attempt for trial in store.history(sweep, here)[one.key]] == [1]
     assert store.history(sweep, "elsewhere") == {}
 
 
+STRANGERS = {
+    "another outcome": (0, Status.ERROR, None, "already recorded"),
+    "another cell": (0, OK, "default", "not planned"),
+    "another environment": (1, OK, None, "belongs to an unknown environment"),
+}
+
+
+@pytest.mark.parametrize(
+    ("round", "status", "mode", "reason"), STRANGERS.values(), ids=STRANGERS.keys()
+)
+def test_strangers_are_refused(store, cell, begin, here, round, status, mode, reason):
+    one = cell()
+    sweep = begin(store, [one])
+    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=1.0))
+    before = store.results(), store.trials(sweep)
+    stranger = Trial(cell(mode).key if mode else one.key, round, status)
+    with pytest.raises(StoreError, match=reason):
+        store.record(sweep, "nowhere" if round else here, stranger)
+    assert (store.results(), store.trials(sweep)) == before
+
+
 def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
     cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
-    trials = [
-        Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1))
-        for i, one in enumerate(cells)
-        for r in range(3)
-    ]
+    trials = []
+    for number, one in enumerate(cells, start=1):
+        for round in range(2):
+            trials.append(Trial(one.key, round, OK, latency_ms=(1 + round / 10) * number))
 
     def in_threads(record, trials):
         with ThreadPoolExecutor(len(cells)) as pool:
@@ -242,81 +247,51 @@ def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
     for recording in (map, lambda record, trials: map(record, trials[::-1]), in_threads):
         sweep = begin(store, cells)
         assert len(list(recording(partial(store.record, sweep, here), trials))) == len(trials)
-        rows = store.results(sweep)
-        seen.append(
-            [dataclasses.replace(row, sweep_id="", started_at=None) for row in rows]
-        )
+        results = store.results(sweep)
+        seen.append([dataclasses.replace(row, sweep_id="", started_at=None) for row in results])
         store.rebuild_results(sweep)
-        assert store.results(sweep) == rows
-    assert {row.trials for row in seen[0]} == {3}
+        assert store.results(sweep) == results
+    assert {row.trials for row in seen[0]} == {2}
     assert seen[0] == seen[1] == seen[2]
     assert type(store).check(path) == []
 
 
-def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environment, here):
-    eager, default, variant = cell("eager"), cell("default"), cell("eager", channels_last=True)
+def speedups(store, sweep):
+    return [result.speedup for result in store.results(sweep)]
+
+
+def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, here):
+    eager, default = cell("eager"), cell("default")
     there = store.add_environment(environment(python="3.12.1"), {})
     first, second = begin(store, [eager, default]), begin(store, [eager, default])
     store.record(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
     store.record(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
     store.record(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
-    assert [row.speedup for row in store.results()] == [1.0, None, None]
-    assert {row.python for row in store.results(first)} == {"3.12.4", "3.12.1"}
-    # of two variants of the baseline mode one is the baseline
-    sweep = begin(store, [eager, variant, default])
-    for one, latency in ((variant, 2.0), (default, 1.0), (eager, 4.0)):
+    assert speedups(store, first) == [1.0, None]
+    assert speedups(store, second) == [None]
+    assert {result.python for result in store.results(first)} == {"3.12.4", "3.12.1"}
+
+
+def test_of_two_variants_of_the_baseline_mode_one_is_the_baseline(store, cell, begin, here):
+    cells = [cell("eager"), cell("eager", channels_last=True), cell("default")]
+    sweep = begin(store, cells)
+    for one, latency in zip(cells, (4.0, 2.0, 1.0), strict=True):
         store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
-    assert [row.speedup for row in store.results(sweep)] == [
-        1.0,
-        pytest.approx(2.0),
-        pytest.approx(4.0),
-    ]
+    assert speedups(store, sweep) == pytest.approx([1.0, 2.0, 4.0])
 
 
 DTYPES = {
-    "string": {
-        "sweep_id",
-        "sweep_name",
-        "label",
-        "model",
-        "mode",
-        "dtype",
-        "phase",
-        "device",
-        "status",
-        "reason",
-        "bound",
-        "disturbance",
-        "speedup_from",
-        "speedup_disturbance",
-        "gpu_name",
-        "torch_version",
-        "python",
-        "environment_id",
-        "cell_key",
-    },
-    "boolean": {"marked"},
-    "Int64": {
-        "bs",
-        "trials",
-        "kernels",
-        "break_even_calls",
-        "build_peak_allocated_bytes",
-        "prepare_peak_allocated_bytes",
-        "peak_allocated_bytes",
-        "peak_reserved_bytes",
-        "peak_reserved_cold_bytes",
-        "compilations",
-        "hosts",
-        "graph_pool_bytes",
-        "process_gpu_bytes",
-        "graph_breaks",
-        "recompiles",
-        "cudagraph_skips",
-        "unsteady_trials",
-    },
-    "datetime64[ns, UTC]": {"started_at"},
-    "object": {"params"},
+    "bs": "Int64",
+    "trials": "Int64",
+    "kernels": "Int64",
+    "peak_reserved_bytes": "Int64",
+    "latency_ms": "float64",
+    "speedup": "float64",
+    "status": "string",
+    "reason": "string",
+    "marked": "boolean",
+    "started_at": "datetime64[ns, UTC]",
+    "params": "object",
 }
 
 
@@ -324,23 +299,14 @@ DTYPES = {
 def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(held, path, store, cell, begin, here):
     eager, default = cell(), cell("default")
     sweep = begin(store, [eager, default])
-    figures = {"status": OK, "latency_ms": 2.0, "peak_reserved_bytes": 2**53 + 1, "kernels": 3}
+    figures = {"status": OK, "latency_ms": 2.0, "peak_reserved_bytes": 2**53 + 1}
+    facts = {"status": Status.ERROR, "reason": "broke"} if held == "failures" else figures
     for one in (eager, default) if held != "nothing" else ():
-        facts = figures if held == "figures" else {"status": Status.ERROR, "reason": "broke"}
         store.record(sweep, here, Trial(one.key, 0, **facts))
     frame = effbench.results(str(path), sweep)
-    assert tuple(frame.columns) == RESULT_COLUMNS and len(frame) == (0 if held == "nothing" else 2)
-    assert set().union(*DTYPES.values()) < set(frame.columns)
-    for name, dtype in frame.dtypes.items():
-        expected = next((kind for kind, names in DTYPES.items() if name in names), "float64")
-        assert str(dtype) == expected, name
+    assert tuple(frame.columns) == RESULT_COLUMNS
+    assert {name: str(frame.dtypes[name]) for name in DTYPES} == DTYPES
     if held == "figures":
         first = frame.iloc[0]
-        assert (first["params"], first["started_at"]) == (
-            eager.params(),
-            store.find_sweep(sweep).started_at,
-        )
-        assert (first["peak_reserved_bytes"], first["speedup"]) == (2**53 + 1, 1.0)
-        assert frame["reason"].isna().all() and frame["graph_breaks"].isna().all()
-    if held == "failures":
-        assert frame["latency_ms"].isna().all() and set(frame["reason"]) == {"broke"}
+        assert (first["params"], first["peak_reserved_bytes"]) == (eager.params(), 2**53 + 1)
+        assert first["started_at"] == store.find_sweep(sweep).started_at

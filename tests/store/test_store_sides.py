@@ -10,63 +10,60 @@ from effbench.store.sides import _rows
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
 A100 = environment(gpu_name="NVIDIA A100")
-#: Rounds whose trials are marked.
-LAST_TWO, LAST_THREE = (
-    [None, None, None, "throttled", "throttled"],
-    [None, None, "throttled", "busy", "busy"],
-)
+#: Disturbances of five rounds, of which the last ones are marked.
+LAST_TWO = [None, None, None, "throttled", "throttled"]
+LAST_THREE = [None, None, "throttled", "busy", "busy"]
 
 
-def figures(store, sweep_id, cell=EAGER):
+def side_of(store, sweep_id, cell=EAGER):
     (side,) = [one for (key, _), one in store.sides(sweep_id).items() if key == cell.key]
     return side
 
 
 def test_every_round_has_its_figure(made, opened):
-    sweep = made.sweep(
-        {EAGER: {"latency_ms": steps(2.0, 0.01), "kernels": [1, 2, 3, 4, 5]}, DEFAULT: {}}
-    )
-    side = figures(opened, sweep)
+    figures = {"latency_ms": steps(2.0, 0.01), "kernels": [1, 2, 3, 4, 5]}
+    side = side_of(opened, made.sweep({EAGER: figures, DEFAULT: {}}))
     assert side.status == "ok"
     assert side.figures["latency_ms"] == dict(enumerate(steps(2.0, 0.01)))
     assert side.figures["kernels"] == {0: 1, 1: 2, 2: 3, 3: 4, 4: 5}
     assert side.figures["first_call_s"] == dict.fromkeys(range(5), 0.5)
     assert side.figures["rel_error"] == {0: 1e-3}
     assert side.figures["graph_pool_bytes"] == dict.fromkeys(range(5))
-    assert len(opened.sides(sweep)) == 2
 
 
-def test_which_trials_count(made, opened):
+def test_the_last_attempt_of_a_round_counts(made, opened):
     sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
-    env = opened.environments_of(sweep)[0]["id"]
-    opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
-    assert figures(opened, sweep).figures["latency_ms"] == {
-        0: 1.0,
-        1: 3.0,
-    }, "the last attempt of a round"
-    nan, inf = float("nan"), float("inf")
-    for given, status, reason, expected in (
-        (
-            {"disturbance": LAST_TWO, "latency_ms": [1.0, 1, 1, 9, 9]},
-            "ok",
-            None,
-            {0: 1.0, 1: 1.0, 2: 1.0},
-        ),
-        ({"status": "oom", "reason": "20 GiB"}, "oom", "20 GiB", {}),
-        (
-            {"latency_ms": [nan, inf, 1.0, 1.0, 1.0]},
-            "ok",
-            None,
-            {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0},
-        ),
-    ):
-        side = figures(opened, made.sweep({EAGER: given}))
-        assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
+    (machine,) = opened.environments_of(sweep)
+    opened.record(sweep, machine["id"], Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
+    assert side_of(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
+
+
+def test_a_failed_side_has_no_figures(made, opened):
+    side = side_of(opened, made.sweep({EAGER: {"status": "oom", "reason": "20 GiB"}}))
+    assert (side.status, side.reason, side.figures["latency_ms"]) == ("oom", "20 GiB", {})
+
+
+def test_a_preparation_that_was_not_repeated_still_counts(made, opened):
     alone = {"compile_cache": "cold", "compile_s": [9.0, None], "first_call_s": [10.0, None]}
     sweep = made.sweep({DEFAULT: alone}, rounds=2)
-    opened.record(sweep, env, Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold"))
-    side = figures(opened, sweep, DEFAULT)
+    (machine,) = opened.environments_of(sweep)
+    again = Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold")
+    opened.record(sweep, machine["id"], again)
+    side = side_of(opened, sweep, DEFAULT)
     assert (side.figures["compile_cold_s"], side.figures["first_call_s"]) == ({0: 9.0}, {0: 10.0})
+
+
+def test_sizes_with_an_empty_cache_do_not_stand_for_those_with_a_warm_one(made, opened):
+    caches = ["cold", "warm", "warm"]
+    sizes = {"compile_cache": caches, "peak_reserved_bytes": [9, 5, 5]}
+    side = side_of(opened, made.sweep({DEFAULT: sizes}, rounds=3), DEFAULT)
+    assert side.figures["peak_reserved_bytes"] == {1: 5, 2: 5}
+    assert side.figures["peak_reserved_cold_bytes"] == {0: 9}
+    cold = side_of(opened, made.sweep({EAGER: sizes | {"compile_cache": "cold"}}, rounds=3))
+    assert cold.figures["peak_reserved_bytes"] == {}
+
+
+def test_a_sweep_without_trials_has_no_sides(made, opened):
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
     assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
@@ -77,17 +74,13 @@ def test_which_trials_count(made, opened):
     [(None, None, 5), (LAST_TWO, None, 3), (LAST_THREE, "throttled", 5)],
 )
 def test_a_side_says_why_its_times_are_marked(made, opened, disturbance, expected, rounds):
-    side = figures(opened, made.sweep({EAGER: {"disturbance": disturbance}}))
-    assert (side.status, side.disturbance, len(side.figures["latency_ms"])) == (
-        "ok",
-        expected,
-        rounds,
-    )
+    side = side_of(opened, made.sweep({EAGER: {"disturbance": disturbance}}))
+    assert (side.disturbance, len(side.figures["latency_ms"])) == (expected, rounds)
 
 
 def test_a_failed_side_has_no_marked_times(made, opened):
     statuses = [("ok", None)] * 4 + [("error", "broke")]
-    side = figures(opened, made.sweep({EAGER: {"statuses": statuses, "disturbance": LAST_THREE}}))
+    side = side_of(opened, made.sweep({EAGER: {"statuses": statuses, "disturbance": LAST_THREE}}))
     assert (side.status, side.disturbance) == ("error", None)
 
 
