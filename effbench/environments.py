@@ -174,7 +174,11 @@ def labelled(rows: Iterable[Result], environments: Iterable[Mapping[str, Any]]) 
     known = labels(environments)
     if not any(known.values()):
         return list(rows)
-    return [replace(row, **known.get(row.environment_id, {})) for row in rows]
+    named = []
+    for row in rows:
+        names: dict[str, Any] = known[row.environment_id]
+        named.append(replace(row, **names))
+    return named
 
 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:

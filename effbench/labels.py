@@ -204,17 +204,11 @@ def axis_of(rows: LabelledRows) -> str:
     """Return the label for the x axis of figures: the rate if all requests arrive at one and
     several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
     all rows have a number."""
-    # bs is the largest batch that the server takes
-    if _count_numbers(rows, _RATE) > 1:
+    if _count_numbers(rows, _RATE) > 1:  # bs is the largest batch that the server takes
         return _RATE
-    if len({row.labels["bs"] for row in rows}) > 1:
+    if not rows or len({row.labels["bs"] for row in rows}) > 1:
         return "bs"
-    best, most = "bs", 1
-    for label in rows[0].labels if rows else ():
-        numbers = _count_numbers(rows, label)
-        if numbers > most:
-            best, most = label, numbers
-    return best
+    return max(["bs", *rows[0].labels], key=lambda label: _count_numbers(rows, label))
 
 
 def _count_numbers(rows: LabelledRows, label: str) -> int:

@@ -116,7 +116,8 @@ def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
         for key in known or [""]:
             identity = cell.identity()
             if key:
-                facts = {name: environments[key][name] for name in TELLING} | added[key]
+                facts: dict[str, Any] = {name: environments[key][name] for name in TELLING}
+                facts |= added[key]
                 identity = replace(identity, environment_id=key, **facts)
             identities[Unit(cell.key, key)] = identity
     return dict(zip(identities, row_names(identities.values()), strict=True))

@@ -288,9 +288,9 @@ def _throughput(bs: float | None, call_ms: float | None) -> float | None:
     return bs * 1000.0 / call_ms
 
 
-def _estimates(means: Mapping[str, HostMeans]) -> dict[str, float | None]:
+def _estimates(means: Mapping[str, HostMeans]) -> dict[str, Any]:
     """Return the means with their intervals."""
-    columns: dict[str, float | None] = {}
+    columns: dict[str, Any] = {}
     for name, of_hosts in means.items():
         mean = over_hosts(of_hosts)
         if mean is not None:
@@ -298,7 +298,7 @@ def _estimates(means: Mapping[str, HostMeans]) -> dict[str, float | None]:
     return columns
 
 
-def _interval_columns(name: str, figure: Interval) -> dict[str, float | None]:
+def _interval_columns(name: str, figure: Interval) -> dict[str, Any]:
     low, high = INTERVALS[name]
     return {name: figure.value, low: figure.low, high: figure.high}
 

@@ -80,33 +80,37 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     try:
-        trial_id = connection.scalar(new)
+        trial_id: int | None = connection.scalar(new)
     except exc.IntegrityError as error:
         if "foreign key" not in str(error.orig).lower():
             raise
         fault = "belongs to an unknown environment or a cell that is not planned"
         raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
     if trial_id is None:
-        key = {name: row[name] for name in ("sweep_id", "cell_key", "environment_id")}
-        key |= {"round": trial.round, "attempt": trial.attempt}
-        known = connection.execute(sa.select(TRIAL).filter_by(**key)).mappings().one()
+        names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+        query = sa.select(TRIAL).filter_by(**{name: row[name] for name in names})
+        known = connection.execute(query).mappings().one()
         if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
             raise StoreError(f"{what} is already recorded in sweep {sweep_id}")
         return int(known["id"])  # the connection broke after its commit
+    _add_samples(connection, trial_id, trial)
+    key = sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key)
+    rebuild_results(connection, sweep_id, environment_id, connection.scalar(key))
+    return trial_id
+
+
+def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None:
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        blob = {
-            "trial_id": trial_id,
-            "timer": scalar(timer),
-            "count": len(values),
-            "stored": stored,
-        }
-        connection.execute(sa.insert(SAMPLE).values(**blob, codec=CODEC, data=data))
-    compared = connection.scalar(
-        sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key)
-    )
-    rebuild_results(connection, sweep_id, environment_id, compared)
-    return int(trial_id)
+        new = sa.insert(SAMPLE).values(
+            trial_id=trial_id,
+            timer=scalar(timer),
+            count=len(values),
+            stored=stored,
+            codec=CODEC,
+            data=data,
+        )
+        connection.execute(new)
 
 
 def history(
