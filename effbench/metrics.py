@@ -22,7 +22,6 @@ from effbench.quantities import (
 )
 
 __all__ = [
-    "COLD",
     "ESTIMATED",
     "INTERVALS",
     "METRICS",
@@ -98,9 +97,6 @@ RESULT_FIGURES = figures_of_results()
 ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 #: metric -> the columns of its 95 % confidence interval
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
-#: metric of processes with a warm cache -> the same metric of processes that compiled with an empty
-#: cache
-COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 #: speedup -> the time that it compares; the first one is the headline
 SPEEDUPS = {metric.name: metric.speedup_of for metric in METRICS.values() if metric.speedup_of}
 

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Status, Trial
-from effbench.metrics import COLD, METRICS
+from effbench.metrics import METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import PREPARING, CountedTrials, of_cache
 from effbench.store.sweeps import CONFIRMING
@@ -137,9 +137,10 @@ def figures_of(counted: CountedTrials) -> Figures:
     """Return metric -> round -> figure of the trials that give it, as in results. Sizes with an
     empty cache have a metric of their own, so here they never stand for those with a warm one."""
     figures: Figures = {}
+    prepared = {preparing.column for preparing in PREPARING.values()}
     for name in PER_TRIAL:
         trials = counted.giving(METRICS[name])
-        if name in COLD:
+        if name in prepared:
             trials = of_cache(trials, "warm", None)
         figures[name] = {trial.round: getattr(trial, name) for trial in trials}
     for name, preparing in PREPARING.items():

@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 
 from effbench.cell import SEVERITY, Status, Summary, Trial
 from effbench.metrics import (
-    COLD,
     ESTIMATED,
     INTERVALS,
     METRICS,
@@ -131,7 +130,7 @@ PREPARING = {
     "compile_cold_s": Preparing("compile_s", ("cold",)),
     "compile_warm_s": Preparing("compile_s", ("warm",)),
     "first_call_s": Preparing("first_call_s", ("cold", None)),
-    **{cold: Preparing(name, ("cold",)) for name, cold in COLD.items()},
+    "peak_reserved_cold_bytes": Preparing("peak_reserved_bytes", ("cold",)),
 }
 
 

@@ -32,7 +32,7 @@ def evil_rows():
         for mode in ("eager", EVIL[0])
         for dtype in EVIL[:2]
     ]
-    return [*rows, make.failed(EVIL[1], 64, EVIL[0], EVIL[2], EVIL[3], dtype=EVIL[0])]
+    return [*rows, make.failed(EVIL[1], 64, EVIL[0], "error", EVIL[3], dtype=EVIL[0])]
 
 
 @pytest.fixture(scope="module")
