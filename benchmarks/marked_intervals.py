@@ -20,7 +20,7 @@ import numpy as np
 
 from effbench.cell import Status, Trial
 from effbench.measure.timing import Timing
-from effbench.store.summary import counted, estimate, marked
+from effbench.store.summary import counted, disturbance_of, estimate
 
 QUIET_MS = 1.0
 BATCH_S = 0.003
@@ -117,7 +117,7 @@ class Tally:
         kept = counted(trials)
         interval = estimate(kept, "latency_ms").interval()
         self.results += 1
-        if marked(kept):
+        if disturbance_of(kept) is not None:
             self.marked += 1
             self.covered += interval.low <= quiet_ms <= interval.high
         else:

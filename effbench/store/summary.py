@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from effbench.cell import SEVERITY, Status, Summary, Trial
 from effbench.metrics import (
@@ -41,7 +41,6 @@ OF_BASELINE = "the baseline's times: "
 #: Host -> the mean logarithm of its trials; the host is None in a sweep that joins no hosts.
 HostMeans = dict[str | None, LogEstimate]
 
-T = TypeVar("T")
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 
 
@@ -94,14 +93,13 @@ def _is_unmarked(trial: Trial, mark: str) -> bool:
     return trial.status is Status.OK and getattr(trial, mark) is None
 
 
-def marked(trials: Iterable[Trial], mark: str = "disturbance") -> list[str]:
-    """Return why the times of these counted trials are marked: one reason for each marked trial."""
-    reasons = [getattr(trial, mark) for trial in trials]
-    return [reason for reason in reasons if reason is not None]
-
-
-def first(values: Sequence[T]) -> T | None:
-    return values[0] if values else None
+def disturbance_of(trials: Iterable[Trial], mark: str = "disturbance") -> str | None:
+    """Return why these counted trials are marked: the reason of the first marked one, or None."""
+    for trial in trials:
+        reason: str | None = getattr(trial, mark)
+        if reason is not None:
+            return reason
+    return None
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
@@ -198,7 +196,7 @@ class Baseline:
             return None
         reserved = of_cell.combined(METRICS["peak_reserved_bytes"])
         means = {name: host_means(kept, name) for name in SPEEDUPS.values()}
-        return cls(worst(kept).status, reserved, means, first(marked(kept)))
+        return cls(worst(kept).status, reserved, means, disturbance_of(kept))
 
 
 def summarise(
@@ -247,13 +245,13 @@ def _with_derived(
     summary: Summary, kept: Sequence[Trial], bs: float | None, baseline: Baseline | None
 ) -> Summary:
     """Return the summary with what is behind its figures, and what follows from them."""
-    disturbances = marked(kept)
+    disturbance = disturbance_of(kept)
     floors = Floors(_mean(kept, "compute_floor_ms"), _mean(kept, "memory_floor_ms"))
     busy_ms, period_ms = summary.gpu_busy_ms, summary.period_ms
     return replace(
         summary,
-        marked=bool(disturbances),
-        disturbance=first(disturbances),
+        marked=disturbance is not None,
+        disturbance=disturbance,
         compilations=_distinct(trial.compilation for trial in kept),
         hosts=_distinct(trial.host for trial in kept),
         unsteady_trials=_unsteady(kept),
@@ -375,7 +373,7 @@ def _speedups(trials: Sequence[Trial], separate: Speedups) -> Speedups:
         mean = estimate(kept, columns.paired)
         if mean is not None:
             paired[name] = mean.interval()
-    disturbance = first(marked(kept, "pair_disturbance"))
+    disturbance = disturbance_of(kept, "pair_disturbance")
     has_unmarked_times = separate.origin is not None and separate.disturbance is None
     if disturbance is not None and has_unmarked_times:
         return replace(separate, busy=busy)
@@ -526,9 +524,9 @@ def _mean(trials: Iterable[Trial], name: str) -> float | None:
         values = _positive(getattr(trial, name) for trial in of_host)
         if values:
             means.append(_geometric_mean(values))
-    if len(means) > 1:
-        return _geometric_mean(means)
-    return first(means)
+    if not means:
+        return None
+    return means[0] if len(means) == 1 else _geometric_mean(means)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

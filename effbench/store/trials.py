@@ -27,7 +27,7 @@ from effbench.store.schema import (
     SWEEP,
     TRIAL,
 )
-from effbench.store.summary import Baseline, first, last_attempts, summarise
+from effbench.store.summary import Baseline, last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
@@ -332,19 +332,15 @@ def _summaries(
 ) -> Iterator[tuple[str, Summary]]:
     """Yield key and summary of cells that are compared with each other."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    references = [cell.key for cell in cells if cell.mode == baseline_mode]
-    reference = first(references)
+    references = [cell.key for cell in cells if cell.mode == baseline_mode][:1]
     baseline = None
-    if reference is not None:
-        baseline = Baseline.of(trials[reference])
+    for key in references:
+        baseline = Baseline.of(trials[key])
     for cell in cells:
-        is_baseline = cell.key == reference
-        yield (
-            cell.key,
-            summarise(
-                trials[cell.key], bs=cell.size, is_baseline=is_baseline, baseline=baseline
-            ),
-        )
+        is_baseline = cell.key in references
+        of_cell = trials[cell.key]
+        summary = summarise(of_cell, bs=cell.size, is_baseline=is_baseline, baseline=baseline)
+        yield cell.key, summary
 
 
 def _in_scope(
