@@ -332,12 +332,11 @@ def _summaries(
 ) -> Iterator[tuple[str, Summary]]:
     """Yield key and summary of cells that are compared with each other."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    references = [cell.key for cell in cells if cell.mode == baseline_mode][:1]
-    baseline = None
-    for key in references:
-        baseline = Baseline.of(trials[key])
+    references = [cell.key for cell in cells if cell.mode == baseline_mode]
+    reference = references[0] if references else None
+    baseline = None if reference is None else Baseline.of(trials[reference])
     for cell in cells:
-        is_baseline = cell.key in references
+        is_baseline = cell.key == reference
         of_cell = trials[cell.key]
         summary = summarise(of_cell, bs=cell.size, is_baseline=is_baseline, baseline=baseline)
         yield cell.key, summary
