@@ -359,9 +359,7 @@ def reference_rows() -> list[Result]:
 
 
 def speedups(sweep: str) -> SpeedupTable:
-    return speedup_table(
-        label_rows([row for row in reference_rows() if row.sweep_name == sweep])
-    )
+    return speedup_table(label_rows([row for row in reference_rows() if row.sweep_name == sweep]))
 
 
 def speedups_of(sweep: str) -> str:

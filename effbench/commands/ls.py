@@ -19,8 +19,8 @@ from effbench.labels import (
 )
 from effbench.metrics import METRICS
 from effbench.printable import count
-from effbench.report.marks import signed
 from effbench.report.marks import note as marks_note
+from effbench.report.marks import signed
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store

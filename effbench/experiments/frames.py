@@ -31,9 +31,9 @@ Row = Mapping[str, Any]
 def frame_of(
     results: Sequence[Result], paths: Mapping[str, str], with_marks: bool = False
 ) -> pd.DataFrame:
-    """Return one line per result: figures with intervals as Figure, and missing figures for one that
-    is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed, so
-    they decide nothing.
+    """Return one line per result: figures with intervals as Figure, and missing figures for one
+    that is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed,
+    so they decide nothing.
 
     `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked
     figures, for tables.

@@ -86,7 +86,9 @@ def _without_marked(trials: Sequence[Trial], mark: str, least: int) -> list[Tria
     always counts."""
     if sum(_is_unmarked(trial, mark) for trial in trials) < least:
         return list(trials)
-    return [trial for trial in trials if getattr(trial, mark) is None or trial.status is not Status.OK]
+    return [
+        trial for trial in trials if getattr(trial, mark) is None or trial.status is not Status.OK
+    ]
 
 
 def _is_unmarked(trial: Trial, mark: str) -> bool:

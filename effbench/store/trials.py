@@ -368,9 +368,7 @@ def rebuild_results(
         connection.execute(sa.insert(RESULT), rows)
 
 
-def stream_results(
-    connection: sa.Connection, sweep_ids: Iterable[str] = ()
-) -> Iterator[Result]:
+def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
     """Yield the results of these sweeps (empty: all, oldest first), in the order of the plan."""
     place = sa.and_(
         PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key

@@ -106,7 +106,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     }
 
 
-def result_of(row: Mapping[str, Any]) -> Result:
+def result_of(row: Mapping[Any, Any]) -> Result:
     """Return the Result of a row of the view `results`."""
     return Result(**{**row, "status": Status(row["status"])})
 
@@ -130,7 +130,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
-def trial_of(row: Mapping[str, Any]) -> Trial:
+def trial_of(row: Mapping[Any, Any]) -> Trial:
     """Return the Trial of a row of `trial`, or of some of its columns, without its samples."""
     fields = {name: row[name] for name in row if name in _FIELDS}
     fields["status"] = Status(row["status"])

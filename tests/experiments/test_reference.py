@@ -34,7 +34,9 @@ def chosen(experiment, sweeps, rows):
         row
         for row in rows
         if row.sweep_id in sweeps
-        and any(all(str(getattr(row, key)) in values for key, values in axis.items()) for axis in axes)
+        and any(
+            all(str(getattr(row, key)) in values for key, values in axis.items()) for axis in axes
+        )
     ]
     return sorted(own, key=lambda row: models.index(row.model))
 

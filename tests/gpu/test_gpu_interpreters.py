@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.cell import Status
 from effbench.environments import names_by
 from effbench.store import Store
 
@@ -47,9 +46,7 @@ def swept(cli_in, tmp_path_factory, another_python):
 
 def test_both_interpreters_are_measured(swept):
     assert swept.done.code == 0, swept.done
-    assert all(row.status.is_measured for row in swept.rows), [
-        row.reason for row in swept.rows
-    ]
+    assert all(row.status.is_measured for row in swept.rows), [row.reason for row in swept.rows]
     assert sorted((row.mode, swept.half_of[row.environment_id]) for row in swept.rows) == [
         (mode, half) for mode in ("cuda-graph", "eager") for half in ("other", "own")
     ]

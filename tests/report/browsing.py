@@ -41,7 +41,9 @@ def device_sweep(
     rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any
 ) -> DeviceSweep:
     known = {"hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
-    return DeviceSweep(dataclasses.replace(make.SWEEP, **(sweep or {})), rows=make.results(rows), **known | more)
+    return DeviceSweep(
+        dataclasses.replace(make.SWEEP, **(sweep or {})), rows=make.results(rows), **known | more
+    )
 
 
 def site(

@@ -165,9 +165,9 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
         mode="cuda-graph",
         marked=frozenset({16}),
     )
-    assert costs_of(make.results(rows), "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx(
-        {1: 0.8, 8: 6.4}
-    )
+    assert costs_of(
+        make.results(rows), "mlp", "cuda-graph", "period", "eager"
+    ).graph_ms == pytest.approx({1: 0.8, 8: 6.4})
     with pytest.raises(UsageError, match="has several: mlp, gpt2; choose one with --model"):
         costs_of(make.results(rows), None, "cuda-graph", "latency", "eager")
     with pytest.raises(

@@ -274,7 +274,9 @@ def test_one_of_many_and_a_part_are_named_as_they_are():
     (row,) = modes_table([default(*many)]).rows
     assert (row["pass_rate"].text, row["pass_rate"].sub) == ("99 %", "249 of 250")
     fused = {"kernels": 1, "graph_pool_bytes": 8, "phase": "inference", "graph_breaks": 0}
-    assert reasons.effects(a_result(kernels=15), a_result(**fused)) == ["15 launches become one graph of 1 kernel"]
+    assert reasons.effects(a_result(kernels=15), a_result(**fused)) == [
+        "15 launches become one graph of 1 kernel"
+    ]
     text = markdown.report(
         [device_sweep([make.row(mode=mode) for mode in ("default", "cuda-graph")])]
     )

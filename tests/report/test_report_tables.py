@@ -372,7 +372,10 @@ def test_another_phase_than_inference_is_always_a_label():
     assert [row.labels for row in speedup_table(rows).rows] == [
         labels | {"bs": bs} for bs in (1, 2)
     ]
-    assert row_names(make.results(rows))[0] == "mlp phase=generate prompt=8 new_tokens=16 bs=1 eager bfloat16"
+    assert (
+        row_names(make.results(rows))[0]
+        == "mlp phase=generate prompt=8 new_tokens=16 bs=1 eager bfloat16"
+    )
     cache = {"generate.prompt": 4, "model.module.seq": 20}  # as long as prompt and new tokens
     swept = speedup_table([rows[0], with_params({**request, **cache}, phase="generate")]).rows
     assert [sorted(row.labels) for row in swept] == [sorted([*labels, "bs"])] * 2

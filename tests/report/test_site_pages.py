@@ -61,8 +61,7 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
         )
         shown = {name: values[place] for name, values in line["values"].items()}
         assert shown == {
-            name: row.value(name) and pytest.approx(row.value(name), rel=1e-6)
-            for name in shown
+            name: row.value(name) and pytest.approx(row.value(name), rel=1e-6) for name in shown
         }
         known = [row.latency_ci_low_ms, row.latency_ci_high_ms]
         bounds = [side[place] for side in line["bounds"]["latency_ms"]]

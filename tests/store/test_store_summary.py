@@ -1,5 +1,6 @@
 """What the trials of a cell say together."""
 
+import itertools
 import math
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_summary_needs_a_trial():
         summarise([])
 
 
-@pytest.mark.parametrize(("worse", "milder"), list(zip(SEVERITY, SEVERITY[1:], strict=False)))
+@pytest.mark.parametrize(("worse", "milder"), list(itertools.pairwise(SEVERITY)))
 def test_the_worst_status_wins(worse, milder):
     found = summarise([trial(0, milder, reason="milder"), trial(1, worse, reason="worst")])
     assert (found.status, found.reason, found.trials) == (worse, "worst", 2)
@@ -258,7 +259,10 @@ def test_nothing_has_a_speedup_over_a_baseline_that_is_not_ok(status):
 # --- break-even ---
 
 
-def calls_of(*trials, bs=1, baseline=(trial(latency_ms=4.0),)):
+OF_EAGER = [trial(latency_ms=4.0)]
+
+
+def calls_of(*trials, bs=1, baseline=OF_EAGER):
     return summarise(trials, bs=bs, baseline=baseline).break_even_calls
 
 
