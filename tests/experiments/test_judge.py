@@ -26,6 +26,7 @@ def row(
         "model": model,
         "bs": bs,
         "mode": mode,
+        "dtype": "",
         "status": status,
         "reason": None if is_ok else "why",
         "trials": 3,

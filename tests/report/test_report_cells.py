@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from browsing import content, report_of, site
-from made_sweeps import a_cell, environment
+from made_sweeps import a_cell, a_result, environment
 from whole_sweeps import begun
 
 from effbench.cell import Status, Trial
@@ -308,7 +308,7 @@ def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environ
     link = f"#cell={eager.key[:16]}&env={bad}"
     (row,) = failures.failures_table(own, "").rows
     assert row["example"].link == f"cell.html{link}"
-    hostile = {"cell_key": "../../x", "environment_id": "&"}
+    hostile = a_result(cell_key="../../x", environment_id="&")
     assert cell_page.link(own, hostile) == "cell.html#cell=..%2F..%2Fx&env=%26"
     found, about = written(path, tmp_path / "site")
     assert (
