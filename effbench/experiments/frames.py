@@ -11,7 +11,6 @@ from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, Gap, as_figure, missing
 from effbench.labels import OMITTED, flatten, row_names
 from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, bounds_of
-from effbench.store.values import result_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +42,7 @@ def frame_of(
     lines = []
     for result, title in zip(results, row_names(results), strict=True):
         settings = OMITTED | flatten(result.params)
-        line = result_row(result)
+        line = vars(result) | {"status": str(result.status)}
         for name, path in paths.items():
             line.setdefault(name, settings.get(path))
         for name in FIGURES:
