@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from effbench.stats.changepoints import PERSISTENCE, find_all
+from effbench.stats.changepoints import PERSISTENCE, find_changes
 from effbench.table import Column, Table
 
 LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
@@ -143,7 +143,7 @@ def cases(series: int, sweeps: int) -> list[Case]:
 
 
 def ours(values: np.ndarray) -> list[list[int]]:
-    return [[change.at for change in found.changes] for found in find_all(list(values))]
+    return [[change.at for change in found.changes] for found in map(find_changes, values.tolist())]
 
 
 def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
@@ -181,7 +181,8 @@ def rates(
 
 def held(values: np.ndarray, planted: int) -> str:
     """Return how often the range of a series' only change contains the planted step, as text."""
-    ranges = [judged.changes[0] for judged in find_all(list(values)) if len(judged.changes) == 1]
+    found = [findings.changes for findings in map(find_changes, values.tolist())]
+    ranges = [changes[0] for changes in found if len(changes) == 1]
     if not ranges:
         return "never found"
     fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])

@@ -40,9 +40,9 @@ from scipy import stats
 
 from effbench.comparison.confirm import How, may_be_slower, settle
 from effbench.comparison.limits import CellFacts, read
-from effbench.comparison.matching import LEAST_COMPILATIONS, Pair
+from effbench.comparison.matching import LEAST_COMPILATIONS, CellPair
 from effbench.comparison.verdicts import Change, Verdict, judge
-from effbench.stats.changepoints import find_all
+from effbench.stats.changepoints import find_changes
 from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
@@ -155,19 +155,13 @@ class Template:
             compiled = {number: (int(name), kernels[name]) for number, name in enumerate(used)}
         return Drawn(figures, figures[:, :1] * self.values[chosen], compiled)
 
-    def means(
-        self, rng: np.random.Generator, sweeps: int, drift: float = 0.0
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`, and their
-        standard errors."""
+    def means(self, rng: np.random.Generator, sweeps: int, drift: float = 0.0) -> np.ndarray:
+        """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`."""
         shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
         drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, TRIALS))]
         measured = np.maximum((~np.isnan(drawn)).sum(axis=1), 1)
         mean = np.nansum(drawn, axis=1) / measured
-        squares = np.nansum((drawn - mean[:, None]) ** 2, axis=1)
-        return self.levels + shifts + mean, np.sqrt(
-            squares / np.maximum(measured - 1, 1) / measured
-        )
+        return self.levels + shifts + mean
 
     def with_spread(self, spread: float, figures: Sequence[str]) -> Template:
         """Return the same noise, scaled for these figures to this standard deviation between
@@ -265,7 +259,7 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
     """Return every verdict of a comparison of these cells; keys are their indices."""
     pairs = []
     for index, case in enumerate(cases):
-        pairs.append(Pair(str(index), str(index), CellFacts(), *results(case)))
+        pairs.append(CellPair(str(index), str(index), CellFacts(), *results(case)))
 
     thresholds = {
         (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
@@ -305,7 +299,7 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
             for side in (case.before, case.after)
         )
         cut = replace(case, before=before, after=after, constant={})
-        pairs.append(Pair(str(index), str(index), CellFacts(), *results(cut)))
+        pairs.append(CellPair(str(index), str(index), CellFacts(), *results(cut)))
     rows = {(row.key, row.metric): row for row in judge(pairs, LIMITS, interleaved=True)}
     settled = {index: [replace(row) for row in flagged[index]] for index in again}
     for index, changes in settled.items():
@@ -440,7 +434,7 @@ def case_of(
     """Return a cell in two sweeps, each with its own shift."""
     before = one.trials(rng, one.shift(rng, drift), compilations=compilations)
     after = one.trials(rng, one.shift(rng, drift), injected, compilations=compilations)
-    return Case(one.kind, before, after, one.constant, np.exp(one.means(rng, HISTORY, drift)[0]))
+    return Case(one.kind, before, after, one.constant, np.exp(one.means(rng, HISTORY, drift)))
 
 
 Ways = Sequence[tuple[Template, np.ndarray | float]]
@@ -542,40 +536,36 @@ def series_rows(
     kind, figure, drift = SERIES[what]
     rng, index = np.random.default_rng(seed), FIGURES.index(figure)
     fitting = [one for one in recorded if one.kind == kind]
-    sets: dict[tuple[float, bool], list[tuple[np.ndarray, np.ndarray, tuple[int, ...]]]] = {}
+    sets: dict[tuple[float, bool], list[tuple[np.ndarray, tuple[int, ...]]]] = {}
     for level, undone in [(0.0, False), *((level, False) for level in LEVELS[1:]), (0.05, True)]:
         sets[level, undone] = []
         for _ in range(many):
-            logs, errors = (
-                table[:, index]
-                for table in fitting[rng.integers(len(fitting))].means(rng, SWEEPS, drift)
-            )
+            cell = fitting[rng.integers(len(fitting))]
+            logs = cell.means(rng, SWEEPS, drift)[:, index]
             at = int(rng.integers(FIRST, LAST))
             until = at + LATER if undone else SWEEPS
             logs[at:until] += math.log1p(level)
-            sets[level, undone].append(
-                (logs, errors, () if not level else (at, until) if undone else (at,))
-            )
+            places = (at, until) if undone else (at,)
+            sets[level, undone].append((logs, places if level else ()))
 
-    def ours(logs: list[np.ndarray], errors: list[np.ndarray]) -> list[list[int]]:
-        return [
-            [change.at for change in found.changes] for found in find_all(logs, errors.__getitem__)
-        ]
+    def ours(series: list[np.ndarray]) -> list[list[int]]:
+        findings = [find_changes(logs.tolist()) for logs in series]
+        return [[change.at for change in found.changes] for found in findings]
 
     rules: dict[str, Any] = {"effbench": ours}
     for name, p, magnitude in (
         (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ()
     ):
         judge_series = otava(python, p, magnitude)
-        rules[name] = lambda logs, errors, judge_series=judge_series: judge_series(np.stack(logs))
+        rules[name] = lambda series, judge_series=judge_series: judge_series(np.stack(series))
     rows = []
     for rule, detect in rules.items():
         located, false = {}, 0
         for key, planted in sets.items():
-            points = detect([one[0] for one in planted], [one[1] for one in planted])
+            points = detect([logs for logs, _ in planted])
             hits = [
-                all(any(abs(p - at) <= 1 for p in own) for at in one[2])
-                for one, own in zip(planted, points, strict=True)
+                all(any(abs(p - at) <= 1 for p in own) for at in places)
+                for (_, places), own in zip(planted, points, strict=True)
             ]
             located[key] = sum(hits) / many
             if not key[0]:

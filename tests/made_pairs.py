@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from effbench.comparison.limits import CellFacts, limits_of
-from effbench.comparison.matching import Pair
+from effbench.comparison.matching import CellPair
 from effbench.comparison.verdicts import judge
 from effbench.store.sides import CellResult
 
@@ -16,7 +16,7 @@ def side(status="ok", reason=None, bound=None, compiled=(), **figures):
 
 
 def pair(before, after, key="a", why=None, **about):
-    return Pair(key, key, replace(ABOUT, **about), before, after, why)
+    return CellPair(key, key, replace(ABOUT, **about), before, after, why)
 
 
 def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None), **options):

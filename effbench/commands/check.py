@@ -9,20 +9,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.commands.compare import (
-    add_choice,
-    chosen,
-    limits_for,
-    render,
-    selection_of,
-    show,
-)
-from effbench.comparison.compare import Compared, Confirmation, compare_sweeps, one_baseline
-from effbench.comparison.matching import DISTURBED, Machine, machine_names
+from effbench.commands.compare import add_choice, chosen, limits_for, selection_of, show
+from effbench.comparison.compare import Compared, compare_sweeps, one_baseline
+from effbench.comparison.matching import DISTURBED, Location, machine_names
 from effbench.comparison.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
 from effbench.config import DEFAULT_DB
 from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
@@ -39,7 +31,6 @@ from effbench.terminal import escape
 
 HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
 SUMMARY = "GITHUB_STEP_SUMMARY"
-PLACES = ("on", "across")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,20 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.rounds and not args.confirm:
         raise UsageError("--rounds needs --confirm")
+    rerun_id = None
     try:
-        check = compared_with_baseline(args)
+        check = Check(args)
         if args.confirm:
-            check.confirm()
+            rerun_id = check.confirm()
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
             with contextlib.suppress(UsageError):  # the first error matters, and is raised below
                 add_summary(comparison.not_checked(str(error), args.baseline), args.db)
         raise
-    report(check, args)
     compared = check.compared
+    report(check.document(), args)
     if compared.interrupted:
-        again = f" (sweep {check.confirmation.sweep_id})" if check.confirmation.sweep_id else ""
+        again = f" (sweep {rerun_id})" if rerun_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return INTERRUPTED
     if compared.failing:
@@ -89,66 +81,38 @@ def run(args: argparse.Namespace) -> int:
     return 0 if compared.judged else NothingFoundError.exit_code
 
 
-@dataclass
 class Check:
-    """A comparison of a sweep with its baseline, and the re-run that confirmed it. `database`: its
-    name without a password, because output ends up in logs."""
+    """The comparison of a sweep with its baseline."""
 
-    compared: Compared
-    before: SweepInfo
-    sweep: SweepInfo
-    database: str
-    args: argparse.Namespace
-    confirmation: Confirmation = field(default_factory=Confirmation)
-
-    def command(self, words: Sequence[str], places: Sequence[str] = PLACES) -> str:
-        """Return a command with the given options that decide what is compared (`places`) and which
-        changes count."""
-        words = ["effbench", *words]
-        for name in (*places, "config", "floor"):
-            value = getattr(self.args, name)
-            if value:
-                words += [f"--{name}", value]
-        for setting in self.args.settings:
-            words += ["--set", setting]
-        for name in self.args.metric or ():
-            words += ["--metric", name]
-        return self.plain_command(words)
-
-    def plain_command(self, words: Sequence[str]) -> str:
-        database = [] if self.database == DEFAULT_DB else ["--db", self.database]
-        return shlex.join([*words, *database])
-
-    def shows(self, change: Change) -> str:
-        """Return the command that shows a row, with the figures of the re-run if there was one."""
-        done = self.confirmation
-        cell = ["--cell", change.key[:12], "--all"]
-        if done.sweep_id and change.key in done.failed:
-            words = ["effbench", "ls", "--failures", "--sweep", done.sweep_id]
-            return self.plain_command(words)
-        if not done.sweep_id or change.key not in done.confirmed:
-            return self.command(["compare", self.before.id, self.sweep.id, *cell])
-        if done.by is None:
-            return self.command(["compare", self.before.id, done.sweep_id, *cell])
-        # both sides of one sweep ran on one machine
-        return self.command(["compare", done.sweep_id, "--by", done.by, *cell], places=())
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Compare the sweep with its baseline. Raises EffbenchError."""
+        self.args = args
+        limits, selection = limits_for(args), selection_of(args)
+        with Store.open(args.db, mode="read") as store:
+            self.sweep = store.find_sweep(args.sweep)
+            any_hardware = "hardware" in selection.across
+            baseline = baseline_of(store, args.baseline, self.sweep, args.on, any_hardware)
+            self.before = store.find_sweep(baseline.sweep_id)
+            self.compared = compare_sweeps(store, self.before, self.sweep, limits, selection)
+            machines = machine_names(map(Location.of, store.environments_of(self.sweep.id)))
+            #: Without a password, because output ends up in logs.
+            self.database = store.name
+        compared = self.compared.after.machines
+        self.compared.unchecked = [
+            text for machine, text in machines.items() if machine not in compared
+        ]
 
     @property
     def words(self) -> list[str]:
         """The words of the command that confirms the check."""
         return ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
 
-    @property
-    def again(self) -> str:
-        """The command that measures marked cells again."""
-        return self.command(self.words)
-
-    def confirm(self) -> None:
-        """Run the cells again that are slower, ambiguous or marked."""
-        from effbench.comparison.confirm import Request, confirm  # slow to import
+    def confirm(self) -> str | None:
+        """Run the cells again that are slower, ambiguous or marked; return the id of the re-run."""
+        from effbench.comparison.confirm import Confirmation, confirm  # slow to import
 
         args = self.args
-        request = Request(
+        request = Confirmation(
             self.compared,
             self.before,
             self.sweep,
@@ -157,54 +121,61 @@ class Check:
             args.rounds or MOST_PAIRS,
             quiet=args.format != "table" and not args.out,
         )
-        self.confirmation = confirm(request)
+        return confirm(request)
 
+    def document(self) -> Document:
+        line = verdict_line(self.compared, self.args.baseline)
+        return Document(self.compared, line, self.shows, self.command(self.words))
 
-def compared_with_baseline(args: argparse.Namespace) -> Check:
-    """Return the comparison of the sweep with its baseline."""
-    limits, selection = limits_for(args), selection_of(args)
-    with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
-        any_hardware = "hardware" in selection.across
-        baseline = baseline_of(store, args.baseline, sweep, args.on, any_hardware)
-        before = store.find_sweep(baseline.sweep_id)
-        compared = compare_sweeps(store, before, sweep, limits, selection)
-        machines = machine_names(map(Machine.of, store.environments_of(sweep.id)))
-        compared.unchecked = [
-            text for machine, text in machines.items() if machine not in compared.after.machines
-        ]
-        return Check(compared, before, sweep, store.name, args)
+    def shows(self, change: Change) -> str:
+        """Return the command that shows a row."""
+        words = ["compare", self.before.id, self.sweep.id, "--cell", change.key[:12], "--all"]
+        return self.command(words)
+
+    def command(self, words: Sequence[str]) -> str:
+        """Return a command with the given options that decide what is compared and which changes
+        count."""
+        words = ["effbench", *words]
+        for name in ("on", "across", "config", "floor"):
+            value = getattr(self.args, name)
+            if value:
+                words += [f"--{name}", value]
+        for setting in self.args.settings:
+            words += ["--set", setting]
+        for name in self.args.metric or ():
+            words += ["--metric", name]
+        if self.database != DEFAULT_DB:
+            words += ["--db", self.database]
+        return shlex.join(words)
 
 
 # --- output ---
 
 
-def report(check: Check, args: argparse.Namespace) -> None:
+def report(document: Document, args: argparse.Namespace) -> None:
     """Write standard output and the requested files. If one of them cannot be written, write the
     others, then raise UsageError."""
-    document = Document(
-        check.compared, verdict_line(check.compared, args.baseline), check.shows, check.again
-    )
-    if args.out:  # the log of a CI job needs the verdict, too
+    # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
+    if args.out or args.format == "csv":
         print(f"effbench: {one_line(document.line)}", file=sys.stderr)
+    rows = document.compared.changes
     with contextlib.ExitStack() as stack:
         # the last one is called first, and all are called
         stack.callback(write_output, document, args)
         if args.junit:
-            stack.callback(options.write, document.junit(check.compared.changes), args, "junit")
+            stack.callback(options.write, document.junit(rows), args, "junit")
         if os.environ.get(SUMMARY):
-            stack.callback(add_summary, document.markdown(check.compared.changes), args.db)
+            stack.callback(add_summary, document.markdown(rows), args.db)
 
 
 def write_output(document: Document, args: argparse.Namespace) -> None:
     compared = document.compared
     rows = chosen(compared.changes, args)
-    unjudged = comparison.unjudged_text(compared, document.again)
     if args.format == "table":
         with options.console(args) as console:
             show(console, compared, rows, args, is_gate=True)
             commands = comparison.commands(compared.failing, document.shows, "  ")
-            for text in filter(None, (unjudged, document.line, *commands)):
+            for text in (*document.unjudged, document.line, *commands):
                 console.print_line(escape(text))
         return
     if args.format == "markdown":
@@ -213,12 +184,10 @@ def write_output(document: Document, args: argparse.Namespace) -> None:
         text = document.junit(rows)
     elif args.format == "json":
         text = document.json(rows, args.baseline)
-    else:  # its rows do not contain this
-        for machine in compared.unchecked:
-            print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
-        if unjudged:
-            print(f"effbench: {one_line(unjudged)}", file=sys.stderr)
-        text = render(compared, rows, args)
+    else:
+        for line in document.unjudged:
+            print(f"effbench: {one_line(line)}", file=sys.stderr)
+        text = comparison.as_csv(rows)
     options.write(text, args)
 
 
@@ -263,12 +232,9 @@ def overlooked(compared: Compared) -> list[str]:
     unjudged = compared.unjudged
     if unjudged:
         texts.append(f"{count(len(unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
-    words = Counter(change.word for change in rows)
-    unsure = words[Verdict.AMBIGUOUS]
+    unsure = Counter(change.word for change in rows)[Verdict.AMBIGUOUS]
     if unsure:
         texts.append(f"{unsure} of {len(rows)} rows could not be judged")
-    if {change.verdict for change in compared.of("latency_ms")} == {Verdict.AMBIGUOUS}:
-        texts.append("no latency could be judged")
     cells, measured = len(compared.cells), len(compared.measured)
     if measured < cells:
         texts.append(f"{measured} of {cells} cells have figures in both sweeps")

@@ -11,14 +11,14 @@ from functools import partial
 
 from effbench.commands import options
 from effbench.comparison.compare import (
+    CellSelection,
     Compared,
-    Selection,
     compare_parts,
     compare_sweeps,
     find,
 )
 from effbench.comparison.limits import STATUS, Limits, check_metric, limits_of, read
-from effbench.comparison.matching import ACROSS, BY_ENVIRONMENT, Pair
+from effbench.comparison.matching import ACROSS, BY_ENVIRONMENT, CellPair
 from effbench.comparison.verdicts import Change, Verdict, counted
 from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.report import comparison
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", metavar="NAME", help=parts)
     values = (
-        "the two values of --by to compare, in this order (python and folder: also paths); needed"
-        " if there are more"
+        "the two values of --by to compare, in this order; part of a value is enough; needed if"
+        " there are more"
     )
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
@@ -91,7 +91,16 @@ def run(args: argparse.Namespace) -> int:
         with options.console(args) as console:
             show(console, compared, rows, args)
     else:
-        options.write(render(compared, rows, args), args)
+        shown, omitted = visible(rows, args)
+        if args.format == "markdown":
+            text = comparison.markdown(compared, shown, omitted)
+        elif args.format == "json":
+            text = comparison.as_json(compared, rows)
+        elif args.format == "csv":
+            text = comparison.as_csv(rows)
+        else:
+            text = comparison.as_junit(compared, rows)
+        options.write(text, args)
     return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
 
 
@@ -122,9 +131,9 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
     return compare_sweeps(store, old, new, limits, selection)
 
 
-def selection_of(args: argparse.Namespace) -> Selection:
+def selection_of(args: argparse.Namespace) -> CellSelection:
     across = words_of("--across", args.across, ACROSS)
-    return Selection(across, args.on, wanted_cells(args.cell))
+    return CellSelection(across, args.on, wanted_cells(args.cell))
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -153,14 +162,14 @@ def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str
     return words
 
 
-def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
+def wanted_cells(text: str | None) -> Callable[[CellPair], bool] | None:
     """Return a function that matches cells: `text` is part of, or a glob pattern for, the name in
     the tables or `model bs=… mode dtype`; or it is the start (6 digits or more) of the cell key.
     None if `text` is None."""
     if text is None:
         return None
 
-    def fits(pair: Pair) -> bool:
+    def fits(pair: CellPair) -> bool:
         about = pair.about
         names = (pair.name, f"{about.model} bs={about.bs} {about.mode} {about.dtype}")
         is_key = len(text) >= 6 and pair.key.startswith(text)
@@ -172,15 +181,6 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
 def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
     """Return the rows whose verdict --only allows."""
     return [change for change in changes if not args.only or change.verdict in args.only]
-
-
-def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:
-    if args.format == "markdown":
-        shown, omitted = visible(rows, args)
-        return comparison.markdown(compared, shown, omitted)
-    if args.format == "json":
-        return comparison.as_json(compared, rows)
-    return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
 def visible(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench import outputs
 from effbench.commands import options
-from effbench.comparison.duet import FLOOR, DuetAnswer, DuetRow, DuetSide
+from effbench.comparison.duet import FLOOR, TIMES, DuetAnswer, DuetSide
 from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.metrics import METRICS, ratio_text
@@ -80,7 +80,7 @@ def percentage(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.out and args.out != options.STDOUT:  # measuring takes minutes
         outputs.refuse_database(Path(args.out), sqlite_file(args.db))
-    duet = Duet.of(args)
+    duet = DuetSweep.of(args)
     outcome = duet.run(is_quiet=args.format != "table" or args.out is not None)
     answers = duet.answers(outcome)
     report(answers, outcome, args)
@@ -108,7 +108,7 @@ def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Na
 
 
 @dataclass
-class Duet:
+class DuetSweep:
     """Two sides to measure. `names`, `sides`: of both, their texts and their overrides; `common`:
     overrides of both."""
 
@@ -120,7 +120,7 @@ class Duet:
     pairs: list[tuple[CellRun, CellRun]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Duet:
+    def of(cls, args: argparse.Namespace) -> DuetSweep:
         """Return what the arguments request. Raises UsageError."""
         from effbench.launcher.overrides import key_of
 
@@ -162,7 +162,7 @@ class Duet:
             self.pairs = paired(runs[: len(first)], runs[len(first) :])
             for pair in self.pairs:
                 for one in pair:
-                    floors[one.cell.key] = dict.fromkeys(("latency_ms", "period_ms"), FLOOR)
+                    floors[one.cell.key] = dict.fromkeys(TIMES, FLOOR)
             if not all(allows_duet(one.cell) for pair in self.pairs for one in pair):
                 progress.note(
                     "training, requests and streams: both sides run one after the other, not in"
@@ -261,16 +261,14 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
     if args.format == "json":
         options.write(as_json(document(answers, outcome)), args)
         return
-    sentences = [sentence_of(answer, len(answers) > 1) for answer in answers]
+    sentences = [answer.sentence for answer in answers]
+    if len(answers) > 1:
+        sentences = [f"{answer.cell}: {answer.sentence}" for answer in answers]
     notes = [*notes_of(answers), f"sweep {outcome.sweep_id}{db_option(args.db)}"]
     table = table_of(answers)
     if args.format == "markdown":
-        lines = [markdown_text(line) for line in sentences]
-        parts = [
-            "\n\n".join(lines),
-            table.render("markdown").rstrip(),
-            "\n\n".join(map(markdown_text, notes)),
-        ]
+        parts = [*map(markdown_text, sentences), table.render("markdown").rstrip()]
+        parts += map(markdown_text, notes)
         options.write("\n\n".join(filter(None, parts)) + "\n", args)
         return
     with options.console(args) as console:
@@ -280,10 +278,6 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
             console.print_table(table)
         for note in notes:
             console.print_line(escape(note), "dim")
-
-
-def sentence_of(answer: DuetAnswer, is_one_of_many: bool) -> str:
-    return f"{answer.cell}: {answer.sentence}" if is_one_of_many else answer.sentence
 
 
 def notes_of(answers: Sequence[DuetAnswer]) -> list[str]:
@@ -299,51 +293,48 @@ def notes_of(answers: Sequence[DuetAnswer]) -> list[str]:
 
 def table_of(answers: Sequence[DuetAnswer]) -> Table:
     """Return the figures of both sides. A `~` marks those of a disturbed host."""
-    first, second = (answers[0].first.name, answers[0].second.name)
     columns = [
         Column("cell"),
         Column("quantity"),
-        Column("first", first, numeric=True),
-        Column("second", second, numeric=True),
+        Column("first", answers[0].first.name, numeric=True),
+        Column("second", answers[0].second.name, numeric=True),
         Column("ratio", "B ÷ A", numeric=True),
     ]
     if len(answers) == 1:
         columns = columns[1:]
-    rows: list[dict[str, Any]] = []
+    rows = []
     for answer in answers:
         for row in answer.rows:
-            rows.append({"cell": answer.cell, "quantity": row.title, **figures_of(row)})
+            mark = ""
+            if row.is_marked:
+                mark = "~"
+            text = METRICS[row.metric].format
+            figures = {
+                "cell": answer.cell,
+                "quantity": row.metric.removesuffix("_ms"),
+                "first": f"{mark}{text(row.first)}",
+                "second": f"{mark}{text(row.second)}",
+                "ratio": f"{mark}{ratio_text(row.test.ratio, row.test.low, row.test.high)}",
+            }
+            rows.append(figures)
     return Table(columns, rows, group="cell")
-
-
-def figures_of(row: DuetRow) -> dict[str, str]:
-    mark = ""
-    if row.is_marked:
-        mark = "~"
-    form = METRICS[row.metric].format
-    low, high = (row.test.low, row.test.high) if row.test else (None, None)
-    return {
-        "first": f"{mark}{form(row.first)}",
-        "second": f"{mark}{form(row.second)}",
-        "ratio": f"{mark}{ratio_text(row.ratio, low, high)}",
-    }
 
 
 def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
     """Return the answers as plain data; times are in ms per call, ratios are B ÷ A."""
     cells = []
     for answer in answers:
-        rows = []
+        figures = []
         for row in answer.rows:
-            rows.append(
+            figures.append(
                 {
-                    "quantity": row.title,
+                    "quantity": row.metric.removesuffix("_ms"),
                     "metric": row.metric,
                     "a": row.first,
                     "b": row.second,
-                    "ratio": row.ratio,
-                    "ci_low": row.test.low if row.test else None,
-                    "ci_high": row.test.high if row.test else None,
+                    "ratio": row.test.ratio,
+                    "ci_low": row.test.low,
+                    "ci_high": row.test.high,
                     "marked": row.is_marked,
                 }
             )
@@ -354,7 +345,7 @@ def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
                 "a": answer.first.name,
                 "b": answer.second.name,
                 "duets": answer.duets,
-                "figures": rows,
+                "figures": figures,
             }
         )
     return {

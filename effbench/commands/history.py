@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,28 +13,20 @@ from effbench.commands.show import metric_name
 from effbench.comparison.history import (
     DEFAULT_METRICS,
     JUDGED,
-    Event,
+    Filters,
     History,
+    HistoryEvent,
     SeriesId,
     event_id,
+    read,
     short_id,
 )
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.matching import names_of
-from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
 from effbench.printable import one_line
-from effbench.report.history_table import (
-    FORMATS,
-    Filters,
-    change_text,
-    events_table,
-    read,
-    render,
-    summary,
-)
-from effbench.store.secrets import masked_url
+from effbench.report.history_table import FORMATS, change_text, events_table, render, summary
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
@@ -52,34 +43,24 @@ NAME_HELP = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--since", metavar="DATE|LABEL|SWEEP", help="only changes since then (default: all)"
-    )
+    add = parser.add_argument
+    add("--since", metavar="DATE|LABEL|SWEEP", help="only changes since then (default: all)")
     metrics = f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})"
-    parser.add_argument("--metric", action="append", type=judged_name, metavar="NAME", help=metrics)
-    parser.add_argument(
-        "--model", action="append", default=[], metavar="NAME", help="only cells of this model"
-    )
-    parser.add_argument(
-        "--mode", action="append", default=[], metavar="NAME", help="only cells of this mode"
-    )
-    parser.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="only results from this host"
-    )
-    parser.add_argument("--name", metavar="NAME", help=NAME_HELP)
+    add("--metric", action="append", type=judged_name, metavar="NAME", help=metrics)
+    for name, text in (
+        ("--model", "only cells of this model"),
+        ("--mode", "only cells of this mode"),
+        ("--host", "only results from this host"),
+    ):
+        add(name, action="append", default=[], metavar="NAME", help=text)
+    add("--name", metavar="NAME", help=NAME_HELP)
     config = (
         "configuration of checks: its limits apply, its `ignore` exceptions acknowledge changes"
         " (default: default)"
     )
-    parser.add_argument("--config", metavar="NAME|FILE", help=config)
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="also show acknowledged changes",
-    )
-    parser.add_argument(
-        "--format", default="table", choices=["table", *FORMATS], help="(default: table)"
-    )
+    add("--config", metavar="NAME|FILE", help=config)
+    add("--all", action="store_true", help="also show acknowledged changes")
+    add("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
     parts = parser.add_subparsers(
         dest="what", metavar="[ack | acks]", help="acknowledge changes, or list these"
@@ -125,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(render(past, args.format), args)
     else:
         with options.console(args) as console:
-            show(console, past, args)
+            show(console, past)
     return 0
 
 
@@ -140,31 +121,18 @@ def filters_of(args: argparse.Namespace, everything: bool = False) -> Filters:
     )
 
 
-def show(console: Console, past: History, args: argparse.Namespace) -> None:
+def show(console: Console, past: History) -> None:
     if past.changes:
         console.print_table(events_table(past))
     console.print_line(escape(summary(past)))
-    alarms = [event for event in past.changes if event.alarms]
-    if not alarms:
-        return
-    # like the name, hosts and limits decide which changes there are
-    words = ["effbench", "history"]
-    for host in args.host:
-        words += ["--host", host]
-    if args.config:
-        words += ["--config", args.config]
-    words += ["ack", short_id(alarms[0].id)]
-    if args.name is not None:
-        words += ["--name", args.name]
-    if args.db != DEFAULT_DB:
-        words += ["--db", masked_url(args.db)]
-    console.print_line(
-        escape(
-            "open: still worse and not acknowledged; to accept one:"
-            f' {shlex.join(words)} --reason "why"'
-        ),
-        "dim",
-    )
+    if past.open_changes:
+        first = short_id(past.open_changes[0].id)
+        # the other options decide which changes there are
+        text = (
+            "open: still worse and not acknowledged; to accept one, add to this command:"
+            f' ack {first} --reason "why"'
+        )
+        console.print_line(escape(text), "dim")
 
 
 # --- ack and acks ---
@@ -179,10 +147,7 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
         )
     with Store.open(args.db, mode="read") as store:
         past = read(store, args.metric or JUDGED, filters_of(args, everything=True), limits)
-    chosen = named_changes(past, args.names)
-    rule = rule_of(args.names)
-    if rule is not None:
-        chosen += [event for event in matched_changes(past, rule) if event not in chosen]
+    chosen = dict.fromkeys([*named_changes(past, args.names), *matched_changes(past, args.names)])
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge(
             event.acknowledgement for event in chosen if event.acknowledgement is not None
@@ -197,7 +162,7 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
     return 0
 
 
-def row_of(event: Event) -> dict[str, str]:
+def row_of(event: HistoryEvent) -> dict[str, str]:
     """Return what identifies a change in the table of acknowledgements."""
     return {
         "cell_key": event.series.cell_key,
@@ -207,27 +172,12 @@ def row_of(event: Event) -> dict[str, str]:
     }
 
 
-def rule_of(words: Iterable[str]) -> ExceptionRule | None:
-    """Return the patterns among these words; None without any. Raises UsageError for an unknown
-    one."""
-    patterns = dict(word.split("=", 1) for word in words if "=" in word)
-    for name in patterns:
-        if name not in PATTERNS:
-            raise UsageError(f"unknown pattern {name}=; choose from {', '.join(PATTERNS)}")
-    if not patterns:
-        return None
-    rule = ExceptionRule(ignore=True)
-    for name, pattern in patterns.items():
-        setattr(rule, name, pattern)
-    return rule
-
-
-def named_changes(past: History, words: Iterable[str]) -> list[Event]:
+def named_changes(past: History, words: Iterable[str]) -> list[HistoryEvent]:
     """Return the changes whose ids start like words that are no patterns. Raises UsageError for one
     that is unknown or not confirmed."""
     by_id = {event.id: event for event in past.changes}
     ids = [id_of(word, by_id, "effbench history --all") for word in words if "=" not in word]
-    changes = [by_id[change_id] for change_id in dict.fromkeys(ids)]
+    changes = [by_id[change_id] for change_id in ids]
     for event in changes:
         if event.kind == "recent":  # its size is not known yet
             raise UsageError(
@@ -236,9 +186,17 @@ def named_changes(past: History, words: Iterable[str]) -> list[Event]:
     return changes
 
 
-def matched_changes(past: History, rule: ExceptionRule) -> list[Event]:
-    """Return the confirmed changes that match and are not acknowledged. Raises UsageError if there
-    are none."""
+def matched_changes(past: History, words: Iterable[str]) -> list[HistoryEvent]:
+    """Return the confirmed changes that match the patterns among these words and are not
+    acknowledged; none without a pattern. Raises UsageError for an unknown pattern, or if no change
+    matches."""
+    patterns = dict(word.split("=", 1) for word in words if "=" in word)
+    if not patterns:
+        return []
+    for name in patterns:
+        if name not in PATTERNS:
+            raise UsageError(f"unknown pattern {name}=; choose from {', '.join(PATTERNS)}")
+    rule = ExceptionRule(ignore=True, **patterns)  # type: ignore[arg-type]
     changes = [
         event
         for event in past.changes

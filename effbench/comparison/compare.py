@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from effbench.comparison import matching
 from effbench.comparison.limits import Limits
-from effbench.comparison.matching import BY_ENVIRONMENT, Pair, Side
-from effbench.comparison.verdicts import (
-    NOT_BEFORE,
-    NOT_NOW,
-    Change,
-    Thresholds,
-    judge,
-    ordered,
-)
+from effbench.comparison.matching import BY_ENVIRONMENT, CellPair, Side
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Thresholds, judge
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
@@ -32,10 +25,6 @@ from effbench.store.sweeps import SweepInfo
 
 #: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
 OTHER_SPEED = 1.1
-#: Fraction of the timing from which a host was mostly disturbed.
-MOSTLY = 0.5
-#: What `--by` accepts for the name of a mode or model, which differ in more than their names.
-ALIASES = {"mode.name": "mode", "model.name": "model"}
 
 
 @dataclass(frozen=True)
@@ -111,28 +100,17 @@ class Compared:
         return self.measured - self.unjudged.keys()
 
 
-@dataclass
-class Confirmation:
-    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it and of those
-    that it confirmed, and in what its two sides differ (None: only the new side ran)."""
-
-    sweep_id: str | None = None
-    failed: set[str] = field(default_factory=set)
-    confirmed: set[str] = field(default_factory=set)
-    by: str | None = None
-
-
 @dataclass(frozen=True)
-class Selection:
+class CellSelection:
     """What a user compares. `across`: what may differ, of ACROSS; `on`: name of the hardware or
     interpreter, or part of it; `only`: which cells are reported."""
 
     across: Sequence[str] = ()
     on: str | None = None
-    only: Callable[[Pair], bool] | None = None
+    only: Callable[[CellPair], bool] | None = None
 
 
-EVERYTHING = Selection()
+EVERYTHING = CellSelection()
 
 
 def compare_sweeps(
@@ -140,7 +118,7 @@ def compare_sweeps(
     before: SweepInfo,
     after: SweepInfo,
     limits: Limits,
-    selection: Selection = EVERYTHING,
+    selection: CellSelection = EVERYTHING,
 ) -> Compared:
     """Compare two sweeps. Raises NothingFoundError if nothing can be compared, UsageError if the
     sides are ambiguous."""
@@ -157,31 +135,7 @@ def compare_sweeps(
     speed = other_host_speed(store, before, after)
     if speed is not None:
         compared.notes.append(speed)
-        compared.changes = ordered(compared.changes, first="gpu_busy_ms")
-    disturbed = disturbed_host(old, compared)
-    if disturbed is not None:
-        compared.notes.append(disturbed)
     return compared
-
-
-def disturbed_host(old: Side, compared: Compared) -> str | None:
-    """Return how many of the old side's unmarked results had a mostly disturbed host; None if
-    none."""
-    results = []
-    for key in {change.key for change in compared.changes}:
-        result = old.result(key)
-        if result is not None:
-            results.append(result)
-    # marked cells have rows of their own
-    disturbed = [
-        result
-        for result in results
-        if result.disturbance is None and (result.disturbed or 0.0) > MOSTLY
-    ]
-    if not disturbed:
-        return None
-    cells = f"{len(disturbed)} of {len(results)} cells"
-    return f"{old.title}: the host was mostly disturbed in {cells}"
 
 
 def compare_parts(
@@ -190,16 +144,14 @@ def compare_parts(
     by: str,
     limits: Limits,
     values: Sequence[str] = (),
-    selection: Selection = EVERYTHING,
+    selection: CellSelection = EVERYTHING,
 ) -> Compared:
     """Compare the cells of one sweep that have one value of `by` with those that have another.
     `by`: one of BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises
     like `compare_sweeps`."""
     (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
-    by = matching.full_name(whole.cells, ALIASES.get(by, by))
     parts = matching.split(whole, by)
-    names = [matching.part_named(value, parts, by) for value in values]
-    old_name, new_name = two_of(by, list(parts), names, whole.title)
+    old_name, new_name = two_of(by, list(parts), values, whole.title)
     old = replace(parts[old_name], title=f"{by}={old_name}")
     new = replace(parts[new_name], title=f"{by}={new_name}")
     if by == "gpu_name":
@@ -215,29 +167,15 @@ def compare_parts(
         compared.notes.append(f"not compared: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
         omit_one_sided(compared)
-        compared.notes += cells_without(whole, by)
     return compared
-
-
-def cells_without(whole: Side, by: str) -> list[str]:
-    """Return a note that lists the cells without this parameter, if there are any."""
-    known = matching.parameter_names(whole.cells, by)
-    every = matching.names_of(whole.cells)
-    lacking = [name for key, name in every.items() if key not in known]
-    return [f"omitted, because they have no {by}: {', '.join(lacking)}"] if lacking else []
 
 
 def omit_one_sided(compared: Compared) -> None:
     """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
     compiles nothing)."""
-    one_sided: dict[str, None] = {}
-    kept = []
-    for change in compared.changes:
-        if change.reason in (NOT_BEFORE, NOT_NOW):
-            one_sided[change.metric] = None
-        else:
-            kept.append(change)
-    compared.changes = kept
+    reasons = (NOT_BEFORE, NOT_NOW)
+    one_sided = {change.metric: None for change in compared.changes if change.reason in reasons}
+    compared.changes = [change for change in compared.changes if change.reason not in reasons]
     if one_sided:
         names = ", ".join(one_sided)
         compared.notes.append(f"not compared, because only one side has them: {names}")
@@ -249,7 +187,7 @@ class Comparer:
     parameter in which they differ."""
 
     limits: Limits
-    selection: Selection = EVERYTHING
+    selection: CellSelection = EVERYTHING
     thresholds: Thresholds | None = None
     interleaved: bool = False
     by: str | None = None
@@ -383,7 +321,8 @@ def unfinished(side: Side) -> str:
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
-    """Return the values to compare. Raises UsageError that lists the known ones."""
+    """Return the values to compare; part of a value is enough. Raises UsageError that lists the
+    known ones."""
     if len(known) < 2:
         raise UsageError(
             f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps"
@@ -406,13 +345,14 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
     """Return a change for each phase and mode in latency and period, if a cell has figures on both
     sides. `is_joined`: a side is a sweep over hosts, whose errors the cells share."""
     mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
-    groups: Mapping[tuple[str, str], list[Change]] = grouped(
+    groups: dict[tuple[str, str], list[Change]] = grouped(
         changes, lambda change: (change.about.phase, change.about.mode)
     )
     order = mode_order((mode, mode) for _, mode in groups)
     lines = []
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
+        cells = len({row.key for row in rows})
         for metric in ("latency_ms", "period_ms"):
             means = [
                 LogEstimate(math.log(row.ratio), row.test.error, row.test.df)
@@ -422,10 +362,7 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
             ]
             if means:
                 mean = mean_of(means).interval()
-                cells = len({row.key for row in rows})
-                lines.append(
-                    ModeChange(
-                        phase, mode, metric, mean.value, mean.low, mean.high, len(means), cells
-                    )
-                )
+                bounds = mean.low, mean.high
+                line = ModeChange(phase, mode, metric, mean.value, *bounds, len(means), cells)
+                lines.append(line)
     return lines

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from effbench.cell import Trial
-from effbench.meeting import DUET
+from effbench.meeting import ALONE, DUET
 from effbench.metrics import significant
 from effbench.printable import count
 from effbench.stats.intervals import log_mean
 from effbench.stats.significance import (
-    Comparison,
     Compilations,
+    RatioTest,
     compare_pairs,
     is_decided,
 )
@@ -24,10 +23,8 @@ from effbench.sweeping.plan import is_of_duet
 
 #: The largest relative difference that counts as no difference.
 FLOOR = 0.01
-#: Ratio from which a sentence gives a factor instead of a percentage.
-FACTOR = 1.1
-#: Compared metrics -> the name of their series in a duet.
-SERIES = {"latency_ms": "latency", "period_ms": "period"}
+#: Compared metrics.
+TIMES = ("latency_ms", "period_ms")
 
 
 @dataclass(frozen=True)
@@ -64,26 +61,21 @@ class DuetSide:
 
 @dataclass(frozen=True)
 class DuetRow:
-    """A metric of both sides. `test`: of the ratio second ÷ first; None for the ratio in disturbed
-    moments, which has no interval. `is_marked`: whether the host was disturbed."""
+    """A time of both sides in ms per call. `test`: of the ratio second ÷ first. `is_marked`:
+    whether the host was disturbed."""
 
     metric: str
-    title: str
     first: float
     second: float
-    test: Comparison | None = None
+    test: RatioTest
     is_marked: bool = False
-
-    @property
-    def ratio(self) -> float:
-        return self.second / self.first
 
 
 @dataclass(frozen=True)
 class DuetAnswer:
-    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period first.
-    `duets`: the number of complete ones; `alone`: why rounds were not, in the words of their
-    trials."""
+    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period, if both
+    sides have them. `duets`: the number of complete ones; `alone`: why rounds were not timed in
+    turn."""
 
     cell: str
     first: DuetSide
@@ -103,75 +95,60 @@ class DuetAnswer:
         used = quiet or rounds
         before = [old[number] for number in used]
         after = [new[number] for number in used]
-        rows: list[DuetRow] = []
-        if used:
-            for metric in SERIES:
-                rows += rows_of(metric, before, after, is_marked=not quiet)
-        alone = why_alone([*first.trials, *second.trials], rounds)
-        return cls(cell, first, second, rows, len(used), alone)
-
-    @property
-    def unit(self) -> str:
-        """What a round is: a duet, unless the sides were timed one after the other."""
-        trials = [*self.first.trials, *self.second.trials]
-        return "duet" if any(map(is_of_duet, trials)) else "round"
+        rows = [row_of(metric, before, after, is_marked=not quiet) for metric in TIMES]
+        alone = reasons_alone(
+            trial
+            for trial in (*first.trials, *second.trials)
+            if trial.round in rounds and trial.status.is_measured
+        )
+        return cls(cell, first, second, list(filter(None, rows)), len(used), alone)
 
     @property
     def sentence(self) -> str:
-        """The answer: `mode=default is 1.31× as fast as mode=eager (1.29–1.33; 3 duets)`."""
+        """The answer: `mode=default is 1.310× as fast as mode=eager (1.290–1.330; 3 duets)`."""
         for side in (self.first, self.second):
             if side.failure:
                 return f"{side.name} has no figures to compare: {side.failure}"
-        if not self.rows or self.rows[0].test is None:
-            return (
-                f"{self.first.name} and {self.second.name} have no complete {self.unit} to compare"
-            )
-        duets = count(self.duets, self.unit)
-        text = sentence_of(self.first.name, self.second.name, self.rows[0].test, duets)
-        if self.rows[0].is_marked:
+        # the sides may have been timed one after the other
+        trials = [*self.first.trials, *self.second.trials]
+        unit = "duet" if any(map(is_of_duet, trials)) else "round"
+        if not self.rows:
+            return f"{self.first.name} and {self.second.name} have no complete {unit} to compare"
+        row = self.rows[0]
+        text = sentence_of(self.first.name, self.second.name, row.test, count(self.duets, unit))
+        if row.is_marked:
             text += "; the host was busy"
         return text
 
     def is_slower(self, fraction: float) -> bool:
         """Return whether the second side is significantly slower than the first one by more than
         this fraction."""
-        tests = [row.test for row in self.rows if row.test is not None and not row.is_marked]
+        tests = [row.test for row in self.rows if not row.is_marked]
         return any(test.low is not None and test.low > 1 + fraction for test in tests)
 
 
-def why_alone(trials: Iterable[Trial], rounds: Sequence[int]) -> tuple[str, ...]:
-    """Return why trials of these rounds were not timed in turn, each reason once."""
+def reasons_alone(trials: Iterable[Trial]) -> list[str]:
+    """Return why trials were not timed in turn, each reason once."""
     reasons: dict[str, None] = {}
     for trial in trials:
-        is_counted = trial.round in rounds and trial.status.is_measured
-        if is_counted and DUET in trial.extra and not is_of_duet(trial):
-            reasons[trial.extra[DUET]["alone"]] = None
-    return tuple(reasons)
+        duet = trial.extra.get(DUET)
+        if isinstance(duet, dict) and ALONE in duet:
+            reasons[str(duet[ALONE])] = None
+    return list(reasons)
 
 
-def rows_of(
+def row_of(
     metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool
-) -> list[DuetRow]:
-    """Return the row of a metric, and that of its disturbed moments if there were any; none if a
-    side lacks it."""
-    old, new = (figures_of(side, metric) for side in (before, after))
-    if not all([*old.values(), *new.values()]):
-        return []
-    name = SERIES[metric]
+) -> DuetRow | None:
+    """Return the row of a metric; None if a side lacks it."""
+    old, new = figures_of(before, metric), figures_of(after, metric)
+    if not before or not all([*old.values(), *new.values()]):
+        return None
     kernels = kernels_by_chance(before, after)
-    compiled = Compilations(
-        figures_of(before, "compilation"), figures_of(after, "compilation"), kernels
-    )
-    test = compare_pairs(old, new, FLOOR, compiled)
+    caches = figures_of(before, "compilation"), figures_of(after, "compilation")
+    test = compare_pairs(old, new, FLOOR, Compilations(*caches, kernels))
     first, second = (math.exp(log_mean(side.values()).value) for side in (old, new))
-    rows = [DuetRow(metric, name, first, second, test, is_marked)]
-    old_disturbed, new_disturbed = disturbed_ms(before, name), disturbed_ms(after, name)
-    shared = old_disturbed.keys() & new_disturbed.keys()
-    if shared and not is_marked:
-        first = median(old_disturbed[number] for number in shared)
-        second = median(new_disturbed[number] for number in shared)
-        rows.append(DuetRow(metric, f"{name} in disturbed moments", first, second))
-    return rows
+    return DuetRow(metric, first, second, test, is_marked)
 
 
 def figures_of(trials: Sequence[Trial], name: str) -> dict[int, Any]:
@@ -179,24 +156,13 @@ def figures_of(trials: Sequence[Trial], name: str) -> dict[int, Any]:
     return {trial.round: getattr(trial, name) for trial in trials}
 
 
-def disturbed_ms(trials: Sequence[Trial], series: str) -> dict[int, float]:
-    """Return round -> time per call in the disturbed moments of the duet, where there were any."""
-    times: dict[int, float] = {}
-    for trial in trials:
-        counts = (trial.extra.get(DUET) or {}).get(series)
-        if isinstance(counts, dict) and counts.get("disturbed_ms"):
-            times[trial.round] = float(counts["disturbed_ms"])
-    return times
-
-
-def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
+def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
     """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3
     duets`."""
     ratio, low, high = test.ratio, test.low, test.high
     if low is None or high is None:
-        direction = "more" if ratio > 1 else "less"
-        change = f"{abs(100 * (ratio - 1)):.1f} % {direction}"
-        return f"{second} takes {change} time than {first} ({duets}; one has no interval)"
+        times = f"{significant(ratio, 4)}×"
+        return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
     difference = ""
     if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
         difference = f"difference beyond {FLOOR * 100:g} %"
@@ -205,19 +171,12 @@ def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
     if difference:
         how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
         return f"no {difference} between {first} and {second}: {how}"
-    if ratio > 1:
-        return f"{first} is {speed_text(ratio, low, high, second, duets)}"
-    return f"{second} is {speed_text(1 / ratio, 1 / high, 1 / low, first, duets)}"
-
-
-def speed_text(speed: float, least: float, most: float, slow: str, duets: str) -> str:
-    """Return `1.31× as fast as mode=default (1.29–1.33; 3 duets)`, in per cent for a small
-    difference."""
-    if speed >= FACTOR:
-        bounds = f"{significant(least, 3)}–{significant(most, 3)}"
-        return f"{significant(speed, 3)}× as fast as {slow} ({bounds}; {duets})"
-    bounds = f"{100 * (least - 1):.1f}–{100 * (most - 1):.1f} %"
-    return f"{100 * (speed - 1):.1f} % faster than {slow} ({bounds}; {duets})"
+    fast, slow = first, second
+    if ratio < 1:
+        fast, slow = second, first
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    bounds = f"{significant(low, 4)}–{significant(high, 4)}"
+    return f"{fast} is {significant(ratio, 4)}× as fast as {slow} ({bounds}; {duets})"
 
 
 def signed(ratio: float) -> str:

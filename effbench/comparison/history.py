@@ -1,42 +1,46 @@
 """Find what changed in the history of cells, when, what else changed then, and whether the change
 is still present.
 
-This turns rows of results into a `History`, without I/O. Software, protocol and host do not split a
-series: if they changed with the figure, they are listed with the change.
+Software, protocol and host do not split a series: if they changed with the figure, they are listed
+with the change.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from effbench.cell import Status, digest
 from effbench.comparison.limits import STATUS, CellFacts, ExceptionRule, Limit, Limits
+from effbench.comparison.limits import read as read_limits
 from effbench.comparison.matching import names_of
 from effbench.comparison.verdicts import least_valid
 from effbench.environments import Where, changes_between, hardware_of
+from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
+from effbench.printable import one_line
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
+    SHORTEST,
     Findings,
     LevelChange,
-    find_all,
+    find_changes,
     find_exact,
     mark_undone,
     runs,
 )
-from effbench.stats.intervals import Interval, is_number, stored_log_mean
-from effbench.stats.segmentation import SHORTEST
+from effbench.stats.intervals import Interval, is_number
 from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import Series
+from effbench.store.store import Store
+from effbench.store.sweeps import is_future
 
 #: Metrics that have a history.
 JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
@@ -52,8 +56,8 @@ DEFAULT_METRICS = (
     "recompiles",
     "cudagraph_skips",
 )
-#: Largest logarithm of a level.
-LARGEST = 709.0
+#: Longest list of known names in a message, in characters.
+LONGEST = 200
 
 
 @dataclass(frozen=True, order=True)
@@ -77,7 +81,7 @@ class SeriesId:
         return TrackId(self.cell_key, self.place)
 
 
-class Point:
+class HistoryPoint:
     """A result in a history. `figures`: all its columns."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
@@ -95,11 +99,11 @@ class Track:
     """The results of one cell at one place, one per sweep, oldest first."""
 
     id: TrackId
-    points: list[Point]
+    points: list[HistoryPoint]
 
 
 @dataclass(frozen=True)
-class Event:
+class HistoryEvent:
     """A change of a series between two neighbouring sweeps (ids).
 
     `kind`: `change`, `recent` (only the newest one or two sweeps: not confirmed), `broken` or
@@ -107,14 +111,14 @@ class Event:
     with its 95 % bounds, None if unknown. `earliest_sweep`, `latest_sweep`: the first sweep after
     the change lies between these with 95 % confidence. `undone_sweep`: the first sweep with the old
     level again. `coincides`: what else changed between the two sweeps. `reason`: the reason of the
-    status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row.
+    status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row,
+    which names the sweep `acknowledged_sweep`.
     """
 
     kind: str
     series: SeriesId
     before_sweep: str
     after_sweep: str
-    id: str
     old: Any
     new: Any
     worse: bool
@@ -128,6 +132,12 @@ class Event:
     reason: str | None = None
     acknowledged: str | None = None
     acknowledgement: int | None = None
+    acknowledged_sweep: str | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """The id of the change, under which it was acknowledged if it was."""
+        return event_id(self.series, self.acknowledged_sweep or self.after_sweep)
 
     @property
     def state(self) -> str:
@@ -176,7 +186,7 @@ class History:
             self.places[key] = place_of(environment)
             self.hardware[self.places[key]] = hardware_of(environment)
         self.tracks = self._tracks()
-        self.changes: list[Event] = []
+        self.changes: list[HistoryEvent] = []
         self.states: dict[SeriesId, str] = {}
         self.left_out = 0
         self.baselines: Sequence[BaselineInfo] = ()
@@ -186,9 +196,9 @@ class History:
         counts; of equal ones the last, as in comparisons: perhaps the sweep was resumed after an
         update."""
         names = self.series.columns
-        best: dict[TrackId, dict[str, Point]] = defaultdict(dict)
+        best: dict[TrackId, dict[str, HistoryPoint]] = defaultdict(dict)
         for row in self.series.rows:
-            point = Point(dict(zip(names, row, strict=True)))
+            point = HistoryPoint(dict(zip(names, row, strict=True)))
             of_track = best[TrackId(point.cell_key, self.places[point.environment_id])]
             other = of_track.get(point.sweep_id)
             if other is None or self._rank(point) > self._rank(other):
@@ -199,7 +209,7 @@ class History:
             tracks.append(Track(track, points))
         return tracks
 
-    def _rank(self, point: Point) -> tuple[bool, bool, int, int, str]:
+    def _rank(self, point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
         known = list((self.sweeps[point.sweep_id]["host"] or {}).get("environments") or ())
         key = point.environment_id
         place = known.index(key) if key in known else -1
@@ -217,6 +227,11 @@ class History:
         """The number of sweeps with a result."""
         return len({point.sweep_id for track in self.tracks for point in track.points})
 
+    @property
+    def open_changes(self) -> list[HistoryEvent]:
+        """The changes for the worse that persist and are not acknowledged, the worst first."""
+        return [event for event in self.changes if event.alarms]
+
     @cached_property
     def has_several_places(self) -> bool:
         return len({track.id.place for track in self.tracks}) > 1
@@ -226,33 +241,18 @@ class History:
         """Cell key -> unique name."""
         return names_of(self.series.cells)
 
-    def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
+    def is_matched(self, event: HistoryEvent, rule: ExceptionRule) -> bool:
         """Return whether an exception matches the metric and the cell of a change."""
         cell = self.series.cells[event.series.cell_key]
         facts = CellFacts.of(cell, None, self.hardware[event.series.place])
         return rule.is_of(event.series.metric) and rule.fits(facts)
 
-    def where(self, point: Point) -> Where:
+    def where(self, point: HistoryPoint) -> Where:
         return self.sweeps[point.sweep_id], self.series.environments[point.environment_id]
 
-    def add_change(
-        self, kind: str, series: SeriesId, before: Point, after: Point, **facts: Any
-    ) -> None:
-        """Add the change of a series between two points. `facts`: fields of Event."""
-        sweep_id = after.sweep_id
-        whereabouts = {"earliest_sweep": sweep_id, "latest_sweep": sweep_id, **facts}
-        coincides = tuple(changes_between(self.where(before), self.where(after)))
-        change_id = event_id(series, sweep_id)
-        event = Event(
-            kind,
-            series,
-            before.sweep_id,
-            sweep_id,
-            change_id,
-            coincides=coincides,
-            **whereabouts,
-        )
-        self.changes.append(event)
+    def coincides(self, before: HistoryPoint, after: HistoryPoint) -> tuple[str, ...]:
+        """Return what else changed between two points."""
+        return tuple(changes_between(self.where(before), self.where(after)))
 
 
 def place_of(environment: Mapping[str, Any]) -> str:
@@ -274,18 +274,122 @@ def short_id(event_id: str) -> str:
     return event_id[:8]
 
 
+# --- reading ---
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which results and changes a history has. `name`: only sweeps with this name (empty: sweeps
+    without a name); `environment_ids`: only results in these (empty: all); `most`: only the newest
+    sweeps, with at most this many results; `since`: omit earlier changes; `everything`: include
+    acknowledged ones."""
+
+    models: Sequence[str] = ()
+    modes: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    name: str | None = None
+    environment_ids: Collection[str] = ()
+    most: int | None = None
+    since: str | None = None
+    everything: bool = False
+
+
+ALL = Filters()
+
+
+def read(
+    store: Store,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    filters: Filters = ALL,
+    limits: Limits | None = None,
+) -> History:
+    """Read and judge all series of the database, except re-runs.
+
+    Raises NothingFoundError if the filters match nothing, UsageError for an unknown `since`.
+    """
+    metrics = list(dict.fromkeys(metrics))
+    whole = store.series(
+        columns_of(metrics), filters.models, filters.modes, filters.environment_ids, filters.most
+    )
+    series = filtered(store, whole, filters)
+    past = history(series, metrics, limits or read_limits(), store.acknowledgements())
+    past.baselines = store.baselines()
+    if filters.since is not None:
+        first = position_of(filters.since, series.sweeps)
+        past.changes = [
+            event for event in past.changes if past.position[event.after_sweep] >= first
+        ]
+    if not filters.everything:
+        shown = [event for event in past.changes if event.acknowledged is None]
+        past.changes, past.left_out = shown, len(past.changes) - len(shown)
+    return past
+
+
 def columns_of(metrics: Iterable[str]) -> list[str]:
-    """Return the columns of `result` that are needed to judge these metrics."""
-    figures = [name for metric in metrics for name in (metric, *INTERVALS.get(metric, ()))]
-    return [
-        "trials",
-        "compilations",
-        "hosts",
-        "marked",
-        "disturbance",
-        "speedup_disturbance",
-        *figures,
-    ]
+    """Return the columns of `result` that a history of these metrics needs."""
+    columns = ["trials", "marked", "disturbance", "speedup_disturbance"]
+    for metric in metrics:
+        columns += [metric, *INTERVALS.get(metric, ())]
+    return columns
+
+
+def filtered(store: Store, whole: Series, filters: Filters) -> Series:
+    """Return the series without re-runs, of the hosts and the name that are wanted. Raises
+    NothingFoundError if nothing is left."""
+    series = whole.without_reruns()
+    # a clock was wrong: as in find_sweep, the future is the oldest, else it would hide what the
+    # newest sweep shows
+    sweeps = sorted(series.sweeps, key=lambda sweep: not is_future(sweep["started_at"]))
+    series = replace(series, sweeps=sweeps)
+    hosts = {sweep["id"]: (sweep["host"] or {}).get("hostname") for sweep in sweeps}
+    names = {sweep["id"]: sweep["name"] or "" for sweep in sweeps}
+    if filters.hosts:
+        series = series.of({key for key, host in hosts.items() if host in filters.hosts})
+    if filters.name is not None:
+        series = series.of({key for key, name in names.items() if name == filters.name})
+    is_limited = filters.models or filters.modes or filters.hosts or filters.name is not None
+    if is_limited and not series.rows:
+        cells = store.series(None).cells.values()
+        known = {
+            "models": {cell["model"] for cell in cells},
+            "modes": {cell["mode"] for cell in cells},
+            "hosts": set(filter(None, hosts.values())),
+            "names": set(map(repr, names.values())),
+        }
+        texts = [f"{what} {', '.join(sorted(values))}" for what, values in known.items()]
+        raise NothingFoundError(
+            "no result fits --model, --mode, --host and --name; available:"
+            f" {one_line('; '.join(texts), LONGEST)}"
+        )
+    return series
+
+
+def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
+    """Return the position of the first sweep that matches `since`: an id, label, name or date
+    (UTC). `last` is the newest sweep that was recorded here, or the newest imported one if there is
+    no other. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
+    if since == "last" and sweeps:
+        newest = len(sweeps) - 1
+        recorded_here = (at for at, sweep in enumerate(sweeps) if not sweep.get("imported_at"))
+        return max(recorded_here, default=newest)
+    for key in ("id", "label", "name"):
+        for at, sweep in enumerate(sweeps):
+            if sweep[key] == since:
+                return at
+    try:
+        date = dt.datetime.fromisoformat(since)
+    except ValueError as error:
+        raise UsageError(
+            "--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench"
+            f" ls), got {since!r}"
+        ) from error
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=dt.UTC)
+    starts = [sweep["started_at"] for sweep in sweeps]
+    return sum(start < date or is_future(start) for start in starts)
+
+
+# --- judging ---
 
 
 def history(
@@ -304,29 +408,32 @@ def history(
     past = History(series, metrics)
     for name in metrics:
         metric, limit = METRICS[name], limits.of_metric(name)
-        measured = measured_points(past, metric)
-        if metric.compare == "exact":
-            judge_exact(past, metric, measured)
-        else:
-            judge_levels(past, metric, limit, measured)
+        for series_id, points in measured_points(past, metric).items():
+            figures = [point.figures[name] for point in points]
+            if metric.compare == "exact":
+                findings, shortest = find_exact(figures), EXACT_SHORTEST
+            else:
+                findings, shortest = level_changes(metric, limit, figures), SHORTEST
+            past.states[series_id] = "changed" if findings.changes else "steady"
+            if len(points) < shortest:
+                past.states[series_id] = "short"
+            for change in all_of(findings):
+                past.changes.append(level_event(past, series_id, points, change))
     for track in past.tracks:
         judge_statuses(past, track)
     acknowledge(past, acknowledged, limits.exceptions)
-    sort_changes(past)
+    past.changes.sort(key=lambda event: place_in_list(past, event))
     return past
 
 
-# --- figures ---
-
-
-def measured_points(past: History, metric: Metric) -> dict[SeriesId, list[Point]]:
+def measured_points(past: History, metric: Metric) -> dict[SeriesId, list[HistoryPoint]]:
     """Return the results of each series with a figure that counts."""
     # strings, because two million comparisons with an enum take seconds
     statuses = {Status.OK.value}
     if metric.compare == "exact":
         statuses.add(Status.DEGRADED.value)
     least, name = least_valid(metric.name), metric.name
-    measured: dict[SeriesId, list[Point]] = {}
+    measured: dict[SeriesId, list[HistoryPoint]] = {}
     for track in past.tracks:
         points = []
         for point in track.points:
@@ -339,77 +446,11 @@ def measured_points(past: History, metric: Metric) -> dict[SeriesId, list[Point]
     return measured
 
 
-def is_disturbed(point: Point, metric: Metric) -> bool:
+def is_disturbed(point: HistoryPoint, metric: Metric) -> bool:
     """Return whether the figure of a result is marked: it then makes no level and no change."""
     if metric.name in SPEEDUPS:
         return point.figures["speedup_disturbance"] is not None
     return metric.is_timed and point.is_marked
-
-
-@dataclass(frozen=True)
-class Logs:
-    """Logarithms of figures. `zero`: the one that stands for 0, by default -inf."""
-
-    values: list[float]
-    zero: float = -math.inf
-
-    @classmethod
-    def of(cls, figures: Sequence[float], least: float) -> Logs:
-        """Return the logarithms, with that of a small value for 0; `least`: smaller differences do
-        not count. The value is at most the smallest other one, so values that are all close to 0
-        stay together."""
-        if 0 not in figures:
-            return cls(np.log(figures).tolist())
-        smallest = min(filter(None, figures), default=1.0)
-        small = min(smallest, (least or smallest) / 100)
-        logs = np.log([value or small for value in figures])
-        return cls(logs.tolist(), math.log(small))
-
-    def level(self, log: float) -> float:
-        if log <= self.zero + 1e-9:
-            return 0.0
-        return math.exp(min(log, LARGEST))
-
-
-def judge_exact(past: History, metric: Metric, measured: Mapping[SeriesId, list[Point]]) -> None:
-    """Add the changes of series of exact values, and their states."""
-    for series, points in measured.items():
-        findings = find_exact([point.figures[metric.name] for point in points])
-        past.states[series] = state_of(findings, len(points) < EXACT_SHORTEST)
-        for change in all_of(findings):
-            add_change(past, series, points, change)
-
-
-def judge_levels(
-    past: History, metric: Metric, limit: Limit, measured: Mapping[SeriesId, list[Point]]
-) -> None:
-    """Add the changes of level of other series, and their states."""
-    points_of = list(measured.values())
-    series_of = [
-        Logs.of([point.figures[metric.name] for point in points], limit.least)
-        for points in points_of
-    ]
-    floor = limit.floor
-    if metric.compare == "bound":
-        floor = limit.factor - 1
-
-    def errors(index: int) -> list[float]:
-        return [log_error(point, metric.name) for point in points_of[index]]
-
-    judged = find_all([logs.values for logs in series_of], errors, floor)
-    for series, logs, findings in zip(measured, series_of, judged, strict=True):
-        points = measured[series]
-        large = large_only(findings, logs.values, floor, limit.least)
-        past.states[series] = state_of(large, len(points) < SHORTEST)
-        for change in all_of(large):
-            before, after = logs.level(change.before), logs.level(change.after)
-            add_change(past, series, points, replace(change, before=before, after=after))
-
-
-def state_of(findings: Findings, is_short: bool) -> str:
-    if is_short:
-        return "short"
-    return "changed" if findings.changes else "steady"
 
 
 def all_of(findings: Findings) -> list[LevelChange]:
@@ -419,33 +460,47 @@ def all_of(findings: Findings) -> list[LevelChange]:
     return [*findings.changes, findings.recent]
 
 
-def log_error(point: Point, name: str) -> float:
-    """Return the standard error of a figure's logarithm, NaN if unknown."""
-    figures = point.figures
-    trials = figures["trials"]
-    bounds = [figures[column] for column in INTERVALS.get(name, ())]
-    if not bounds or not all(map(is_number, (*bounds, trials))):
-        return math.nan
-    compilations, hosts = figures["compilations"], figures["hosts"]
-    error = stored_log_mean(1.0, *bounds, trials, compilations, hosts=hosts).error
-    if error is None:
-        return math.nan
-    return error
+def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> Findings:
+    """Return the changes of level, in the metric's unit, that exceed the limit. For 0, which has no
+    logarithm, stands a small value: at most the smallest other one, so that values that are all
+    close to 0 stay together."""
+    floor, least = limit.floor or 0.0, limit.least or 0.0
+    if metric.compare == "bound":
+        floor = (limit.factor or 1.0) - 1
+    smallest = min(filter(None, figures), default=1.0)
+    zero = math.log(min(smallest, (least or smallest) / 100))
+    logs = [math.log(value) if value else zero for value in figures]
+    has_zeros = 0 in figures
+
+    def level(log: float) -> float:
+        if has_zeros and log <= zero + 1e-9:
+            return 0.0
+        return math.exp(log)
+
+    findings = find_changes(logs, floor)
+    changes = all_of(findings)
+    if least:
+        changes = large_changes(changes, least)
+    confirmed = mark_undone(
+        [change for change in changes if change.is_confirmed], math.log1p(floor)
+    )
+    recent = [change for change in changes if not change.is_confirmed]
+    in_unit = [
+        replace(change, before=level(change.before), after=level(change.after))
+        for change in (*confirmed, *recent)
+    ]
+    if not recent:
+        return Findings(tuple(in_unit))
+    return Findings(tuple(in_unit[:-1]), in_unit[-1])
 
 
-def large_only(findings: Findings, logs: Sequence[float], floor: float, least: float) -> Findings:
-    """Return the findings without differences up to `least`; several small changes in a row may be
-    a large one."""
-    if not least:
-        return findings
-    if math.exp(max(logs)) - math.exp(min(logs)) <= least:
-        return Findings()
+def large_changes(changes: Sequence[LevelChange], least: float) -> list[LevelChange]:
+    """Return the changes whose levels, given as logarithms, differ by more than `least`; several
+    small changes in a row may be a large one."""
     large: list[LevelChange] = []
     level: float | None = None  # before the small changes
-    for change in all_of(findings):
-        before = change.before
-        if level is not None:
-            before = level
+    for change in changes:
+        before = change.before if level is None else level
         if abs(math.exp(change.after) - math.exp(before)) <= least:
             level = before
             continue
@@ -454,46 +509,46 @@ def large_only(findings: Findings, logs: Sequence[float], floor: float, least: f
             change = replace(change, before=before, ratio=ratio)
         large.append(change)
         level = None
-    recent = None
-    if large and not large[-1].is_confirmed:
-        recent = large.pop()
-    return Findings(mark_undone(large, math.log1p(floor)), recent)
+    return large
 
 
-def add_change(
-    past: History, series: SeriesId, points: Sequence[Point], change: LevelChange
-) -> None:
-    """Add a change of level; its levels are in the metric's unit."""
-    old, new = change.before, change.after
-    facts: dict[str, Any] = {}
-    if old and new and change.ratio:
-        ratio = change.ratio
-        facts = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-    elif old:
-        facts = {"ratio": new / old}
+def level_event(
+    past: History, series: SeriesId, points: Sequence[HistoryPoint], change: LevelChange
+) -> HistoryEvent:
+    """Return a change of level, given in the metric's unit."""
+    old, new, ratio = change.before, change.after, change.ratio
+    if old == 0:
+        ratio = None
+    elif new == 0 or ratio is None:
+        ratio = Interval(new / old)
+    before, after = points[change.at - 1], points[change.at]
+    undone_sweep = value = low = high = None
     if change.undone_at is not None:
-        facts["undone_sweep"] = points[change.undone_at].sweep_id
-    past.add_change(
-        "change" if change.is_confirmed else "recent",
-        series,
-        points[change.at - 1],
-        points[change.at],
+        undone_sweep = points[change.undone_at].sweep_id
+    if ratio is not None:
+        value, low, high = ratio.value, ratio.low, ratio.high
+    return HistoryEvent(
+        kind="change" if change.is_confirmed else "recent",
+        series=series,
+        before_sweep=before.sweep_id,
+        after_sweep=after.sweep_id,
         old=old,
         new=new,
         worse=(new > old) == (METRICS[series.metric].better == Better.LOWER),
         earliest_sweep=points[change.earliest or change.at].sweep_id,
         latest_sweep=points[change.latest or change.at].sweep_id,
-        **facts,
+        undone_sweep=undone_sweep,
+        ratio=value,
+        low=low,
+        high=high,
+        coincides=past.coincides(before, after),
     )
-
-
-# --- statuses ---
 
 
 def judge_statuses(past: History, track: Track) -> None:
     """Add the sweeps from which on a cell fails, or is ok again. A failure in a single sweep does
     not count, unless it is in the newest sweep."""
-    points: list[Point] = []
+    points: list[HistoryPoint] = []
     for run in runs([point.status == Status.OK for point in track.points]):
         end = run.start + run.length
         if run.value or run.length > 1 or end == len(track.points):
@@ -502,16 +557,28 @@ def judge_statuses(past: History, track: Track) -> None:
     starts = [run.start for run in runs([point.status == Status.OK for point in points])]
     for start, following in zip_longest(starts[1:], starts[2:]):
         before, after = points[start - 1], points[start]
-        kind, reason = "broken", after.reason
-        if after.status == Status.OK:
-            kind, reason = "fixed", before.reason
-        facts = {"old": before.status, "new": after.status, "reason": reason}
+        is_fixed = after.status == Status.OK
+        undone_sweep = None
         if following is not None:
-            facts["undone_sweep"] = points[following].sweep_id
-        past.add_change(kind, series, before, after, worse=kind == "broken", **facts)
+            undone_sweep = points[following].sweep_id
+        event = HistoryEvent(
+            kind="fixed" if is_fixed else "broken",
+            series=series,
+            before_sweep=before.sweep_id,
+            after_sweep=after.sweep_id,
+            old=before.status,
+            new=after.status,
+            worse=not is_fixed,
+            earliest_sweep=after.sweep_id,
+            latest_sweep=after.sweep_id,
+            undone_sweep=undone_sweep,
+            coincides=past.coincides(before, after),
+            reason=before.reason if is_fixed else after.reason,
+        )
+        past.changes.append(event)
 
 
-# --- the end ---
+# --- acknowledgements and order ---
 
 
 def acknowledge(
@@ -525,9 +592,9 @@ def acknowledge(
         if row is not None:
             event = replace(
                 event,
-                id=event_id(event.series, row["sweep_id"]),
                 acknowledged=row["reason"],
                 acknowledgement=row["id"],
+                acknowledged_sweep=row["sweep_id"],
             )
         else:
             fitting = [rule for rule in exceptions if past.is_matched(event, rule)]
@@ -566,25 +633,13 @@ def nearest_rows(past: History, rows: Iterable[Mapping[str, Any]]) -> dict[str, 
     return nearest
 
 
-def sort_changes(past: History) -> None:
-    """Sort the changes: open ones, the worst first; then the others, the newest first. Metrics of a
-    cell that changed together stay together."""
-    metrics = [STATUS, *METRICS]
-
-    def badness(event: Event) -> tuple[bool, bool, float]:
-        size = abs(math.log(event.ratio)) if event.ratio else 0.0
-        return event.kind != "broken", not event.worse, -size
-
-    def rank(events: Sequence[Event]) -> tuple[bool, tuple[bool | float, ...], TrackId]:
-        worst, newest = min(map(badness, events)), -past.position[events[0].after_sweep]
-        are_open = any(event.alarms for event in events)
-        order: tuple[bool | float, ...] = (newest, *worst)
-        if are_open:
-            order = (*worst, newest)
-        return not are_open, order, events[0].series.track
-
-    groups = grouped(past.changes, lambda event: (event.after_sweep, event.series.track))
-    past.changes = []
-    for events in sorted(groups.values(), key=rank):
-        events.sort(key=lambda event: (metrics.index(event.series.metric), event.id))
-        past.changes += events
+def place_in_list(past: History, event: HistoryEvent) -> tuple[bool, float, float, str]:
+    """Return the place of a change: open ones, the worst first; then the others, the newest
+    first."""
+    size = abs(math.log(event.ratio)) if event.ratio else 0.0
+    if event.kind == "broken":
+        size = math.inf
+    newest = float(past.position[event.after_sweep])
+    if event.alarms:
+        return False, -size, -newest, event.id
+    return True, -newest, -size, event.id

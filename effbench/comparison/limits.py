@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from effbench.config import OnFailure, shipped
 from effbench.errors import ConfigError
@@ -43,11 +43,9 @@ BOUNDS = {
     "least": (0.0, math.inf),
     "factor": (1.0, math.inf),
 }
-#: Sections of a file -> their forms, and the names of these.
-FORMS: dict[str, type] = {"metrics": list, "limits": dict, "exceptions": list}
-FORM_NAMES: dict[type, str] = {list: "a list", dict: "a mapping (key: value)"}
 #: Marks fields that a file cannot set.
-INTERNAL = {"omegaconf_ignore": True}
+INTERNAL = {"is_internal": True}
+Section = TypeVar("Section", bound="Limit | Limits")
 
 
 @dataclass(frozen=True)
@@ -84,18 +82,28 @@ class Limit:
     `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count. None:
     not set. `reason`: of the exception that set the limit."""
 
-    # numbers; in a file also 3%
-    floor: Any = None
-    least: Any = None
-    factor: Any = None
+    floor: float | None = None
+    least: float | None = None
+    factor: float | None = None
     ignore: bool | None = None
     reason: str | None = None
 
     def given(self, metric: str | None = None) -> dict[str, Any]:
-        """Return the keys that are set and have an effect on the metric, on `status`, or on any
-        metric (None)."""
+        """Return the keys that are set and have an effect on the metric; see `used_by`."""
         keys = {key: getattr(self, key) for key in used_by(metric)}
         return {key: value for key, value in keys.items() if value is not None}
+
+    def check(self, name: str, metric: str | None = None) -> None:
+        """Convert the numbers. Raises ConfigError for invalid values, and for keys without an
+        effect on this metric. `name`: of this limit in the configuration."""
+        for key, value in self.given().items():
+            if key not in used_by(metric):
+                allowed = ", ".join(used_by(metric))
+                raise ConfigError(f"{name}.{key} does nothing: {metric} only takes {allowed}")
+            if key != "ignore":
+                setattr(self, key, number(f"{name}.{key}", value))
+            elif not isinstance(value, bool):
+                raise ConfigError(f"{name}.ignore={value}: expected true or false")
 
 
 @dataclass
@@ -111,13 +119,13 @@ class ExceptionRule(Limit):
     device: str | None = None
     hardware: str | None = None
     metric: str | None = None
-    until: Any = None  # a date; in a file its text
+    until: dt.date | None = None
     used: bool = field(default=False, metadata=INTERNAL)
 
     @property
     def patterns(self) -> dict[str, str]:
         patterns = {name: getattr(self, name) for name in PATTERNS}
-        return {name: pattern for name, pattern in patterns.items() if pattern is not None}
+        return {name: str(pattern) for name, pattern in patterns.items() if pattern is not None}
 
     def fits(self, cell: CellFacts) -> bool:
         """Return whether one side of the cell matches."""
@@ -128,15 +136,29 @@ class ExceptionRule(Limit):
         )
         return is_match or (cell.after is not None and self.fits(cell.after))
 
-    def applied(self, default: Limit, metric: str) -> Limit:
-        """Return the limit of a metric with what this exception changes."""
-        changes = self.given(metric)
-        if not changes:
-            return default
-        return replace(default, **changes, reason=self.reason)
-
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
+
+    def check(self, name: str, metric: str | None = None) -> None:
+        """Convert the values. Raises ConfigError."""
+        for pattern_name, pattern in self.patterns.items():
+            setattr(self, pattern_name, pattern)
+        if not str(self.reason or "").strip():
+            raise ConfigError(f"{name} needs a reason; add `reason:` to record why it exists")
+        known = (*COMPARED, STATUS)
+        if self.metric is not None and not fnmatch.filter(known, self.metric):
+            raise ConfigError(f"{name}.metric={self.metric} matches none of {', '.join(known)}")
+        if self.metric in known:
+            metric = self.metric
+        super().check(name, metric)
+        if not self.given():
+            raise ConfigError(f"{name} changes nothing; set floor, least, factor or ignore")
+        try:
+            self.until = self.until and dt.date.fromisoformat(str(self.until))
+        except ValueError as error:
+            raise ConfigError(
+                f"{name}.until={self.until}: expected a date such as 2027-03-31"
+            ) from error
 
     def __str__(self) -> str:
         patterns = (f"{name}={pattern}" for name, pattern in self.patterns.items())
@@ -151,8 +173,8 @@ class Limits:
     `source`: where the limits come from."""
 
     metrics: list[str] = field(default_factory=lambda: list(COMPARED))
-    floor: Any = 0.02
-    q: Any = 0.05
+    floor: float = 0.02
+    q: float = 0.05
     on_missing: OnFailure = OnFailure.fail
     on_unjudged: OnFailure = OnFailure.ignore
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -169,7 +191,10 @@ class Limits:
             if rule.fits(cell):
                 rule.used = True
                 if rule.is_of(metric):
-                    limit = rule.applied(default, metric)
+                    changes = rule.given(metric)
+                    limit = default
+                    if changes:
+                        limit = replace(default, **changes, reason=rule.reason)
         if self.floor_for_all is not None:
             limit = replace(limit, floor=self.floor_for_all)
         return limit
@@ -217,10 +242,10 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     conf/check here or in effbench; None: `default`) and by `settings` (key=value). Lists replace,
     mappings merge. Raises ConfigError."""
     defaults = SHIPPED / f"{DEFAULT}.yaml"
-    path = _find(str(name or DEFAULT))
-    layers, source = [_load(defaults)], "effbench's defaults"
+    path = find(str(name or DEFAULT))
+    layers, source = [load(defaults)], "effbench's defaults"
     if path.resolve() != defaults.resolve():
-        layers.append(_load(path))
+        layers.append(load(path))
         source = f"{path} over {source}"
     source = ", ".join([source, *settings])
     try:
@@ -232,7 +257,7 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     return limits
 
 
-def _find(name: str) -> Path:
+def find(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
@@ -245,7 +270,7 @@ def _find(name: str) -> Path:
     return known[name]
 
 
-def _load(path: Path) -> DictConfig:
+def load(path: Path) -> DictConfig:
     try:
         return OmegaConf.load(path)
     except OSError as error:
@@ -265,95 +290,74 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
             " value"
         )
     for layer in plain:
-        _check_forms(layer)
-    try:
-        limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
-    except OmegaConfBaseException as error:
-        raise ConfigError(_explained(error)) from error
+        check_form("limits and exceptions", layer, dict)
+        check_form("limits", layer.get("limits", {}), dict)
+        for metric, values in layer.get("limits", {}).items():
+            check_form(f"limits.{metric}", values, dict)
+    limits = settings_of(Limits, "", OmegaConf.to_container(OmegaConf.merge({}, *plain)))
+    check_form("metrics", limits.metrics, list)
     names = dict.fromkeys(map(str, limits.metrics or COMPARED))
     limits.metrics = [check_metric(name) for name in names]
-    limits.floor, limits.q = _number("floor", limits.floor), _number("q", limits.q)
-    for metric, limit in limits.limits.items():
-        _validate(limit, f"limits.{check_metric(metric)}", metric)
+    limits.floor, limits.q = number("floor", limits.floor), number("q", limits.q)
+    limits.on_missing = choice("on_missing", limits.on_missing)
+    limits.on_unjudged = choice("on_unjudged", limits.on_unjudged)
+    for metric, values in limits.limits.items():
+        name = f"limits.{check_metric(metric)}"
+        limits.limits[metric] = settings_of(Limit, name, values)
+        limits.limits[metric].check(name, metric)
+    check_form("exceptions", limits.exceptions, list)
+    rules = []
+    for index, values in enumerate(limits.exceptions):
+        name = f"exceptions[{index}]"
+        rules.append(settings_of(ExceptionRule, name, values))
+        rules[-1].check(name)
     today = today or dt.datetime.now(dt.UTC).date()
-    exceptions, limits.exceptions = limits.exceptions, []
-    for index, rule in enumerate(exceptions):
-        _validate_exception(rule, f"exceptions[{index}]")
-        if rule.until and rule.until < today:
-            limits.expired.append(rule)
-        else:
-            limits.exceptions.append(rule)
+    limits.expired = [rule for rule in rules if rule.until and rule.until < today]
+    limits.exceptions = [rule for rule in rules if rule not in limits.expired]
     return limits
 
 
-def _check_forms(layer: Any) -> None:
-    """Raise ConfigError if a part of a configuration is not a list or mapping as required, or
-    empty: OmegaConf's messages would not say what is expected."""
-    _check_form("limits and exceptions", layer, dict)
-    for name in FORMS.keys() & layer.keys():
-        _check_form(name, layer[name], FORMS[name])
-    for name, limit in layer.get("limits", {}).items():
-        _check_form(f"limits.{name}", limit, dict)
-    for index, rule in enumerate(layer.get("exceptions", ())):
-        _check_form(f"exceptions[{index}]", rule, dict)
+def settings_of(kind: type[Section], name: str, values: Any) -> Section:
+    """Return a class of settings with these values. Raises ConfigError unless they are a mapping
+    with known keys."""
+    check_form(name, values, dict)
+    known = [item.name for item in fields(kind) if not item.metadata]
+    for key in values:
+        if key not in known:
+            where = f"{name}.{key}".removeprefix(".")
+            raise ConfigError(f"unknown setting {where}; choose from {', '.join(known)}")
+    return kind(**values)
 
 
-def _check_form(name: str, value: Any, form: type) -> None:
+def check_form(name: str, value: Any, form: type) -> None:
+    """Raise ConfigError unless a part of a configuration is a list or a mapping, as required."""
     if not isinstance(value, form):
+        wanted = "a list" if form is list else "a mapping (key: value)"
         shown = "nothing" if value is None else repr(value)
-        raise ConfigError(f"{name}: expected {FORM_NAMES[form]}, got {shown}")
+        raise ConfigError(f"{name}: expected {wanted}, got {shown}")
 
 
-def _explained(error: OmegaConfBaseException) -> str:
-    """Return OmegaConf's message in one line; for an unknown key, list the allowed keys."""
-    if isinstance(error, ConfigKeyError):
-        known = [item.name for item in fields(error.object_type) if not item.metadata]
-        return f"unknown setting {error.full_key}; choose from {', '.join(known)}"
-    return f"{error.full_key}: {str(error).partition(chr(10))[0]}".removeprefix(": ")
-
-
-def _validate_exception(rule: ExceptionRule, name: str) -> None:
-    if not (rule.reason or "").strip():
-        raise ConfigError(f"{name} needs a reason; add `reason:` to record why it exists")
-    known = (*COMPARED, STATUS)
-    if rule.metric is not None and not fnmatch.filter(known, rule.metric):
-        raise ConfigError(f"{name}.metric={rule.metric} matches none of {', '.join(known)}")
-    _validate(rule, name, rule.metric if rule.metric in known else None)
-    if not rule.given():
-        raise ConfigError(f"{name} changes nothing; set floor, least, factor or ignore")
+def choice(name: str, value: Any) -> OnFailure:
     try:
-        rule.until = rule.until and dt.date.fromisoformat(str(rule.until))
+        return OnFailure(value)
     except ValueError as error:
-        raise ConfigError(
-            f"{name}.until={rule.until}: expected a date such as 2027-03-31"
-        ) from error
+        allowed = ", ".join(OnFailure)
+        raise ConfigError(f"{name}: expected one of {allowed}, got {value!r}") from error
 
 
-def _validate(limit: Limit, name: str, metric: str | None) -> None:
-    """Convert the numbers. Raise ConfigError for keys without effect on `metric`; None: a pattern,
-    which takes all."""
-    for key, value in limit.given().items():
-        if key not in used_by(metric):
-            raise ConfigError(
-                f"{name}.{key} does nothing: {metric} only takes {', '.join(used_by(metric))}"
-            )
-        if key != "ignore":
-            setattr(limit, key, _number(f"{name}.{key}", value))
-
-
-def _number(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
     """Return a number within BOUNDS; `0.03` and `3%` are the same. Raises ConfigError."""
     low, high = BOUNDS[name.rpartition(".")[2]]
     text = str(value)
     try:
-        number = float(text.removesuffix("%"))
+        parsed = float(text.removesuffix("%"))
     except ValueError:
-        number = math.nan
+        parsed = math.nan
     if text.endswith("%"):
-        number /= 100
-    if not low <= number < high:
+        parsed /= 100
+    if not low <= parsed < high:
         below = f" and below {high:g}" if high < math.inf else ""
         raise ConfigError(
             f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%"
         )
-    return number
+    return parsed

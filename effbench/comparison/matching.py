@@ -3,9 +3,6 @@ the sides differ."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -15,7 +12,7 @@ from effbench.cell import Identity, digest
 from effbench.comparison.limits import CellFacts
 from effbench.environments import FLAGS, OWN, Where, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import flatten, grouped, override_text, row_names
+from effbench.labels import flatten, grouped, row_names
 from effbench.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
@@ -49,11 +46,11 @@ DISTURBED = "host disturbed"
 LEAST_COMPILATIONS = 3
 
 #: A row of the table `cell` or `environment`.
-Row = Mapping[str, Any]
+StoredRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Machine:
+class Location:
     """Where trials ran. A word of OWN stands for an interpreter or folder that was not chosen."""
 
     hardware: str
@@ -61,7 +58,7 @@ class Machine:
     folder: str
 
     @classmethod
-    def of(cls, environment: Row) -> Machine:
+    def of(cls, environment: StoredRow) -> Location:
         flags = environment["flags"] or {}
         chosen = (flags.get(flag) or OWN[by] for by, flag in FLAGS.items())
         return cls(hardware_of(environment), *chosen)
@@ -74,18 +71,18 @@ class Side:
 
     title: str
     label: str | None
-    cells: dict[str, Row]
+    cells: dict[str, StoredRow]
     results: dict[tuple[str, str], CellResult]
-    environments: dict[str, Row]
+    environments: dict[str, StoredRow]
     protocol: Mapping[str, Any] = field(default_factory=dict)
     state: str = "completed"
     host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def machines(self) -> dict[Machine, list[str]]:
-        """Machine -> ids of its environments: two, for example, if the sweep was resumed after a
+    def machines(self) -> dict[Location, list[str]]:
+        """Location -> ids of its environments: two, for example, if the sweep was resumed after a
         software update."""
-        return grouped(self.environments, lambda key: Machine.of(self.environments[key]))
+        return grouped(self.environments, lambda key: Location.of(self.environments[key]))
 
     @property
     def where(self) -> list[Where]:
@@ -97,16 +94,6 @@ class Side:
         """Return the part of this side in these environments."""
         kept = {key: row for key, row in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
-
-    def where_named(self, wanted: Collection[str]) -> Side:
-        """Return the part of this side in the environments that have one of these names."""
-        return self.within(
-            [
-                key
-                for key, row in self.environments.items()
-                if not environment_names(row).isdisjoint(wanted)
-            ]
-        )
 
     def result(self, key: str | None) -> CellResult | None:
         """Return the cell's result; the last one if it has several environments."""
@@ -130,7 +117,7 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CellPair:
     """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the
     reason. `about`: what exceptions match. `differs`: the cells differ."""
 
@@ -218,7 +205,7 @@ def load(store: Store, info: SweepInfo) -> Side:
 # --- machines ---
 
 
-def machine_names(machines: Iterable[Machine]) -> dict[Machine, str]:
+def machine_names(machines: Iterable[Location]) -> dict[Location, str]:
     """Return a name for each machine: its hardware, plus interpreter and folder if these differ
     between machines."""
     machines = list(machines)
@@ -243,31 +230,25 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     NothingFoundError if nothing matches."""
     if on is None:
         return list(sides)
-    wanted = wanted_names(sides, on)
-    fitting = [side.where_named(wanted) for side in sides]
+    known = {
+        name for side in sides for row in side.environments.values() for name in selectors(row)
+    }
+    wanted = set(matching(on, known))
+    fitting = []
+    for side in sides:
+        rows = side.environments.items()
+        fitting.append(side.within([key for key, row in rows if selectors(row) & wanted]))
     if not any(part.environments for part in fitting):
         titles = " or ".join(dict.fromkeys(side.title for side in sides))
         machines = machine_names(machine for side in sides for machine in side.machines)
-        known = ", ".join(machines.values()) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {known}")
+        places = ", ".join(machines.values()) or "nothing yet"
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
     return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
 
 
-def wanted_names(sides: Iterable[Side], on: str) -> set[str]:
-    """Return the names of hardware, interpreters and versions that a user means."""
-    names: set[str] = set()
-    typed: set[str] = set()
-    for side in sides:
-        for row in side.environments.values():
-            names |= environment_names(row)
-        for by in FLAGS:
-            typed |= typed_paths(on, by, side.host.get("folder"))
-    return set(matching(on, names)) or typed
-
-
-def environment_names(environment: Row) -> set[str]:
+def selectors(environment: StoredRow) -> set[str]:
     """Return what selects an environment with --on."""
-    return {*astuple(Machine.of(environment)), environment["torch_version"] or ""}
+    return {*astuple(Location.of(environment)), environment["torch_version"] or ""}
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
@@ -291,12 +272,12 @@ def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> t
     return before.within(before.machines[old]), after.within(after.machines[new])
 
 
-def _only_machine(title: str, machines: Iterable[Machine]) -> Machine:
+def _only_machine(title: str, machines: Iterable[Location]) -> Location:
     first, *others = machines
     if others:
-        names = ", ".join(machine_names([first, *others]).values())
+        known = ", ".join(machine_names([first, *others]).values())
         raise UsageError(
-            f"{title} ran on several kinds of hardware or interpreters: {names}; choose one with"
+            f"{title} ran on several kinds of hardware or interpreters: {known}; choose one with"
             " --on"
         )
     return first
@@ -310,15 +291,17 @@ def split(whole: Side, by: str) -> dict[str, Side]:
     unknown parameter."""
     parts: dict[str, Side] = {}
     if by not in BY_ENVIRONMENT:
-        for key, value in parameter_names(whole.cells, by).items():
-            parts.setdefault(value, replace(whole, cells={})).cells[key] = whole.cells[key]
+        for key, row in whole.cells.items():
+            value = parameter(row, by)
+            if value is not None:
+                parts.setdefault(value, replace(whole, cells={})).cells[key] = row
         if not parts:
             known = f"a parameter, such as bs or model.module.width, or {', '.join(BY_ENVIRONMENT)}"
             raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use {known}")
         return parts
-    names = names_by(whole.environments.values(), by) if by in FLAGS else {}
+    short_names = names_by(whole.environments.values(), by) if by in FLAGS else {}
     for key, row in whole.environments.items():
-        name = names.get(key) or str(row[by])
+        name = short_names.get(key) or str(row[by])
         part = parts.setdefault(name, replace(whole, environments={}))
         part.environments[key] = row
         if by == "folder":  # the sweep's label describes only one folder
@@ -326,105 +309,18 @@ def split(whole: Side, by: str) -> dict[str, Side]:
     return parts
 
 
-def part_named(value: str, parts: Mapping[str, Side], by: str) -> str:
-    """Return the part of `split` that a user means by this value: its name, or the path of its
-    interpreter or folder, as the database stores it or as it was typed; the value if no part has
-    it."""
-    if value in parts or by not in FLAGS:
-        return value
-    for name, part in parts.items():
-        typed = typed_paths(value, by, part.host.get("folder"))
-        for key, row in part.environments.items():
-            # an interpreter that was not chosen has no flag
-            flag = (row["flags"] or {}).get(FLAGS[by])
-            if typed & {flag, part.recorded_facts(key).get(by)}:
-                return name
-    return value
-
-
-def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
-    """Return the absolute paths that `text` may mean as a value of python= or folder=, as
-    `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
-    path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
-    homes = [os.getcwd(), folder or os.getcwd()]  # noqa: PTH109
-    absolute = {os.path.normpath(os.path.join(home, path)) for home in homes}  # noqa: PTH118
-    if by == "folder":
-        return absolute | {os.path.realpath(name) for name in absolute}
-    program = shutil.which(path)
-    if program is None:
-        return absolute
-    # Path.resolve() would leave the virtual environment
-    return absolute | {os.path.abspath(program)}  # noqa: PTH100
-
-
-def full_name(cells: Mapping[str, Row], by: str) -> str:
-    """Return `model.module.width` for `width` if it is the only parameter whose name ends like
-    that, else `by`."""
-    names = {name for row in cells.values() for name in known_parameters(row)}
-    ending = [name for name in names if name.endswith(f".{by}")]
-    if len(ending) == 1 and by not in BY_ENVIRONMENT and by not in names:
-        return ending[0]
-    return by
-
-
-def known_parameters(cell: Row) -> dict[str, Any]:
-    """Return the parameters of a cell by name, and those below them by dotted name."""
-    return {**flatten(cell["params"]), **cell["params"]}
-
-
-def parameter_names(cells: Mapping[str, Row], by: str) -> dict[str, str]:
-    """Return cell key -> the text of a parameter, for the cells that have it. A value with a name
-    (such as a mode) is shown as in tables, by its name plus the settings in which cells with this
-    name differ that are otherwise the same: a model's cache size that follows bs does not count."""
-    names: dict[str, str] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    for key, row in cells.items():
-        known = known_parameters(row)
-        if by in known:
-            value = known[by]
-            if isinstance(value, Mapping) and "name" in value:
-                settings[key] = flatten(value)
-                value = value["name"]
-            names[key] = str(value)
-    differing = differing_settings(cells, by, names, settings)
-    for key, of_cell in settings.items():
-        shown = [
-            f"{setting}={override_text(of_cell[setting])}"
-            for setting in sorted(differing[names[key]])
-            if of_cell.get(setting) is not None
-        ]
-        if shown:
-            names[key] += f" ({', '.join(shown)})"
-    return names
-
-
-def differing_settings(
-    cells: Mapping[str, Row],
-    by: str,
-    names: Mapping[str, str],
-    settings: Mapping[str, dict[str, Any]],
-) -> dict[str, set[str]]:
-    """Return name of a value -> the settings in which values with this name differ, in cells that
-    are otherwise the same."""
-    alike = grouped(settings, lambda key: (names[key], without(cells[key]["params"], [by])))
-    differing: dict[str, set[str]] = defaultdict(set)
-    for (name, _), keys in alike.items():
-        items = [settings[key].items() for key in keys]
-        shared = set(items[0]).intersection(*items[1:])
-        for of_cell in items:
-            differing[name] |= {setting for setting, _ in of_cell - shared}
-    return differing
+def parameter(cell: StoredRow, by: str) -> str | None:
+    """Return the text of a cell's parameter, of a mode or model its name; None if it has none."""
+    known = {**flatten(cell["params"]), **cell["params"]}
+    if by not in known:
+        return None
+    value = known[by]
+    if isinstance(value, Mapping) and "name" in value:
+        value = value["name"]
+    return str(value)
 
 
 # --- cells ---
-
-
-@dataclass
-class Group:
-    """Keys of cells, before and after, that are the same but for parameters that may differ."""
-
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -440,38 +336,44 @@ class Matching:
         """Return the sides, which differ in the parameter `by` and in what follows it."""
         differing = [by, *_equal_settings(before, after, by)]
         matched = cls(before, after, differing)
-        for part, names in FOLLOWERS.items():
+        for part, followers in FOLLOWERS.items():
             if not is_below(by, [part]):
                 continue
-            for name in names:
+            for name in followers:
                 if not matched.partners:
                     differing = [*differing, name]
                     matched = cls(before, after, differing)
         return matched
 
     @cached_property
-    def groups(self) -> list[Group]:
-        """The cells that are not on both sides; without groups that only one side has."""
-        names = [name for name in self.differing if name != "hardware"]
-        if not names:
-            return []
-        groups: dict[str, Group] = defaultdict(Group)
-        for key, cell in self.before.cells.items():
-            if key not in self.after.cells:
-                groups[without(cell["params"], names)].before.append(key)
-        for key, cell in self.after.cells.items():
-            if key not in self.before.cells:
-                groups[without(cell["params"], names)].after.append(key)
-        return [group for group in groups.values() if group.before and group.after]
-
-    @cached_property
     def partners(self) -> dict[str, str]:
         """Key before -> key after: of the same cell, or else of the only cell that differs only in
-        what may differ."""
-        partners = {key: key for key in self.before.cells if key in self.after.cells}
-        for group in self.groups:
-            if len(group.before) == len(group.after) == 1:
-                partners[group.before[0]] = group.after[0]
+        what may differ. Raises UsageError if there are several."""
+        before, after = self.before.cells, self.after.cells
+        partners = {key: key for key in before if key in after}
+        may_differ = [name for name in self.differing if name != "hardware"]
+        if not may_differ:
+            return partners
+        others = grouped(
+            (key for key in after if key not in before),
+            lambda key: without(after[key]["params"], may_differ),
+        )
+        alone = grouped(
+            (key for key in before if key not in after),
+            lambda key: without(before[key]["params"], may_differ),
+        )
+        for rest, keys in alone.items():
+            fitting = others.get(rest, [])
+            if fitting and len(keys) + len(fitting) > 2:
+                cells = {key: before[key] for key in keys}
+                cells |= {key: after[key] for key in fitting}
+                raise UsageError(
+                    f"several cells differ only in {', '.join(self.differing)}:"
+                    f" {', '.join(names_of(cells).values())}; compare sweeps that have one of them"
+                    " each"
+                )
+            if fitting:
+                partners[keys[0]] = fitting[0]
         return partners
 
     def differences(self) -> list[str]:
@@ -483,19 +385,7 @@ class Matching:
                 texts |= dict.fromkeys(parameter_differences(old, new))
         return list(texts)
 
-    def check_unique(self) -> None:
-        """Raise UsageError if a cell has several partners."""
-        for group in self.groups:
-            if len(group.before) + len(group.after) > 2:
-                cells = {key: self.before.cells[key] for key in group.before}
-                cells |= {key: self.after.cells[key] for key in group.after}
-                raise UsageError(
-                    f"several cells differ only in {', '.join(self.differing)}:"
-                    f" {', '.join(names_of(cells).values())}; compare sweeps that have one of them"
-                    " each"
-                )
-
-    def pairs(self, by: str | None) -> list[Pair]:
+    def pairs(self, by: str | None) -> list[CellPair]:
         """Return the cells that were measured on a side. `by`: the parameter that names omit."""
         matched = set(self.partners.values())
         keys: dict[str, str | None] = {}
@@ -505,15 +395,15 @@ class Matching:
             if key not in matched:
                 keys[key] = key
         rows = {**self.after.cells, **self.before.cells}
-        names = names_of({key: rows[key] for key in keys}, by)
+        shown = names_of({key: rows[key] for key in keys}, by)
         hardware = next(iter(self.after.machines)).hardware
         pairs = []
         for key, other in keys.items():
             about = CellFacts.of(rows[key], self.after.cells.get(other or ""), hardware)
-            pairs.append(self._pair(key, other, names[key], about))
+            pairs.append(self._pair(key, other, shown[key], about))
         return [pair for pair in pairs if pair.before or pair.after]
 
-    def _pair(self, key: str, other: str | None, name: str, about: CellFacts) -> Pair:
+    def _pair(self, key: str, other: str | None, name: str, about: CellFacts) -> CellPair:
         """Return a cell; `other`: its partner, or itself if only the later side has it."""
         is_new = key not in self.before.cells
         before = None
@@ -525,26 +415,25 @@ class Matching:
             why = "not in the plan"
         elif after is None:
             why = f"planned, not measured: the sweep is {self.after.state}"
-        return Pair(key, name, about, before, after, why, differs=is_new or key != other)
+        return CellPair(key, name, about, before, after, why, differs=is_new or key != other)
 
 
 def pairs_of(
     before: Side, after: Side, across: Sequence[str] = (), by: str | None = None
-) -> list[Pair]:
+) -> list[CellPair]:
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they
     differ, omitted from names. Raises NothingFoundError, which names the difference, if no cell was
     measured on both sides, and UsageError if a cell has several partners."""
     allowed = matched = Matching(before, after, across)
     if by is not None:
         allowed, matched = Matching(before, after, [by]), Matching.by(before, after, by)
-    matched.check_unique()
     pairs = matched.pairs(by)
     if not any(pair.before and pair.after for pair in pairs):
         raise NothingFoundError(nothing_shared(allowed, is_whole=by is None))
     return pairs
 
 
-def names_of(cells: Mapping[str, Row], by: str | None = None) -> dict[str, str]:
+def names_of(cells: Mapping[str, StoredRow], by: str | None = None) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
     identities = []
     for key, row in cells.items():
@@ -567,13 +456,11 @@ def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
     """Return the settings that equal `by` in every cell that has them: a model's cache size follows
     bs."""
     cells = [flatten(row["params"]) for side in (before, after) for row in side.cells.values()]
-    names = dict.fromkeys(name for params in cells if by in params for name in params)
-    names.pop(by, None)
+    equal = {name: True for params in cells if by in params for name in params}
     for params in cells:
-        for name in [*names]:
-            if name in params and params[name] != params.get(by):
-                del names[name]
-    return list(names)
+        for name in equal.keys() & params.keys():
+            equal[name] &= params[name] == params.get(by)
+    return [name for name, is_equal in equal.items() if is_equal and name != by]
 
 
 def without(params: Mapping[str, Any], names: Collection[str]) -> str:
@@ -595,7 +482,7 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     the first cell and those of the other side."""
     before, after = allowed.before, allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
-    if allowed.partners:
+    if allowed.partners or not before.cells:
         return text
     if is_whole:
         for name in ("dtype", "numerics"):
@@ -607,11 +494,8 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
                     f" {','.join(across)} compares them anyway"
                 )
     # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
-    every = [
-        parameter_differences(first, cell, allowed.differing)
-        for first in [*before.cells.values()][:1]
-        for cell in after.cells.values()
-    ]
+    first = next(iter(before.cells.values()))
+    every = [parameter_differences(first, cell, allowed.differing) for cell in after.cells.values()]
     nearest = min(every, key=len, default=[])
     if not nearest:
         return text
@@ -619,7 +503,9 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     return f"{text}; the first cell and the most similar one differ in {different}"
 
 
-def parameter_differences(old: Row, new: Row, across: Collection[str] = ()) -> list[str]:
+def parameter_differences(
+    old: StoredRow, new: StoredRow, across: Collection[str] = ()
+) -> list[str]:
     """Return the parameters in which two cells differ, except those of `across`, as texts."""
     before, after = flatten(old["params"]), flatten(new["params"])
     return [

@@ -102,20 +102,23 @@ def origin(
     if python == new["python"]:
         python = here.python
     other = Interpreter(python, here.folder)
-    used = targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
-    paths: dict[str, Path | None] = {}
+    changing: list[str] = []
     if not is_same_code(old, new):
-        paths = sources(used, other)
-    changing = [name for name, path in paths.items() if path is None or is_versioned(path, root)]
+        paths = sources(targets(cells), other)
+        changing = [
+            name for name, path in paths.items() if path is None or is_versioned(path, root)
+        ]
     if changing:
         with worktree(old, root) as place:
             homes = homes_of(changing, here, root)
             yield Interpreter(python, folder_in(place, homes, python, changing))
     elif other != here:
         yield other
+    elif software:
+        raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
-        raise UsageError(why_same(paths, software, untracked(used, here), root))
+        raise UsageError("the baseline would run the same code here: only the machine can differ")
 
 
 def is_same_code(old: Facts, new: Facts) -> bool:
@@ -124,22 +127,6 @@ def is_same_code(old: Facts, new: Facts) -> bool:
     if revision is None or revision != new["git_revision"]:
         return False
     return not is_dirty(old) and not is_dirty(new)
-
-
-def why_same(
-    paths: Mapping[str, Path | None], software: str | None, unknown: Sequence[Path], root: Path
-) -> str:
-    """Return why the baseline's side would run what the new side runs. `unknown`: files that git
-    does not track."""
-    if paths:
-        name = next(iter(paths))
-        return f"{name} is imported from {paths[name]}, which does not depend on the revision"
-    if software:
-        return f"the baseline's software is no longer installed here ({software})"
-    for file in unknown:
-        if is_versioned(file, root):
-            return f"git does not track {file}, so the baseline's code is unknown"
-    return "baseline and sweep have the same interpreter and revision: only the machine can differ"
 
 
 def is_dirty(facts: Facts) -> bool:
@@ -157,9 +144,8 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
             " unknown"
         )
     if is_dirty(old):
-        names = f": {old['git_changed_files']}" if old.get("git_changed_files") else ""
         raise UsageError(
-            f"the baseline was measured with uncommitted changes ({old['git_description']}{names})"
+            f"the baseline was measured with uncommitted changes ({old['git_description']})"
         )
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise UsageError(
@@ -197,22 +183,17 @@ def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Seq
     worktree `place`. Raises UsageError without such a folder, because otherwise other code would be
     measured."""
     place = place.resolve()
-    reasons: list[str] = []
+    reason = "it does not contain this folder"
     for home in homes:
         folder = place / home
         if not folder.is_dir():
             continue
         paths = sources(names, Interpreter(python, str(folder)))
-        outside = [name for name in names if not is_inside(paths[name], place)]
+        outside = [name for name, path in paths.items() if not is_inside(path, place)]
         if not outside:
             return str(folder.resolve())
-        name = outside[0]
-        if paths[name] is None:
-            reasons.append(f"its {name} is missing")
-        else:
-            reasons.append(f"its {name} would be imported from {paths[name]}")
-    reasons.append("it does not contain this folder")
-    raise UsageError(f"the baseline's revision {place.name}: {reasons[0]}")
+        reason = f"its {outside[0]} is missing, or imported from elsewhere"
+    raise UsageError(f"the baseline's revision {place.name}: {reason}")
 
 
 def is_inside(path: Path | None, folder: Path) -> bool:

@@ -18,15 +18,15 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.comparison.limits import STATUS, CellFacts, Limit, Limits
-from effbench.comparison.matching import Pair
+from effbench.comparison.matching import CellPair
 from effbench.config import OnFailure
 from effbench.labels import grouped
 from effbench.metrics import METRICS, Metric, percent
 from effbench.stats.intervals import TUNED, is_number, log_mean
 from effbench.stats.significance import (
     FLOOR,
-    Comparison,
     Compilations,
+    RatioTest,
     compare,
     compare_pairs,
     significant,
@@ -104,6 +104,7 @@ class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
     % bounds. `limit`: relative change that counts; for a tested ratio its `floor`, or the noise
     threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ.
+    `host_noise`: relative change of a launch-bound cell's time that may come from the host.
 
     `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host.
     `disturbance`: then why; the row has no verdict (`ambiguous` in data), unless a re-run gave it
@@ -124,8 +125,9 @@ class Change:
     ignored: bool = False
     floor: float | None = None
     kernels: str | None = None
+    host_noise: float = 0.0
     about: CellFacts = field(default_factory=CellFacts, repr=False, compare=False)
-    test: Comparison | None = None
+    test: RatioTest | None = None
     marked_before: bool = False
     marked_after: bool = False
     disturbance: str | None = None
@@ -165,11 +167,28 @@ class Change:
             return math.inf
         return abs(self.after - self.before)
 
+    @property
+    def growth(self) -> float:
+        """The relative change from the smaller figure to the larger one."""
+        if self.ratio is None:
+            return 0.0
+        return max(self.ratio, 1 / max(self.ratio, 1e-300)) - 1
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether the interval of the ratio excludes 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
     def verdict_by(self, is_significant: bool, floor: float) -> Verdict:
         """Return the verdict by the interval of the ratio; see `verdict_of`."""
         if self.ratio is None:
             return Verdict.AMBIGUOUS
         return verdict_of(self.ratio, self.low, self.high, is_significant, floor)
+
+    def set_plain_ratio(self) -> None:
+        """Set the ratio of the figures, without an interval."""
+        if self.before and self.after is not None:
+            self.ratio = self.after / self.before
 
     def add_reason(self, text: str | None) -> None:
         self.reason = joined(self.reason, text)
@@ -190,7 +209,7 @@ class Figures:
     invalid: str | None = None
 
     @classmethod
-    def of(cls, pair: Pair, metric: str) -> Figures:
+    def of(cls, pair: CellPair, metric: str) -> Figures:
         before, invalid_before = valid_figures(pair.before, metric, "before")
         after, invalid_now = valid_figures(pair.after, metric, "now")
         return cls(METRICS[metric], before, after, joined(invalid_before, invalid_now))
@@ -202,6 +221,15 @@ class Figures:
     @property
     def are_on_both(self) -> bool:
         return bool(self.before and self.after)
+
+    @property
+    def missing(self) -> str | None:
+        """Which side alone has no figure."""
+        if self.before:
+            return NOT_NOW
+        if self.after:
+            return NOT_BEFORE
+        return None
 
     @property
     def have_ratio(self) -> bool:
@@ -223,7 +251,7 @@ class Figures:
 
 
 def judge(
-    pairs: Iterable[Pair],
+    pairs: Iterable[CellPair],
     limits: Limits,
     thresholds: Thresholds | None = None,
     interleaved: bool = False,
@@ -231,39 +259,33 @@ def judge(
     """Return every verdict, the most important first. `interleaved`: both sides were measured in
     the same rounds, so pairs are compared."""
     changes: list[Change] = []
-    least_of_host: dict[str, float] = {}
     for pair in pairs:
         whole = status_change(pair, limits)
         if whole is not None:
             changes.append(whole)
         else:
             changes += figure_changes(pair, limits, thresholds or {}, interleaved)
-        if pair.is_launch_bound:
-            # parts of a sweep that was resumed after an update have different rounds
-            is_paired = interleaved and shared_rounds("latency_ms", *pair.results) >= 2
-            least_of_host[pair.key] = 0.0 if is_paired else HOST_CHANGE
     tested = [change for change in changes if change.floor is not None]
     # families of tests, so that ignored changes do not affect the others
     families = grouped(tested, lambda change: (change.ignored, change.metric in SIZES))
     for family in families.values():
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
-            decide(change, is_significant, least_of_host.get(change.key))
+            decide(change, is_significant)
     return ordered(changes)
 
 
-def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]:
-    """Return the most important changes first: by verdict, then rows of the metric `first`, then by
-    size."""
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """Return the most important changes first: by verdict, then by size."""
     order = list(Verdict)
 
-    def place(change: Change) -> tuple[int, bool, float]:
+    def place(change: Change) -> tuple[int, float]:
         size = 0.0
         if change.ratio:
             size = abs(math.log(change.ratio))
         elif change.ratio == 0 or change.metric == STATUS:
             size = math.inf
-        return order.index(change.verdict), change.metric != first, -size
+        return order.index(change.verdict), -size
 
     return sorted(changes, key=place)
 
@@ -316,10 +338,10 @@ def status_of(result: CellResult | None) -> str | None:
     return result.status
 
 
-def status_change(pair: Pair, limits: Limits) -> Change | None:
+def status_change(pair: CellPair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
     before, after = pair.before, pair.after
-    verdict = verdict_of_statuses(*map(status_of, pair.results))
+    verdict = verdict_of_statuses(status_of(before), status_of(after))
     if verdict is None:
         return None
     limit = limits.of(pair.about, STATUS)
@@ -345,7 +367,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 
 
 def figure_changes(
-    pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool
+    pair: CellPair, limits: Limits, thresholds: Thresholds, interleaved: bool
 ) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for name in limits.metrics:
@@ -358,11 +380,9 @@ def figure_changes(
         change.ignored = bool(limit.ignore)
         change.before = figures.summary(figures.before)
         change.after = figures.summary(figures.after)
-        is_marked = figures.metric.is_timed and pair.disturbance is not None
-        has_plain_ratio = is_marked or figures.metric.compare != "ratio"
-        if has_plain_ratio and change.before and change.after is not None:
-            change.ratio = change.after / change.before
-        if is_marked and figures.are_on_both:
+        if not figures.are_on_both:
+            change.reason = joined(figures.missing, figures.invalid)
+        elif figures.metric.is_timed and pair.disturbance is not None:
             leave_unjudged(change, pair, limits)
         else:
             change.reason = figures.invalid
@@ -376,12 +396,13 @@ def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
     if metric.compare == "exact":
         return 0.0
     if metric.compare == "bound":
-        return float(limit.factor - 1)
-    return max(float(limit.floor), threshold)
+        return float(limit.factor or 1.0) - 1
+    return max(limit.floor or 0.0, threshold)
 
 
-def leave_unjudged(change: Change, pair: Pair, limits: Limits) -> None:
+def leave_unjudged(change: Change, pair: CellPair, limits: Limits) -> None:
     """Note why the row of a time has no test and no verdict: a side is marked."""
+    change.set_plain_ratio()
     change.marked_before = pair.before is not None and pair.before.disturbance is not None
     change.marked_after = pair.after is not None and pair.after.disturbance is not None
     change.reason = change.disturbance = pair.disturbance
@@ -389,28 +410,32 @@ def leave_unjudged(change: Change, pair: Pair, limits: Limits) -> None:
 
 
 def judge_figures(
-    change: Change, pair: Pair, figures: Figures, limit: Limit, interleaved: bool
+    change: Change, pair: CellPair, figures: Figures, limit: Limit, interleaved: bool
 ) -> None:
-    """Set the verdict of a row, unless the tests of all rows decide it."""
-    if figures.are_on_both and figures.have_ratio:
-        add_test(change, pair, figures, interleaved)
-        if limit.least and change.difference <= limit.least:
-            change.doubt("the difference is too small to matter", Verdict.SAME)
-            return
-        change.floor = limit.floor
-        if change.p_value is None:
-            change.doubt("a side has only one trial, so the spread is unknown")
-    elif figures.are_on_both:
-        judge_range(change, figures, limit.least)
+    """Set the verdict of a row with figures on both sides, unless the tests of all rows decide
+    it."""
+    least = limit.least or 0.0
+    if not figures.have_ratio:
+        if figures.metric.compare != "ratio":
+            change.set_plain_ratio()
+        judge_range(change, figures, least)
         if change.verdict in CHANGED:
             doubt_range(change, pair, figures)
-    elif figures.before:
-        change.doubt(NOT_NOW)
-    elif figures.after:
-        change.doubt(NOT_BEFORE)
+        return
+    is_paired = add_test(change, pair, figures, interleaved)
+    if least and change.difference <= least:
+        change.doubt("the difference is too small to matter", Verdict.SAME)
+        return
+    change.floor = limit.floor
+    if pair.is_launch_bound and change.metric in HOST_METRICS:
+        change.host_noise = change.smallest_slowdown or 0.0
+        if not is_paired:
+            change.host_noise = max(change.host_noise, HOST_CHANGE)
+    if change.p_value is None:
+        change.doubt("a side has only one trial, so the spread is unknown")
 
 
-def doubt_range(change: Change, pair: Pair, figures: Figures) -> None:
+def doubt_range(change: Change, pair: CellPair, figures: Figures) -> None:
     """Make a change ambiguous that may be a coincidence."""
     metric = figures.metric
     # autotuning also decides what is fused
@@ -421,25 +446,26 @@ def doubt_range(change: Change, pair: Pair, figures: Figures) -> None:
         change.doubt(ONE_TIME)
 
 
-def add_test(change: Change, pair: Pair, figures: Figures, interleaved: bool) -> None:
-    """Add ratio, interval and p-value."""
+def add_test(change: Change, pair: CellPair, figures: Figures, interleaved: bool) -> bool:
+    """Add ratio, interval and p-value; return whether pairs were compared."""
     by_chance: frozenset[str] = frozenset()
     if change.metric not in SIZES:
         change.kernels = pair.kernels.difference
         by_chance = pair.kernels.by_chance
     compiled = Compilations(compilations_of(pair.before), compilations_of(pair.after), by_chance)
-    shared = figures.before.keys() & figures.after.keys()
-    are_paired = interleaved and len(shared) >= 2
-    run_test = compare_pairs if are_paired else compare
+    # parts of a sweep that was resumed after an update have different rounds
+    is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
+    run_test = compare_pairs if is_paired else compare
     test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
     change.test = test
     change.ratio = test.ratio
     change.low = test.low
     change.high = test.high
     change.p_value = test.p_value
-    # which may be means over compilations, like those of results
-    if test.sides and not are_paired:
-        change.before, change.after = (math.exp(side.value) for side in test.sides)
+    # these may be means over compilations, like those of results
+    if test.before is not None:
+        change.before, change.after = test.before, test.after
+    return is_paired
 
 
 def compilations_of(side: CellResult | None) -> dict[int, int | None]:
@@ -448,79 +474,50 @@ def compilations_of(side: CellResult | None) -> dict[int, int | None]:
     return {number: compilation for number, (compilation, _) in compiled.items()}
 
 
-@dataclass(frozen=True)
-class Range:
-    """The smallest and the largest figure of a side."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, figures: Mapping[int, float]) -> Range:
-        return cls(min(figures.values()), max(figures.values()))
-
-    def is_below(self, other: Range, least: float, factor: float) -> bool:
-        """Return whether all figures of the other side exceed these by more than `least` and by
-        this factor."""
-        return other.low - self.high > least and other.low > factor * self.high
-
-
 def judge_range(change: Change, figures: Figures, least: float) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit."""
     factor = 1 + (change.limit or 0.0)
-    old, new = Range.of(figures.before), Range.of(figures.after)
-    low, high = min(old.low, new.low), max(old.high, new.high)
-    if old == new or high - low <= least or high <= factor * low:
+    old, new = sorted(figures.before.values()), sorted(figures.after.values())
+
+    def is_below(side: list[float], other: list[float]) -> bool:
+        return other[0] - side[-1] > least and other[0] > factor * side[-1]
+
+    low, high = min(old[0], new[0]), max(old[-1], new[-1])
+    is_same_range = (old[0], old[-1]) == (new[0], new[-1])
+    if is_same_range or high - low <= least or high <= factor * low:
         change.verdict = Verdict.SAME
-    elif old.is_below(new, least, factor):
+    elif is_below(old, new):
         change.verdict = Verdict.SLOWER
-    elif new.is_below(old, least, factor):
+    elif is_below(new, old):
         change.verdict = Verdict.FASTER
     else:
         text = figures.metric.format
         if figures.metric.compare == "exact":
             text = "{:.15g}".format
-        before = f"{text(old.low)} to {text(old.high)} before"
-        now = f"{text(new.low)} to {text(new.high)} now"
+        before = f"{text(old[0])} to {text(old[-1])} before"
+        now = f"{text(new[0])} to {text(new[-1])} now"
         change.doubt(f"its trials differ: {before}, {now}")
 
 
-def decide(change: Change, is_significant: bool, least_of_host: float | None) -> None:
-    """Set the verdict of a tested row; `is_significant`: by the tests of all rows. `least_of_host`:
-    the least change of a host metric that counts, if the cell is launch-bound."""
+def decide(change: Change, is_significant: bool) -> None:
+    """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
     floor, limit = change.floor or 0.0, change.limit or 0.0
     change.verdict = change.verdict_by(is_significant, limit)
     if change.verdict in CHANGED:
-        if least_of_host is not None and change.metric in HOST_METRICS:
-            doubt_host(change, least_of_host)
+        if change.growth <= change.host_noise:
+            noise = percent(change.host_noise)
+            change.doubt(f"launch-bound: up to {noise} may be noise of the host")
     elif change.verdict_by(is_significant, floor) in CHANGED:
         change.doubt(
             f"beyond the floor of {percent(floor)}, but {IN_NOISE} of {percent(limit)} from earlier"
             " sweeps"
         )
-    elif looks_significant(change) and change.verdict_by(True, floor) in CHANGED:
-        change.doubt("not significant among all rows")
-    if change.ratio is not None and not 1 / (1 + floor) <= change.ratio <= 1 + floor:
+    elif change.verdict is Verdict.AMBIGUOUS and change.excludes_one:
+        if change.verdict_by(True, floor) in CHANGED:
+            change.doubt("not significant among all rows")
+    if change.growth > floor:
         change.reason = joined(change.kernels, change.reason)
-
-
-def looks_significant(change: Change) -> bool:
-    """Return whether the row is ambiguous although its interval alone excludes 1."""
-    if change.verdict is not Verdict.AMBIGUOUS or change.low is None or change.high is None:
-        return False
-    return not change.low <= 1 <= change.high
-
-
-def doubt_host(change: Change, least: float) -> None:
-    """Make a change of a host metric ambiguous that is smaller than the trials can show, or than
-    `least`."""
-    growth = change.ratio or 0.0
-    if change.verdict is Verdict.FASTER:
-        growth = 1 / max(growth, 1e-300)
-    shown = max(change.smallest_slowdown or 0.0, least)
-    if growth - 1 <= shown:
-        change.doubt(f"launch-bound: up to {percent(shown)} may be noise of the host")
 
 
 def verdict_of(

@@ -164,7 +164,8 @@ def kind_noise(cells: Sequence[CellNoise]) -> dict[str, Any] | None:
     known = [cell.sd for cell in cells if cell.sd is not None]
     if not known:
         return None
-    least = smallest_slowdown(max(known), STANDARD_TRIALS)
+    error = max(known) * math.sqrt(2 / STANDARD_TRIALS)
+    least = smallest_slowdown(error, 2 * (STANDARD_TRIALS - 1))
     return {"sd": max(known), "smallest_slowdown": least, "cells": [asdict(cell) for cell in cells]}
 
 

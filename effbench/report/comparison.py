@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.compare import Compared
 from effbench.comparison.limits import STATUS
 from effbench.comparison.matching import DISTURBED
 from effbench.comparison.verdicts import (
@@ -23,8 +23,6 @@ from effbench.comparison.verdicts import (
 )
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import count, listed, one_line
-from effbench.report.tables import TOO_WIDE, UNCLEAR
-from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text
 
@@ -63,11 +61,6 @@ def word_of(change: Change) -> str:
     return change.verdict if is_time else MORE.get(change.verdict, change.verdict)
 
 
-def marked(change: Change) -> str:
-    """Return the verdict with its sign, such as `▲ slower`; marks ignored rows."""
-    return f"{SIGNS[change.verdict][0]} {word_of(change)}{' (ignored)' * change.ignored}"
-
-
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
     """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that
     cells link to."""
@@ -89,20 +82,23 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
 
 
 def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
-    shows, name = change.smallest_slowdown, one_line(change.name)
-    tone = SIGNS[change.verdict][1]
+    name = one_line(change.name)
+    sign, tone = SIGNS[change.verdict]
+    verdict = f"{sign} {word_of(change)}"
+    if change.ignored:
+        verdict += " (ignored)"
     cell: Shown | str = name
     if cell_page:
         tone += " nowrap"
         if change.verdict is not Verdict.MISSING:
             cell = Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
     detectable = ""
-    if shows is not None:
-        detectable = percent(shows)
-        if shows < 10:
+    if change.smallest_slowdown is not None:
+        detectable = percent(change.smallest_slowdown)
+        if change.smallest_slowdown < 10:
             detectable = f"≥ {detectable}"
     return {
-        "verdict": Shown(change.verdict, marked(change), tone),
+        "verdict": Shown(change.verdict, verdict, tone),
         "cell": cell,
         "metric": change.metric,
         "before": figure_text(change, change.before, change.marked_before),
@@ -123,24 +119,6 @@ def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
     return text
 
 
-def unjudged_text(compared: Compared, again: str | None = None) -> str | None:
-    """Return which cells have no verdict because they are marked: `not judged: host disturbed in 2
-    of 14 cells: …`.
-
-    `again`: the command that measures them again. None without such a cell."""
-    if not compared.unjudged:
-        return None
-    names = [one_line(change.name) for change in compared.unjudged.values()]
-    cells = len(compared.cells)
-    text = (
-        f"{NOT_JUDGED}: {DISTURBED} in {len(names)} of {count(cells, 'cell')}:"
-        f" {listed(names, MOST_NAMES)}"
-    )
-    if again is not None:
-        text += f"; measure them again: {again}"
-    return text
-
-
 def counts_text(compared: Compared) -> str:
     """Return the number of rows by verdict: `2 slower, 1 broken, 40 same`."""
     return counted(compared.changes) or "nothing to compare"
@@ -156,13 +134,12 @@ def heading(compared: Compared) -> str:
 
 def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, the detectable slowdowns, and the source of the limits."""
-    phases = {line.phase for line in compared.modes}
     lines = []
     for line in compared.modes:
-        text = mode_text(line)
-        if len(phases) > 1:
-            text = f"{line.phase} {text}"
-        lines.append(text)
+        ratio = ratio_text(line.ratio, line.low, line.high)
+        cells = f"{line.cells} of {count(line.of, 'cell')}"
+        title = METRICS[line.metric].title
+        lines.append(f"{line.phase} {line.mode}: {title} after ÷ before {ratio} over {cells}")
     detectable = sensitivity(compared)
     if detectable:
         lines.append(detectable)
@@ -171,45 +148,21 @@ def summary_lines(compared: Compared) -> list[str]:
     return lines
 
 
-def mode_text(line: ModeChange) -> str:
-    """Return `eager: latency after ÷ before 1.003 (0.998–1.008) over 12 cells`, or why the mean is
-    unclear."""
-    text = ratio_text(line.ratio, line.low, line.high)
-    if not is_clear(line.low, line.high):
-        text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
-    cells = count(line.of, "cell")
-    if line.cells != line.of:
-        cells = f"{line.cells} of {cells}"
-    return f"{line.mode}: {METRICS[line.metric].title} after ÷ before {text} over {cells}"
-
-
 def sensitivity(compared: Compared) -> str | None:
     """Return the latency slowdowns that these trials can detect; None if no latency was
     compared."""
-    latencies = [
-        change
-        for change in compared.of("latency_ms")
-        if not change.is_unjudged and change.ratio is not None
-    ]
-    slowdowns, names = [], []
-    for change in latencies:
+    slowdowns = {}
+    for change in compared.of("latency_ms"):
         if change.smallest_slowdown is not None:
-            slowdowns.append(change.smallest_slowdown)
-            names.append(change.name)
-    if slowdowns:
-        worst, name = max(zip(slowdowns, names, strict=True))
-        trials = "trials"
-        if compared.interleaved:
-            trials = "pairs of the same round"
-        return (
-            f"these {trials} detect a latency slowdown of"
-            f" {percent(statistics.median(slowdowns))} in the median cell,"
-            f" {percent(worst)} in the worst ({one_line(name)}); {MORE_ROUNDS}"
-        )
-    # a re-run judged none
-    if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):
-        return f"one trial on a side: times cannot be judged; {MORE_ROUNDS}"
-    return None
+            slowdowns[change.name] = change.smallest_slowdown
+    if not slowdowns:
+        return None
+    worst = max(slowdowns, key=lambda name: slowdowns[name])
+    return (
+        "these trials detect a latency slowdown of"
+        f" {percent(statistics.median(slowdowns.values()))} in the median cell,"
+        f" {percent(slowdowns[worst])} in the worst ({one_line(worst)}); {MORE_ROUNDS}"
+    )
 
 
 def markdown(compared: Compared, changes: Sequence[Change], omitted: str = "") -> str:
@@ -284,6 +237,18 @@ class Document:
     shows: Shows
     again: str
 
+    @property
+    def unjudged(self) -> list[str]:
+        """A line about the cells that have no verdict because they are marked, if there are
+        any."""
+        rows = self.compared.unjudged.values()
+        if not rows:
+            return []
+        names = listed([one_line(change.name) for change in rows], MOST_NAMES)
+        cells = f"{len(rows)} of {count(len(self.compared.cells), 'cell')}"
+        text = f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; measure them again: {self.again}"
+        return [text]
+
     def markdown(self, rows: Sequence[Change], everything: bool = False) -> str:
         """Return a section: verdict, failing rows and the commands that show them; other changes
         are folded. `rows`: those to report. `everything`: include unchanged rows."""
@@ -295,28 +260,23 @@ class Document:
             if not change.gates
             and (everything or change.verdict is not Verdict.SAME or change.metric == STATUS)
         ]
-        return paragraphs(
+        sections = [
             f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(self.line)}",
             markdown_text(heading(compared)),
-            markdown_text(unjudged_text(compared, self.again) or ""),
+            bullets(self.unjudged),
             bullets(compared.differences),
             first_rows(failing),
-            self.how_to_see_failing(),
-            folded(f"Not failing: {counted(others)}", first_rows(others)) if others else "",
-            bullets(summary_lines(compared)),
-            counts_text(compared),
-            bullets(f"note: {text}" for text in compared.notes),
-        )
-
-    def how_to_see_failing(self) -> str:
-        failing = self.compared.failing[:MOST_ROWS]
-        if not failing:
-            return ""
-        text = "\n".join(commands(failing, self.shows))
-        # longer than any run of backticks in the text, so that the text cannot end the block
-        longest = max(map(len, re.findall(r"`+", text)), default=0)
-        fence = "`" * max(3, 1 + longest)
-        return folded("How to see each failing cell", f"{fence}sh\n{text}\n{fence}")
+        ]
+        if failing:
+            # a name cannot end the block
+            text = "\n".join(commands(failing[:MOST_ROWS], self.shows)).replace("```", "'''")
+            sections.append(folded("How to see each failing cell", f"```sh\n{text}\n```"))
+        sections.append(bullets(summary_lines(compared)))
+        if others:
+            sections.append(folded(f"Not failing: {counted(others)}", first_rows(others)))
+        sections.append(counts_text(compared))
+        sections.append(bullets(f"note: {text}" for text in compared.notes))
+        return paragraphs(*sections)
 
     def json(self, rows: Sequence[Change], baseline: str) -> str:
         compared = self.compared

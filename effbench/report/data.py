@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from effbench.cell import Result, digest
-from effbench.comparison.compare import Compared, Selection, compare_sweeps
-from effbench.comparison.history import History
+from effbench.comparison.compare import CellSelection, Compared, compare_sweeps
+from effbench.comparison.history import Filters, History
+from effbench.comparison.history import read as read_history
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
 from effbench.environments import (
@@ -30,8 +31,6 @@ from effbench.labels import (
 )
 from effbench.printable import listed
 from effbench.report.figures.base import Point, points_of
-from effbench.report.history_table import Filters
-from effbench.report.history_table import read as read_history
 from effbench.report.tables import SpeedupTable, rows_of, speedup_table
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
@@ -425,7 +424,9 @@ def read_changes(
     if after.database is not None and after.database != DEFAULT_DB:
         words += ["--db", masked_url(after.database)]
     try:
-        compared = compare_sweeps(store, before, info, read_limits(), Selection(on=after.hardware))
+        compared = compare_sweeps(
+            store, before, info, read_limits(), CellSelection(on=after.hardware)
+        )
     except EffbenchError as error:
         return Changes(before, None, str(error))
     return Changes(before, compared, "", shlex.join(words), is_baseline)

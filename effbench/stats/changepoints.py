@@ -1,38 +1,53 @@
 """Find change points of series: places where the level changed and stayed changed. Pure numpy, no
 randomness.
 
-Candidates come from a penalised fit (effbench.stats.segmentation). Each must pass a t-test, exceed
-a floor, and explain the values better than a line. For exact values, such as counters, any lasting
-difference is a change.
+Candidates come from a fit of levels to the values (the Potts model): each value gets a level from a
+grid, and the total cost is minimal. A change of level has a price. A value costs its squared
+distance from its level in units of noise, but at most a bound below that price (the biweight loss
+of Fearnhead and Rigaill, "Changepoint Detection in the Presence of Outliers", 2019). Thus one
+outlier never causes a change, but three values that agree may. Each candidate must then pass a
+t-test, exceed a floor, and explain the values better than a line. For exact values, such as
+counters, any lasting difference is a change. Shape: L levels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from effbench.stats.intervals import Interval, log_difference, t_tail
-from effbench.stats.segmentation import (
-    BOUND,
-    NOISIER,
-    OUTLYING,
-    SHORTEST,
-    NoisySeries,
-    Segment,
-    fit,
-)
+from effbench.stats.intervals import Interval, LogEstimate, log_difference, t_tail
 from effbench.stats.significance import FLOOR
 
-#: Minimum number of values on either side of a change.
+Floats = NDArray[np.float64]
+
+#: Minimum number of values on either side of a change, and the minimum length of a series.
 PERSISTENCE = 3
-#: The same for exact values, and the minimum length of their series.
+SHORTEST = 2 * PERSISTENCE
+#: The same for exact values.
 EXACT_PERSISTENCE = 2
 EXACT_SHORTEST = 2 * EXACT_PERSISTENCE
+#: Price of a change, in squared noise: the square of the normal quantile of p = 1e-5.
+PRICE = 19.5
+#: Maximum cost of a value. Two outliers in a row cost less than two changes, three cost more.
+BOUND = 0.75 * PRICE
+#: Distance from its level, in units of noise, from which a value is an outlier.
+OUTLYING = math.sqrt(BOUND)
+#: Minimum noise (0.05 %): measurements have a limited resolution, and a constant series is not free
+#: of noise.
+LEAST_NOISE = 5e-4
+#: Probability of a false change in a whole series of normal noise. Each position is tested at this
+#: ÷ the number of values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values
+#: gave false alarms.
+P_VALUE = 1e-4
+#: Distance of levels in units of noise (its effect is at most a hundredth of the price), and
+#: maximum number of levels.
+_STEP, _LEVELS = 0.1, 600
 #: A step must explain the values better than a line by this much, in squared noise, because its
 #: position was searched.
 _SEARCHED = 4.0
@@ -71,8 +86,37 @@ class Findings:
     recent: LevelChange | None = None
 
 
+def find_changes(values: Sequence[float], floor: float = FLOOR) -> Findings:
+    """Return the findings in a series of logarithms, which starts with the oldest value. `floor`:
+    smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for
+    values that are not finite."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a series must be finite: omit values that were not measured")
+    least = math.log1p(floor)
+    # others differ too little for any finding
+    if len(values) < SHORTEST or max(values) - min(values) < least:
+        return Findings()
+    series = NoisySeries.of(values)
+    splits = fit(series)
+    segments = series.segments(splits)
+    weakest = _weakest(series, segments, least)
+    while weakest is not None:
+        del splits[weakest]  # which joins its segments
+        segments = series.segments(splits)
+        weakest = _weakest(series, segments, least)
+    changes = []
+    for old, new in pairwise(segments):
+        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
+        change = LevelChange(new.start, old.mean, new.mean, ratio)
+        changes.append(_located(change, series, old, new, series.spread(segments).sd))
+    return Findings(mark_undone(changes, least), _recent(series, segments, least))
+
+
+# --- exact values ---
+
+
 @dataclass(frozen=True)
-class Run:
+class EqualRun:
     """Equal values of a series, from the position `start` on."""
 
     value: Any
@@ -80,30 +124,13 @@ class Run:
     length: int
 
 
-def find_all(
-    series: Sequence[Sequence[float]],
-    errors: Callable[[int], Sequence[float]] | None = None,
-    floor: float = FLOOR,
-) -> list[Findings]:
-    """Return the findings in each of many series of logarithms, which start with the oldest value.
-
-    `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if
-    unknown. The trials of a sweep do not show how much sweeps vary, so errors only reduce the
-    weight of sweeps that are less precise than the others. `floor`: smaller changes do not count
-    (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
-    """
-    if not all(all(map(math.isfinite, values)) for values in series):
-        raise ValueError("a series must be finite: omit values that were not measured")
-    least = math.log1p(floor)
-    found = []
-    for index, values in enumerate(series):
-        # the others differ too little for any finding
-        if len(values) < SHORTEST or max(values) - min(values) < least:
-            found.append(Findings())
-            continue
-        of_series = errors(index) if errors else None
-        noisy = NoisySeries.of(values, of_series)
-        found.append(_judge(noisy, fit(noisy), least))
+def runs(values: Sequence[Any]) -> list[EqualRun]:
+    """Return the runs of equal values."""
+    found: list[EqualRun] = []
+    start = 0
+    for value, equal in groupby(values):
+        found.append(EqualRun(value, start, sum(1 for _ in equal)))
+        start += found[-1].length
     return found
 
 
@@ -116,7 +143,7 @@ def find_exact(values: Sequence[Any]) -> Findings:
     """
     # a value that does not last is attributed to the previous level, or to the next one at the
     # start
-    levels: list[Run] = []
+    levels: list[EqualRun] = []
     recent = None
     for run in runs(values):
         if levels and levels[-1].value == run.value:
@@ -129,73 +156,173 @@ def find_exact(values: Sequence[Any]) -> Findings:
     return Findings(mark_undone(changes, 0.0), recent)
 
 
-def runs(values: Sequence[Any]) -> list[Run]:
-    """Return the runs of equal values."""
-    found: list[Run] = []
-    start = 0
-    for value, equal in groupby(values):
-        found.append(Run(value, start, sum(1 for _ in equal)))
-        start += found[-1].length
-    return found
-
-
 def mark_undone(changes: Sequence[LevelChange], floor: float) -> tuple[LevelChange, ...]:
     """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of
     the level before it (both as logarithms)."""
     marked = []
     for number, change in enumerate(changes, 1):
-        back = (later.at for later in changes[number:] if abs(later.after - change.before) <= floor)
-        marked.append(replace(change, undone_at=next(back, None)))
+        back = [later.at for later in changes[number:] if abs(later.after - change.before) <= floor]
+        marked.append(replace(change, undone_at=back[0] if back else None))
     return tuple(marked)
 
 
-def _judge(series: NoisySeries, splits: list[int], floor: float) -> Findings:
-    """Return the findings in a series. `floor`: a logarithm."""
-    weakest = _weakest(series, series.segments(splits), floor)
-    while weakest is not None:
-        del splits[weakest]  # which joins its segments
-        weakest = _weakest(series, series.segments(splits), floor)
-    segments = series.segments(splits)
-    spread, _ = series.correlated_spread(segments)
-    changes = []
-    for old, new in pairwise(segments):
-        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
-        change = LevelChange(new.start, old.mean, new.mean, ratio)
-        changes.append(_located(change, series, old.start, new.end, spread))
-    return Findings(mark_undone(changes, floor), _recent(series, segments, floor))
+# --- levels ---
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The values from `start` to `end` (exclusive). `mean`, `n` and `squares` exclude outliers;
+    `squares`: sum of squared distances from the mean."""
+
+    start: int
+    end: int
+    mean: float
+    n: int
+    squares: float
+
+    def log_mean(self) -> LogEstimate:
+        if self.n < 2:
+            return LogEstimate(self.mean, None, 0)
+        variance = self.squares / (self.n - 1)
+        return LogEstimate(self.mean, math.sqrt(variance / self.n), self.n - 1)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The standard deviation of values around their levels, and its degrees of freedom."""
+
+    sd: float
+    df: int
+
+
+@dataclass(frozen=True)
+class NoisySeries:
+    """A series of logarithms, oldest first, with its noise: a standard deviation."""
+
+    values: Floats
+    noise: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> NoisySeries:
+        logs = np.asarray(values, dtype=float)
+        # the median |difference| of two normal values is 0.954 standard deviations
+        noise = float(np.median(np.abs(np.diff(logs)))) / 0.9539
+        return cls(logs, max(LEAST_NOISE, noise))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def p_value(self) -> float:
+        """The p-value below which a position is a change."""
+        return P_VALUE / len(self)
+
+    def segment(self, start: int, end: int) -> Segment:
+        inside = self.values[start:end]
+        middle = float(np.median(inside))
+        kept = inside[np.abs(inside - middle) <= OUTLYING * self.noise]
+        mean = float(kept.mean()) if len(kept) else middle
+        squares = float(((kept - mean) ** 2).sum())
+        return Segment(start, end, mean, max(1, len(kept)), squares)
+
+    def segments(self, splits: Sequence[int]) -> list[Segment]:
+        bounds = [0, *splits, len(self)]
+        return [self.segment(start, end) for start, end in pairwise(bounds)]
+
+    def spread(self, segments: Sequence[Segment]) -> Spread:
+        """Return the spread over these segments.
+
+        With few values it is at least their known noise, because a few values may agree by chance.
+        If neighbouring values are correlated, it is multiplied by the square root of (1 + r) ÷ (1 -
+        r), where r is the correlation of the distances of neighbours from their level, if it is
+        larger than by chance. That occurs if a machine is a little slower for several sweeps in a
+        row.
+        """
+        df = max(1, sum(segment.n - 1 for segment in segments))
+        sd = math.sqrt(sum(segment.squares for segment in segments) / df)
+        sd = max(sd, self.noise if df < 10 else LEAST_NOISE)
+        products = squares = 0.0
+        bound = OUTLYING * sd
+        for segment in segments:
+            inside = self.values[segment.start : segment.end]
+            distances = np.clip(inside - segment.mean, -bound, bound)
+            products += float((distances[1:] * distances[:-1]).sum())
+            squares += float((distances * distances).sum())
+        if squares > 0.0 and products / squares * math.sqrt(len(self)) >= 1.0:
+            r = min(products / squares, 0.9)
+            sd *= math.sqrt((1 + r) / (1 - r))
+        return Spread(sd, df)
+
+
+def fit(series: NoisySeries) -> list[int]:
+    """Return the positions of level changes on the path with the lowest cost."""
+    levels = _levels(series)
+    length = len(series)
+    total = np.zeros(len(levels))  # lowest cost of a path that ends on this level
+    # whether the path came from another level, `source`
+    jumped = np.zeros((length, len(levels)), dtype=bool)
+    source = np.zeros(length, dtype=np.intp)
+    for step in range(length):
+        source[step] = total.argmin()
+        after_change = total[source[step]] + PRICE
+        jumped[step] = after_change < total
+        distance = (levels - series.values[step]) / series.noise
+        total = np.minimum(total, after_change) + np.minimum(distance**2, BOUND)
+    splits = []
+    level = total.argmin()
+    for step in range(length - 1, 0, -1):
+        if jumped[step, level]:
+            splits.append(step)
+            level = source[step]
+    return splits[::-1]
+
+
+def _levels(series: NoisySeries) -> Floats:
+    """Return the levels to try, ascending: running medians and means on a grid of a tenth of the
+    noise. Shape (L,)."""
+    values = series.values
+    tried = []
+    for width in (3, 7, 15):
+        if width <= len(values):
+            windows = np.lib.stride_tricks.sliding_window_view(values, width)
+            tried += [np.median(windows, axis=1), windows.mean(axis=1)]
+    step = _STEP * series.noise
+    steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
+    levels = np.asarray(steps * step + values[0], dtype=float)
+    if len(levels) > _LEVELS:
+        kept = np.linspace(0, len(levels) - 1, _LEVELS).astype(int)
+        levels = levels[kept]
+    return levels
+
+
+# --- tests of changes ---
 
 
 def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> int | None:
     """Return the split between these segments that is least likely a change; None if all pass the
-    tests."""
+    tests. `floor`: a logarithm."""
     pairs = list(pairwise(segments))
     if not pairs:
         return None
     for index, segment in enumerate(segments):
         if segment.n < PERSISTENCE:
             return _nearer(segments, index)
-    spread, df = series.correlated_spread(segments)
-    doubts = [_doubt(series, *pair, spread, df, floor) for pair in pairs]
+    spread = series.spread(segments)
+    doubts = [_doubt(series, old, new, spread, floor) for old, new in pairs]
     if not any(doubts):
-        doubts = [max(0.0, _line_gain(series, *pair) + _SEARCHED) for pair in pairs]
+        doubts = [max(0.0, _line_gain(series, old, new) + _SEARCHED) for old, new in pairs]
     doubt, weakest = max((doubt, index) for index, doubt in enumerate(doubts))
     if doubt == 0.0:
         return None
     return weakest
 
 
-def _doubt(
-    series: NoisySeries, old: Segment, new: Segment, spread: float, df: int, floor: float
-) -> float:
+def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floor: float) -> float:
     """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
     the floor."""
     step = new.mean - old.mean
-    local = float(np.median(series.noise[old.start : new.end]))
-    if local > NOISIER * series.noise.min():
-        # a noisier part has more spread than the whole series
-        spread = max(spread, local)
-    error = spread * math.sqrt(1 / old.n + 1 / new.n)
-    p_value = t_tail(step / error, df)
+    error = spread.sd * math.sqrt(1 / old.n + 1 / new.n)
+    p_value = t_tail(step / error, spread.df)
     if abs(step) < floor:
         return 1.0 + p_value
     if p_value < series.p_value:
@@ -213,32 +340,28 @@ def _nearer(segments: Sequence[Segment], index: int) -> int:
 def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
-    whole = slice(old.start, new.end)
-    both, noise = series.values[whole], series.noise[whole]
-    is_old = np.arange(old.start, new.end) < new.start
-    step = np.where(is_old, old.mean, new.mean)
+    both = series.values[old.start : new.end]
+    step = np.where(np.arange(old.start, new.end) < new.start, old.mean, new.mean)
     # omit outliers of the levels, from which a line must not gain
-    kept = np.abs(both - step) <= OUTLYING * noise
-    x, y, weight = np.flatnonzero(kept), both[kept], 1 / noise[kept]
+    x = np.flatnonzero(np.abs(both - step) <= OUTLYING * series.noise)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
-    slope, offset = np.polyfit(x, y, 1, w=weight)
-    cost_of_step = (((y - step[kept]) * weight) ** 2).sum()
-    cost_of_line = (((y - slope * x - offset) * weight) ** 2).sum()
-    return float(cost_of_step - cost_of_line)
+    slope, offset = np.polyfit(x, both[x], 1)
+    cost_of_step = ((both[x] - step[x]) ** 2).sum()
+    cost_of_line = ((both[x] - slope * x - offset) ** 2).sum()
+    return float(cost_of_step - cost_of_line) / series.noise**2
 
 
 def _located(
-    change: LevelChange, series: NoisySeries, start: int, end: int, spread: float
+    change: LevelChange, series: NoisySeries, old: Segment, new: Segment, spread: float
 ) -> LevelChange:
-    """Return the change, which is the only one from `start` to `end`, with the 95 % bounds of its
-    position."""
-    inside = series.values[start:end]
-    noise = np.maximum(series.noise[start:end], spread)
+    """Return the change between these segments with the 95 % bounds of its position."""
+    inside = series.values[old.start : new.end]
+    noise = max(series.noise, spread)
     before = np.minimum(((inside - change.before) / noise) ** 2, BOUND)
     after = np.minimum(((inside - change.after) / noise) ** 2, BOUND)
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
-    positions = start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    positions = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
     earliest = min(int(positions[0]), change.at)
     latest = max(int(positions[-1]), change.at)
     return replace(change, earliest=earliest, latest=latest)
@@ -250,17 +373,15 @@ def _recent(series: NoisySeries, segments: Sequence[Segment], floor: float) -> L
     last = segments[-1]
     for count in (2, 1):
         before = series.segment(last.start, last.end - count)
-        newest = series.values[-count:]
-        off = newest - before.mean
+        off = series.values[-count:] - before.mean
         is_apart = bool((off > floor).all() or (off < -floor).all())
         if before.n < PERSISTENCE or not is_apart:
             continue
-        spread, df = series.spread([*segments[:-1], before])
-        noise = np.maximum(series.noise[-count:], spread)
-        of_step = noise * math.sqrt(1 + 1 / before.n)
-        if all(t_tail(float(t), df) < series.p_value for t in off / of_step):
+        spread = series.spread([*segments[:-1], before])
+        error = max(series.noise, spread.sd) * math.sqrt(1 + 1 / before.n)
+        if all(t_tail(float(distance) / error, spread.df) < series.p_value for distance in off):
+            step = float(off.mean())
+            ratio = Interval(math.exp(min(step, 709.0)))
             at = len(series) - count
-            after = float(newest.mean())
-            ratio = Interval(math.exp(min(after - before.mean, 709.0)))
-            return LevelChange(at, before.mean, after, ratio, is_confirmed=False)
+            return LevelChange(at, before.mean, before.mean + step, ratio, is_confirmed=False)
     return None

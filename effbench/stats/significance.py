@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from statistics import median
-from typing import TYPE_CHECKING
 
 from effbench.stats.intervals import (
     LogEstimate,
@@ -20,18 +19,13 @@ from effbench.stats.intervals import (
     log_difference,
     log_mean,
     log_mean_of_compilations,
+    t_quantile,
     t_tail,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
-#: Quantile of the standard normal distribution at POWER.
-POWER_QUANTILE = 0.8416212335729143
 #: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound
 #: cells.
 LEAST_PAIRS, MOST_PAIRS = 5, 20
@@ -48,15 +42,14 @@ WIDTH = 3.0
 WIDEST = 0.5
 #: Differences of logarithms and standard errors below this are rounding errors.
 _ROUNDING = 1e-12
-#: Nodes per side of the quadrature over the two sample variances; the result is accurate to 0.1 %.
-_NODES = 16
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RatioTest:
     """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a
-    two-sided p-value. `error`, `df`: of its logarithm. `sides`: means before and after. With fewer
-    than two trials per side, or two pairs, all but `ratio` are None."""
+    two-sided p-value. `error`, `df`: of its logarithm. `smallest_slowdown`: the smallest one that
+    such trials show with probability POWER. `before`, `after`: means of the sides, None for pairs.
+    With fewer than two trials per side, or two pairs, only the ratio and the means are known."""
 
     ratio: float
     low: float | None = None
@@ -64,14 +57,22 @@ class Comparison:
     p_value: float | None = None
     error: float | None = None
     df: float = 0.0
-    sides: tuple[LogEstimate, LogEstimate] | None = None
-    floor: float = FLOOR
+    smallest_slowdown: float | None = None
+    before: float | None = None
+    after: float | None = None
 
-    @cached_property
-    def smallest_slowdown(self) -> float | None:
-        """The smallest slowdown that such trials show with probability POWER; it takes longer than
-        the test."""
-        return None if self.sides is None else _smallest(*self.sides, self.floor)
+    @classmethod
+    def of(cls, difference: LogEstimate, floor: float) -> RatioTest:
+        """Return the test of whether the logarithm of a ratio differs from 0."""
+        ratio, error, df = difference.interval(), difference.error, difference.df
+        if error is None:
+            return cls(ratio.value)
+        if error > _ROUNDING:
+            p_value = t_tail(difference.value / error, df)
+        else:  # values without spread
+            p_value = float(abs(difference.value) <= _ROUNDING)
+        slowdown = smallest_slowdown(error, df, floor)
+        return cls(ratio.value, ratio.low, ratio.high, p_value, error, df, slowdown)
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ def compare(
     after: Mapping[int, float],
     floor: float = FLOOR,
     compiled: Compilations = NOTHING_COMPILES,
-) -> Comparison:
+) -> RatioTest:
     """Compare two sweeps, each round -> value of its trial, by Welch's test. Raises ValueError as
     `geometric_mean` does."""
     old = _log_mean(before, compiled.before, compiled.kernels)
     new = _log_mean(after, compiled.after, compiled.kernels)
-    return _comparison(log_difference(new, old), (old, new), floor)
+    test = RatioTest.of(log_difference(new, old), floor)
+    return replace(test, before=old.interval().value, after=new.interval().value)
 
 
 def _log_mean(
@@ -112,7 +114,7 @@ def compare_pairs(
     after: Mapping[int, float],
     floor: float = FLOOR,
     compiled: Compilations = NOTHING_COMPILES,
-) -> Comparison:
+) -> RatioTest:
     """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the
     machine affects both sides equally. Raises ValueError if no round has both, and as
     `geometric_mean` does."""
@@ -128,7 +130,7 @@ def compare_pairs(
     compiling = sum(None not in side for side in zip(*caches, strict=True))
     kernels = compiled.kernels if compiling else ()
     ratios = log_mean_of_compilations(quotients, caches, kernels, compiling)
-    return _comparison(ratios, (ratios, LogEstimate(0.0, 0.0, ratios.df)), floor)
+    return RatioTest.of(ratios, floor)
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = LEAST_PAIRS) -> bool:
@@ -157,14 +159,23 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
     return [p is not None and p <= limit for p in p_values]
 
 
-def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is detected with
-    probability POWER.
+def smallest_slowdown(error: float, df: float, floor: float = FLOOR) -> float:
+    """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is both
+    significant and beyond the floor with probability POWER. `error`, `df`: standard error and
+    degrees of freedom of the logarithm of such a ratio."""
+    if error <= _ROUNDING:
+        return floor
+    least = max(math.log1p(floor), t_quantile(df) * error)
+    needed = least + _power_quantile(df) * error
+    return math.expm1(needed) if needed < 709.0 else math.inf
 
-    Both sweeps have `trials` trials (at least two), and the logarithms have a standard deviation of
-    `sd_log`."""
-    side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
-    return _smallest(side, side, floor)
+
+@lru_cache(maxsize=1024)
+def _power_quantile(df: float) -> float:
+    """Return the quantile of Student's t at POWER."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, POWER))
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
@@ -180,84 +191,3 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
         return None
     # the median of |N(0, s)| is 0.6745 s
     return min(math.expm1(WIDTH * median(jumps) / 0.6745), WIDEST)
-
-
-def _comparison(
-    difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate], floor: float
-) -> Comparison:
-    ratio, error = difference.interval(), difference.error
-    if error is None:
-        return Comparison(ratio.value)
-    if error > _ROUNDING:
-        p_value = t_tail(difference.value / error, difference.df)
-    else:  # values without spread
-        p_value = float(abs(difference.value) <= _ROUNDING)
-    return Comparison(
-        ratio.value, ratio.low, ratio.high, p_value, error, difference.df, sides, floor
-    )
-
-
-# --- power ---
-
-
-def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Return the smallest relative slowdown that is detected with probability POWER. The
-    probability is the tail of a normal distribution beyond a limit, averaged over the two sample
-    variances, which determine the limit."""
-    old_error, new_error = before.error or 0.0, after.error or 0.0
-    error = math.hypot(old_error, new_error)
-    if error <= _ROUNDING:
-        return floor
-    import numpy as np
-    from scipy.special import ndtr
-
-    least = math.log1p(floor) / error
-    old, new = _variance_nodes(before.df), _variance_nodes(after.df)
-    weights = np.outer(old.weights, new.weights)
-    fraction = (old_error / error) ** 2
-    old_variance = fraction * old.nodes[:, None]
-    new_variance = (1 - fraction) * new.nodes[None, :]
-    variance = old_variance + new_variance
-    inverse_df = (old_variance**2 / before.df + new_variance**2 / after.df) / variance**2
-    limits = _t_limits(before.df, after.df)
-    quantiles = np.interp(inverse_df, limits.nodes, limits.weights)
-    # the smallest significant differences, in standard errors
-    needed = np.maximum(quantiles * np.sqrt(variance), least)
-    low, high = least, float(needed.max()) + POWER_QUANTILE
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        if float((ndtr(middle - needed) * weights).sum()) >= POWER:
-            high = middle
-        else:
-            low = middle
-    return math.expm1(high * error) if high * error < 709.0 else math.inf
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Points of a function or a distribution, and its value or weight there."""
-
-    nodes: NDArray[np.float64]
-    weights: NDArray[np.float64]
-
-
-@lru_cache(maxsize=64)
-def _t_limits(before_df: float, after_df: float) -> Nodes:
-    """Return reciprocals of all possible degrees of freedom, ascending, and the limits of Student's
-    t there. Linear interpolation between these is accurate to 1e-6."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    reciprocals = np.linspace(1 / (before_df + after_df), 1 / min(before_df, after_df), 1000)
-    return Nodes(reciprocals, stdtrit(1 / reciprocals, 1 - ALPHA / 2))
-
-
-@lru_cache(maxsize=64)
-def _variance_nodes(df: float) -> Nodes:
-    """Return quadrature nodes and weights for the distribution of a sample variance ÷ the true
-    variance."""
-    import numpy as np
-    from scipy.special import gammaincinv
-
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return Nodes(gammaincinv(df / 2, (nodes + 1) / 2) * 2 / df, weights / 2)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from effbench.cell import Trial
+from effbench.meeting import ALONE, DUET
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.duets import Meeting, Member, StoppingRule, allows_duet
 from effbench.sweeping.interrupts import POLL_S
@@ -127,7 +128,10 @@ class Schedule:
             if not is_held:
                 return None
             self.sweep.progress.started(slot.name, trial)
-            return self.runner.run(slot, trial)
+            record = self.runner.run(slot, trial)
+        if record is not None and trial.run in self.apart:
+            record.extra[DUET] = {ALONE: NO_ROOM}
+        return record
 
     # --- duets ---
 

@@ -35,39 +35,21 @@ def compiled(*kernels, rounds=5):
         (compiled("a"), compiled("a"), 1.08, "slower", None),
         (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
-        (
-            compiled(*"aaa"),
-            compiled(*"bbb"),
-            1.08,
-            "slower",
-            "other kernels in each of 3 compilations",
-        ),
+        (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "in each of 3 compilations"),
         (compiled(*"aa"), compiled(*"bb"), 1.08, "ambiguous", TUNED),
-        (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),
         ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
         ([], compiled("a"), 1.08, "slower", None),  # a sweep that did not record it
-        ([(0, None)] * 5, compiled("a"), 1.08, "slower", None),  # nor its kernels
-        (compiled(*"aaa"), compiled(*"aaa"), 1.08, "slower", None),
     ],
 )
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, interleaved):
-    sizes = {"peak_allocated_bytes": [99 * MIB] * 5}
     sides = [
-        side(compiled=of, latency_ms=steps(level, 0.001), **sizes)
-        for of, level in ((old, 1), (new, factor))
+        side(compiled=of, latency_ms=steps(level, 0.001)) for of, level in ((old, 1), (new, factor))
     ]
-    rows = {
-        one.metric: one for one in judge([pair(*sides)], limits_of({}), interleaved=interleaved)
-    }
-    time = rows["latency_ms"]
+    (time,) = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
     assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
     assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
     assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
-    assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == (
-        "same",
-        None,
-    )
 
 
 @pytest.mark.parametrize(("names", "verdict"), [("ab", "slower"), (("ab", "cd"), "ambiguous")])
@@ -90,22 +72,21 @@ def test_compilations_count_alike_in_figures_and_ratio():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "noise"), [(1, 0.003), (1, 0.15), (2, 0.02), (3, 0.003)])
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.15), (2, 0.02), (3, 0.003)])
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
     rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
     for _ in range(sweeps):
-        logs = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(
-            0, noise, (100, 2, 5)
-        )
+        choices = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count]
+        logs = choices + rng.normal(0, noise, (100, 2, 5))
         kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
-        cells = [
-            [side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
-            for cell in np.exp(logs).tolist()
-        ]
-        alarmed += any(
-            row.gates
-            for row in judge([pair(*of, key=str(n)) for n, of in enumerate(cells)], limits_of({}))
-        )
+        pairs = []
+        for number, cell in enumerate(np.exp(logs).tolist()):
+            sides = [
+                side(compiled=of, latency_ms=values)
+                for of, values in zip(kernels, cell, strict=True)
+            ]
+            pairs.append(pair(*sides, key=str(number)))
+        alarmed += any(row.gates for row in judge(pairs, limits_of({})))
     assert alarmed <= 0.05 * sweeps + 2
 
 
@@ -133,39 +114,33 @@ def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
     sides = [side(compiled=of, kernels=[number] * 5) for of, number in ((old, 34), (new, 42))]
     (row,) = judge([pair(*sides)], limits_of({}))
     assert (row.verdict, TUNED in (row.reason or "")) == (verdict, verdict == "ambiguous")
-    sides[1] = replace(sides[1], figures=sides[0].figures)
-    assert [row.verdict for row in judge([pair(*sides)], limits_of({}))] == ["same"]
 
 
-def judged(made, before, after, limits=None):
+def judged(made, before, after):
     with Store.open(made.path) as store:
-        found = compare_sweeps(store, *map(store.find_sweep, (before, after)), limits or read())
+        found = compare_sweeps(store, *map(store.find_sweep, (before, after)), read())
     return {row.metric: row for row in found.changes}, found.notes
 
 
-def test_memory_of_cold_and_warm_processes_is_apart(made):
-    def sweep(warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
-        sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
-        return made.sweep(
-            {a_cell("default"): {"compile_cache": list(caches), "peak_reserved_bytes": sizes}}
-        )
+def memory_of(made, warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
+    sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
+    figures = {"compile_cache": list(caches), "peak_reserved_bytes": sizes}
+    return made.sweep({a_cell("default"): figures})
 
-    before, only_cold = sweep(100, 300), sweep(0, 300, ["cold"] * 5)
-    rows, _ = judged(made, before, sweep(134, 300))
+
+def test_memory_of_cold_and_warm_processes_is_apart(made):
+    rows, _ = judged(made, memory_of(made, 100, 300), memory_of(made, 134, 300))
     assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == (
         "slower",
         "same",
     )
     assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
-    rows, _ = judged(made, before, only_cold)
+
+
+def test_without_warm_processes_their_memory_was_not_measured(made):
+    rows, _ = judged(made, memory_of(made, 100, 300), memory_of(made, 0, 300, ["cold"] * 5))
     assert rows["peak_reserved_bytes"].reason == "not measured now"
-    assert (rows["peak_reserved_cold_bytes"].verdict, rows["peak_allocated_bytes"].verdict) == (
-        "same",
-        "same",
-    )
-    assert (
-        "peak_reserved_cold_bytes" not in judged(made, *(made.sweep([a_cell()]) for _ in "ab"))[0]
-    )
+    assert rows["peak_reserved_cold_bytes"].verdict == "same"
 
 
 def test_noisy_times_do_not_hide_memory():
@@ -179,30 +154,10 @@ def test_noisy_times_do_not_hide_memory():
     assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"
 
 
-def test_a_disturbed_baseline_is_noted(made):
-    before, calm = (
-        made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}),
-        made.sweep([a_cell()]),
-    )
-    assert (
-        f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
-    )
-    assert judged(made, calm, before)[1] == []
-
-
-def test_a_host_of_another_speed_is_noted_and_the_gpus_own_time_comes_first(made):
-    """The GPU's own time does not depend on the host."""
-
-    def sweep(host_ms, scale=1.0):
-        times = {"latency_ms": 2.0 * scale, "period_ms": 1.9 * scale, "gpu_busy_ms": 0.5}
-        return made.sweep({a_cell(): {"host_ms": host_ms, **times}})
-
-    slow, fast = sweep(0.030), sweep(0.020, 0.7)
-    with Store.open(made.path) as store:
-        found = compare_sweeps(store, *map(store.find_sweep, (slow, fast)), read())
-    (note,) = [note for note in found.notes if "fixed work" in note]
-    assert "took 30 µs, and now 20 µs (0.67×)" in note
-    same = [change.metric for change in found.changes if change.verdict == "same"]
-    assert same[0] == "gpu_busy_ms"
-    for other in (sweep(0.0205), sweep(None)):
-        assert not any("fixed work" in note for note in judged(made, fast, other)[1])
+@pytest.mark.parametrize(
+    ("host_ms", "note"), [(0.030, "took 20 µs, and now 30 µs (1.50×)"), (0.0205, ""), (None, "")]
+)
+def test_a_host_of_another_speed_is_noted(made, host_ms, note):
+    sweeps = [made.sweep({a_cell(): {"host_ms": speed}}) for speed in (0.020, host_ms)]
+    _, notes = judged(made, *sweeps)
+    assert [note in text for text in notes] == [True] * bool(note)

@@ -4,15 +4,16 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, environment, steps
+from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import (
     How,
-    Repetition,
+    Rerun,
     is_flagged,
     judge_again,
     may_be_slower,
+    plan_text,
     same_machine,
     settle,
 )
@@ -21,6 +22,7 @@ from effbench.comparison.matching import load
 from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
 from effbench.errors import UsageError
 from effbench.store import Store
+from effbench.sweeping.plan import Settings
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
 MARKED = {**FAST, "disturbance": "throttled"}
@@ -29,39 +31,40 @@ HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
-def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
+def again(made, news, olds, there=THERE, before=FAST, after=SLOW, **facts):
     """The rows of a check whose cells looked slower, after they were run again; `olds`: the
     baseline's side, if any."""
     first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (before, after))
-    rerun = made.sweep(news, env=HERE)
+    rerun_id = made.sweep(news, env=HERE)
     if olds:
-        made.sweep(olds, env=there, into=rerun)
+        made.sweep(olds, env=there, into=rerun_id)
     with Store.open(made.path) as store:
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
-        side = load(store, store.find_sweep(rerun))
-    flagged, count = [row for row in compared.changes if is_flagged(row)], len(compared.changes)
+        side = load(store, store.find_sweep(rerun_id))
+    flagged = [row for row in compared.changes if is_flagged(row)]
     old = side.within([there.id]) if olds else None
-    repetition = Repetition(side.title, side.within([HERE.id]), old, None if olds else "not here")
-    judge_again(compared, flagged, repetition)
-    assert flagged and len(compared.changes) == count
+    rerun = Rerun(rerun_id, side.within([HERE.id]), old, None if olds else "not here", **facts)
+    judge_again(compared, flagged, rerun)
+    assert flagged
     return compared, flagged
 
 
-def test_which_rows_are_run_again():
-    for metric, verdict, ratio, floor, is_one in (
+@pytest.mark.parametrize(
+    ("metric", "verdict", "ratio", "floor", "is_one"),
+    [
         ("latency_ms", "slower", 1.1, 0.02, True),
         ("latency_ms", "ambiguous", 1.03, 0.02, True),
         ("latency_ms", "ambiguous", 1.01, 0.02, False),
         ("latency_ms", "ambiguous", 0.5, 0.02, False),
-        ("latency_ms", "ambiguous", 1.5, None, False),
         ("latency_ms", "same", 1.03, 0.02, False),
         ("compile_cold_s", "ambiguous", 2.0, None, True),
         ("compile_cold_s", "ambiguous", 1.1, None, False),
-        ("compile_cold_s", "ambiguous", None, None, False),
         ("status", "ambiguous", None, None, False),
-    ):
-        change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
-        assert may_be_slower(change) is is_one, change
+    ],
+)
+def test_which_rows_are_run_again(metric, verdict, ratio, floor, is_one):
+    change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
+    assert may_be_slower(change) is is_one
 
 
 @pytest.mark.parametrize(
@@ -72,61 +75,24 @@ def test_which_rows_are_run_again():
         (SLOW, None, "slower", "(run again)"),
         (FAST, None, "ambiguous", "not confirmed: 1.000"),
         (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
-        (
-            {"status": "degraded", "reason": "no graph"},
-            FAST,
-            "broken",
-            "run again: degraded: no graph",
-        ),
         # both fail: nothing was learnt, and the gate stays shut
-        (
-            CRASHED,
-            CRASHED,
-            "slower",
-            "neither confirmed nor refuted: run again, both sides fail (before crashed",
-        ),
+        (CRASHED, CRASHED, "slower", "run again, both sides fail (before crashed"),
         # the old side alone fails: held against what the baseline recorded
-        (
-            SLOW,
-            CRASHED,
-            "slower",
-            "(run again; the baseline's side did not run: crashed: signal 11)",
-        ),
-        (
-            FAST,
-            CRASHED,
-            "ambiguous",
-            "(run again; the baseline's side did not run: crashed: signal 11)",
-        ),
+        (SLOW, CRASHED, "slower", "the baseline's side did not run: crashed: signal 11)"),
+        (FAST, CRASHED, "ambiguous", "the baseline's side did not run: crashed: signal 11)"),
         # a disturbed machine tells nothing either
-        (
-            MARKED,
-            FAST,
-            "slower",
-            "neither confirmed nor refuted: host disturbed now: throttled, when run again",
-        ),
-        (
-            FAST,
-            MARKED,
-            "slower",
-            "neither confirmed nor refuted: host disturbed before: throttled, when run again",
-        ),
+        (MARKED, FAST, "slower", "host disturbed now: throttled, when run again"),
+        (FAST, MARKED, "slower", "host disturbed before: throttled, when run again"),
         (ONE_MARKED, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
-        (
-            {"latency_ms": None},
-            FAST,
-            "slower",
-            "neither confirmed nor refuted: no figure when run again",
-        ),
+        ({"latency_ms": None}, FAST, "slower", "nor refuted: no figure when run again"),
     ],
 )
 def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
-    judged, (row,) = again(made, {EAGER: new}, old and {EAGER: old})
+    _, (row,) = again(made, {EAGER: new}, old and {EAGER: old})
     assert (row.metric, row.verdict) == ("latency_ms", verdict)
     assert said in row.reason
     assert row.gates is (verdict != "ambiguous")
     assert row.ratio == pytest.approx(1.1), "the figures stay those of the sweep"
-    assert judged.changes[0] is row or not row.gates
 
 
 def compiled(seconds, cold=3, **figures):
@@ -135,12 +101,8 @@ def compiled(seconds, cold=3, **figures):
         "compilation": [*range(cold), *range(5 - cold)],
         "compile_cache": ["cold"] * cold + ["warm"] * (5 - cold),
     }
-    return {
-        **FAST,
-        **caches,
-        "compile_s": seconds and [seconds] * cold + [0.5] * (5 - cold),
-        **figures,
-    }
+    compile_s = seconds and [seconds] * cold + [0.5] * (5 - cold)
+    return {**FAST, **caches, "compile_s": compile_s, **figures}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +114,6 @@ def compiled(seconds, cold=3, **figures):
         # one compilation each raises no alarm, but runs again
         (10.0, 4.0, 1, "slower", f"{ONE_TIME}; confirmed: 2.500 (old and new alternating)"),
         (4.0, 4.0, 1, "same", f"{ONE_TIME}; not confirmed: 1.000"),
-        (None, 4.0, 1, "ambiguous", f"{ONE_TIME}; neither confirmed nor refuted"),
         (10.0, None, 1, "ambiguous", ONE_TIME),
     ],
 )
@@ -177,12 +138,8 @@ def test_memory_of_one_compilation_is_settled_by_several(made):
 
 def test_counts_without_a_ratio_are_shown(made):
     before, after = FAST | {"graph_breaks": 0}, FAST | {"graph_breaks": 2}
-    for new, said in (
-        (after, "confirmed: 0 → 2 (old and new alternating)"),
-        (before, "not confirmed: 0 → 0 (old and"),
-    ):
-        _, (row,) = again(made, {EAGER: new}, {EAGER: before}, before=before, after=after)
-        assert row.reason.startswith(said)
+    _, (row,) = again(made, {EAGER: after}, {EAGER: before}, before=before, after=after)
+    assert row.reason.startswith("confirmed: 0 → 2 (old and new alternating)")
 
 
 OURS, THEIRS = (
@@ -194,18 +151,13 @@ OURS, THEIRS = (
 @pytest.mark.parametrize(
     ("new", "old", "verdict", "said"),
     [
-        (
-            SLOW,
-            FAST,
-            "slower",
-            "; confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)",
-        ),
+        (SLOW, FAST, "slower", "; confirmed: 1.100 (1.100–1.100) (old and new alternating"),
         (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
         (
             {"latency_ms": steps(1.021, 0.002)},
             FAST,
             "ambiguous",
-            "5 pairs), not significantly beyond 2.0 %",
+            "5 pairs); not significantly beyond 2.0 %",
         ),
         (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
@@ -216,56 +168,33 @@ def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
     for number in range(8):
         made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
     _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
-    assert (row.metric, row.verdict, row.gates) == (
-        "latency_ms",
-        verdict,
-        verdict in ("slower", "broken"),
-    )
-    assert (
-        row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
-        and said in row.reason
-    )
+    assert (row.metric, row.verdict) == ("latency_ms", verdict)
+    assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
+    assert said in row.reason
 
 
-def test_only_pairs_settle_ambiguous_rows(made):
-    for old, verdict in (({EAGER: FAST}, "slower"), (None, "ambiguous")):
-        noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
-        judged, (row,) = again(made, {EAGER: SLOW}, old, before=noise[0], after=noise[1])
-        assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])
+@pytest.mark.parametrize(("old", "verdict"), [({EAGER: FAST}, "slower"), (None, "ambiguous")])
+def test_only_pairs_settle_ambiguous_rows(made, old, verdict):
+    noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
+    judged, (row,) = again(made, {EAGER: SLOW}, old, before=noise[0], after=noise[1])
+    assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])
 
 
-def test_an_interval_beyond_the_floor_may_not_be_enough():
+@pytest.mark.parametrize(
+    ("verdict", "pairs", "reason", "said"),
+    [
+        ("ambiguous", 5, "a reason", "alternating, 5 pairs); a reason"),
+        ("slower", None, None, "alternating); only pairs confirm an ambiguous row"),
+    ],
+)
+def test_an_interval_beyond_the_floor_may_not_be_enough(verdict, pairs, reason, said):
     """The reason says why, because the interval alone looks significant."""
-    host, many = (
-        "launch-bound: up to 16 % may be noise of the host",
-        "not significant among all rows",
-    )
-    for verdict, pairs, reason, said in (
-        ("ambiguous", 5, many, f"alternating, 5 pairs), but {many}"),
-        ("ambiguous", 5, host, f"alternating, 5 pairs), but {host}"),
-        ("slower", None, None, "alternating), but only pairs confirm an ambiguous row"),
-    ):
-        flagged, row = (
-            Change(
-                "a",
-                "a",
-                "latency_ms",
-                Verdict(kind),
-                1.0,
-                1.1,
-                1.1,
-                1.05,
-                1.15,
-                limit=0.02,
-                reason=why,
-            )
-            for kind, why in (("ambiguous", None), (verdict, reason))
-        )
-        settle(flagged, {("a", "latency_ms"): row}, How("alternating", pairs))
-        assert (flagged.verdict, flagged.reason) == (
-            "ambiguous",
-            f"not confirmed: 1.100 (1.050–1.150) ({said}",
-        )
+    figures = (1.0, 1.1, 1.1, 1.05, 1.15)
+    flagged = Change("a", "a", "latency_ms", Verdict.AMBIGUOUS, *figures, limit=0.02)
+    row = Change("a", "a", "latency_ms", Verdict(verdict), *figures, limit=0.02, reason=reason)
+    settle(flagged, {("a", "latency_ms"): row}, How("alternating", pairs))
+    assert flagged.verdict == "ambiguous"
+    assert flagged.reason == f"not confirmed: 1.100 (1.050–1.150) ({said}"
 
 
 def test_each_cell_by_its_own(made):
@@ -274,6 +203,18 @@ def test_each_cell_by_its_own(made):
     said = {row.about.mode: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
     assert "old and new alternating, 5 pairs" in said["default"]
+
+
+def test_duets_need_fewer_pairs(made):
+    three = [None] * 2
+    new, old = ({"latency_ms": [*figures["latency_ms"][:3], *three]} for figures in (SLOW, FAST))
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, duets={EAGER.key})
+    assert (row.verdict, "old and new as duets, 3 duets" in row.reason) == ("slower", True)
+
+
+def test_why_cells_did_not_run_as_duets_is_a_note(made):
+    judged, _ = again(made, {EAGER: SLOW}, {EAGER: FAST}, not_in_turn=["no room"])
+    assert "some rounds were not timed in turn: no room" in judged.notes
 
 
 def test_another_software_than_the_baselines_is_not_held_against(made):
@@ -288,10 +229,7 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     [
         ({}, None),
         ({"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
-        (
-            {"torch_version": "2.99"},
-            "the software is not that of the sweep .torch_version 2.13.0 → 2.99",
-        ),
+        ({"torch_version": "2.99"}, "not that of the sweep .torch_version 2.13.0 → 2.99"),
     ],
 )
 def test_another_machine_settles_nothing(made, changed, error):
@@ -301,3 +239,17 @@ def test_another_machine_settles_nothing(made, changed, error):
     pools = {None: SimpleNamespace(environment=environment(**changed))}
     with pytest.raises(UsageError, match=error) if error else nullcontext():
         same_machine(compared, None, pools)
+
+
+@pytest.mark.parametrize(
+    ("mode", "protocol", "sides", "text"),
+    [
+        ("eager", {}, 2, "3 to 20 duets of old and new"),
+        ("eager", {"duet": False}, 2, "5 to 20 rounds, old and new alternating"),
+        ("cuda-graph", {}, 1, "5 to 20 rounds, the new side alone"),
+        ("eager", {"rounds": 5}, 1, "5 rounds, the new side alone"),
+    ],
+)
+def test_the_plan_of_a_re_run(mode, protocol, sides, text):
+    settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
+    assert plan_text([a_cell(mode)], settings, sides) == text

@@ -55,7 +55,9 @@ def test_a_kind_is_as_noisy_as_its_noisiest_cell():
         [judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])]
     )
     assert kind["sd"] == pytest.approx(math.log(1.5) / math.sqrt(3))
-    assert kind["smallest_slowdown"] == pytest.approx(smallest_slowdown(kind["sd"], 5))
+    assert kind["smallest_slowdown"] == pytest.approx(
+        smallest_slowdown(kind["sd"] * math.sqrt(0.4), 8)
+    )
     assert len(kind["cells"]) == 3
 
 

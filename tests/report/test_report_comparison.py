@@ -208,11 +208,3 @@ def test_the_median_of_the_slowdowns_that_trials_detect():
     assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(
         compared(*two)
     )
-
-
-def test_one_trial_judges_no_time_unless_a_rerun_did():
-    unsure = change(Verdict.AMBIGUOUS, ratio=1.1)
-    assert comparison.sensitivity(compared(unsure)).startswith(
-        "one trial on a side: times cannot be judged"
-    )
-    assert comparison.sensitivity(compared(unsure, change(ratio=1.1))) is None

@@ -7,13 +7,13 @@ from browsing import EVIL, device_sweep, page_of, report_of, site
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.history import short_id
+from effbench.comparison.history import Filters, short_id
+from effbench.comparison.history import read as read_history
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
 from effbench.report.claims import claims_table, shipped_verdicts
-from effbench.report.history_table import Filters, events_table, lead
-from effbench.report.history_table import read as read_history
+from effbench.report.history_table import events_table, lead
 from effbench.report.site import cell_data
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from effbench.cell import Status
-from effbench.comparison.history import History, Point, Track, TrackId, short_id
+from effbench.comparison.history import History, HistoryPoint, Track, TrackId, short_id
 from effbench.comparison.limits import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
@@ -21,9 +21,8 @@ from effbench.report.colors import glyph_of
 from effbench.report.history_table import change_text, events_table, lead, line_id, summary
 from effbench.report.marks import NO_REASON, is_timed
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
-from effbench.stats.changepoints import EXACT_SHORTEST
+from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 from effbench.stats.intervals import is_number
-from effbench.stats.segmentation import SHORTEST
 
 #: Most changes in the table, which a browser still loads at once.
 MOST_CHANGES = 3000
@@ -124,7 +123,7 @@ class Lines:
             "events": self.events[track.id],
         }
 
-    def breaks(self, points: Sequence[Point]) -> dict[int, str]:
+    def breaks(self, points: Sequence[HistoryPoint]) -> dict[int, str]:
         """Return the index of each point before which the protocol or environment changed -> what
         did."""
         places = [(point.sweep_id, point.environment_id) for point in points]
@@ -147,7 +146,7 @@ def figures_of(track: Track, column: str) -> list[float | int | None]:
     return [number(point.figures[column]) for point in track.points]
 
 
-def mark_of(point: Point) -> str | None:
+def mark_of(point: HistoryPoint) -> str | None:
     """Return why a point of a track is marked; None if it is not."""
     if not point.is_marked:
         return None
