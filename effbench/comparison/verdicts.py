@@ -174,11 +174,6 @@ class Change:
             return 0.0
         return max(self.ratio, 1 / max(self.ratio, 1e-300)) - 1
 
-    @property
-    def excludes_one(self) -> bool:
-        """Whether the interval of the ratio excludes 1."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
-
     def verdict_by(self, is_significant: bool, floor: float) -> Verdict:
         """Return the verdict by the interval of the ratio; see `verdict_of`."""
         if self.ratio is None:
@@ -513,11 +508,18 @@ def decide(change: Change, is_significant: bool) -> None:
             f"beyond the floor of {percent(floor)}, but {IN_NOISE} of {percent(limit)} from earlier"
             " sweeps"
         )
-    elif change.verdict is Verdict.AMBIGUOUS and change.excludes_one:
-        if change.verdict_by(True, floor) in CHANGED:
-            change.doubt("not significant among all rows")
+    elif looks_significant(change, floor):
+        change.doubt("not significant among all rows")
     if change.growth > floor:
         change.reason = joined(change.kernels, change.reason)
+
+
+def looks_significant(change: Change, floor: float) -> bool:
+    """Return whether the row is ambiguous although its own interval shows a change."""
+    if change.low is None or change.high is None or change.low <= 1 <= change.high:
+        return False
+    is_change = change.verdict_by(True, floor) in CHANGED
+    return change.verdict is Verdict.AMBIGUOUS and is_change
 
 
 def verdict_of(

@@ -41,6 +41,9 @@ OUTLYING = math.sqrt(BOUND)
 #: Minimum noise (0.05 %): measurements have a limited resolution, and a constant series is not free
 #: of noise.
 LEAST_NOISE = 5e-4
+#: Number of differences that show the noise around a value. It counts from this multiple of the
+#: series' noise on: less occurs by chance.
+_WINDOW, NOISIER = 15, 1.75
 #: Probability of a false change in a whole series of normal noise. Each position is tested at this
 #: ÷ the number of values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values
 #: gave false alarms.
@@ -197,17 +200,26 @@ class Spread:
 
 @dataclass(frozen=True)
 class NoisySeries:
-    """A series of logarithms, oldest first, with its noise: a standard deviation."""
+    """A series of logarithms, oldest first, with the noise of each value: a standard deviation."""
 
     values: Floats
-    noise: float
+    noise: Floats
 
     @classmethod
     def of(cls, values: Sequence[float]) -> NoisySeries:
+        """Return a series with the noise of all values, or that around a value if it is much
+        larger."""
         logs = np.asarray(values, dtype=float)
         # the median |difference| of two normal values is 0.954 standard deviations
-        noise = float(np.median(np.abs(np.diff(logs)))) / 0.9539
-        return cls(logs, max(LEAST_NOISE, noise))
+        differences = np.abs(np.diff(logs)) / 0.9539
+        least = max(LEAST_NOISE, float(np.median(differences)))
+        noise = np.full(len(logs), least)
+        if len(differences) >= _WINDOW:
+            windows = np.lib.stride_tricks.sliding_window_view(differences, _WINDOW)
+            half = _WINDOW // 2
+            around = np.pad(np.median(windows, axis=1), (half, half + 1), mode="edge")
+            noise = np.where(around > NOISIER * least, around, noise)
+        return cls(logs, noise)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -220,7 +232,7 @@ class NoisySeries:
     def segment(self, start: int, end: int) -> Segment:
         inside = self.values[start:end]
         middle = float(np.median(inside))
-        kept = inside[np.abs(inside - middle) <= OUTLYING * self.noise]
+        kept = inside[np.abs(inside - middle) <= OUTLYING * self.noise[start:end]]
         mean = float(kept.mean()) if len(kept) else middle
         squares = float(((kept - mean) ** 2).sum())
         return Segment(start, end, mean, max(1, len(kept)), squares)
@@ -240,7 +252,7 @@ class NoisySeries:
         """
         df = max(1, sum(segment.n - 1 for segment in segments))
         sd = math.sqrt(sum(segment.squares for segment in segments) / df)
-        sd = max(sd, self.noise if df < 10 else LEAST_NOISE)
+        sd = max(sd, float(np.median(self.noise)) if df < 10 else LEAST_NOISE)
         products = squares = 0.0
         bound = OUTLYING * sd
         for segment in segments:
@@ -266,7 +278,7 @@ def fit(series: NoisySeries) -> list[int]:
         source[step] = total.argmin()
         after_change = total[source[step]] + PRICE
         jumped[step] = after_change < total
-        distance = (levels - series.values[step]) / series.noise
+        distance = (levels - series.values[step]) / series.noise[step]
         total = np.minimum(total, after_change) + np.minimum(distance**2, BOUND)
     splits = []
     level = total.argmin()
@@ -286,7 +298,7 @@ def _levels(series: NoisySeries) -> Floats:
         if width <= len(values):
             windows = np.lib.stride_tricks.sliding_window_view(values, width)
             tried += [np.median(windows, axis=1), windows.mean(axis=1)]
-    step = _STEP * series.noise
+    step = _STEP * float(series.noise.min())
     steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
     levels = np.asarray(steps * step + values[0], dtype=float)
     if len(levels) > _LEVELS:
@@ -321,7 +333,12 @@ def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floo
     """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
     the floor."""
     step = new.mean - old.mean
-    error = spread.sd * math.sqrt(1 / old.n + 1 / new.n)
+    local = float(np.median(series.noise[old.start : new.end]))
+    sd = spread.sd
+    if local > NOISIER * series.noise.min():
+        # a noisier part has more spread than the whole series
+        sd = max(sd, local)
+    error = sd * math.sqrt(1 / old.n + 1 / new.n)
     p_value = t_tail(step / error, spread.df)
     if abs(step) < floor:
         return 1.0 + p_value
@@ -340,16 +357,17 @@ def _nearer(segments: Sequence[Segment], index: int) -> int:
 def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
-    both = series.values[old.start : new.end]
+    whole = slice(old.start, new.end)
+    both, noise = series.values[whole], series.noise[whole]
     step = np.where(np.arange(old.start, new.end) < new.start, old.mean, new.mean)
     # omit outliers of the levels, from which a line must not gain
-    x = np.flatnonzero(np.abs(both - step) <= OUTLYING * series.noise)
+    x = np.flatnonzero(np.abs(both - step) <= OUTLYING * noise)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
-    slope, offset = np.polyfit(x, both[x], 1)
-    cost_of_step = ((both[x] - step[x]) ** 2).sum()
-    cost_of_line = ((both[x] - slope * x - offset) ** 2).sum()
-    return float(cost_of_step - cost_of_line) / series.noise**2
+    slope, offset = np.polyfit(x, both[x], 1, w=1 / noise[x])
+    cost_of_step = (((both - step)[x] / noise[x]) ** 2).sum()
+    cost_of_line = (((both[x] - slope * x - offset) / noise[x]) ** 2).sum()
+    return float(cost_of_step - cost_of_line)
 
 
 def _located(
@@ -357,7 +375,7 @@ def _located(
 ) -> LevelChange:
     """Return the change between these segments with the 95 % bounds of its position."""
     inside = series.values[old.start : new.end]
-    noise = max(series.noise, spread)
+    noise = np.maximum(series.noise[old.start : new.end], spread)
     before = np.minimum(((inside - change.before) / noise) ** 2, BOUND)
     after = np.minimum(((inside - change.after) / noise) ** 2, BOUND)
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
@@ -378,8 +396,8 @@ def _recent(series: NoisySeries, segments: Sequence[Segment], floor: float) -> L
         if before.n < PERSISTENCE or not is_apart:
             continue
         spread = series.spread([*segments[:-1], before])
-        error = max(series.noise, spread.sd) * math.sqrt(1 + 1 / before.n)
-        if all(t_tail(float(distance) / error, spread.df) < series.p_value for distance in off):
+        errors = np.maximum(series.noise[-count:], spread.sd) * math.sqrt(1 + 1 / before.n)
+        if all(t_tail(float(t), spread.df) < series.p_value for t in off / errors):
             step = float(off.mean())
             ratio = Interval(math.exp(min(step, 709.0)))
             at = len(series) - count

@@ -48,7 +48,7 @@ def test_each_holds_for_the_nearest_change(rows, held):
 
 
 @pytest.mark.parametrize(
-    "rows", itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)])
+    "rows", [*itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)])]
 )
 def test_of_several_the_nearest_holds(rows):
     assert latencies(STEP).judge(acknowledged=rows).changes[0].acknowledgement == 7

@@ -154,7 +154,7 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
     # modules in two folders are not taken for the baseline's
     cells = [cell("my_pkg.Net"), cell("flat.Net")]
     refused(
-        "its my_pkg.Net is missing, or imported from elsewhere",
+        "is missing, or imported from elsewhere",
         old,
         installed.facts(),
         installed,

@@ -105,7 +105,7 @@ def test_names_and_inputs_follow_a_parameter_of_the_module():
     parts = part(("small", 8)), part(("large", 16))
     (pair,) = pairs_of(*parts, by="model.module.width")
     assert (pair.about.model, pair.about.after.model) == ("small", "large")
-    with pytest.raises(NothingFoundError, match="differ in model.module.width 8 → 16, model.inp"):
+    with pytest.raises(NothingFoundError, match=r"differ in model.module.width 8 → 16, model.inp"):
         pairs_of(*parts, by="model.name")
 
 
