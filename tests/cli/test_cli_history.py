@@ -90,7 +90,7 @@ def test_csv(db, history):
 @pytest.mark.parametrize(
     ("words", "metrics"),
     [
-        ("--metric latency_ms --metric speedup", ["status", "latency_ms", "speedup"]),
+        ("--metric latency_ms --metric speedup", ["status", "speedup", "latency_ms"]),
         ("--metric speedup --model net", ["speedup"]),
         ("--mode fancy", ["status"]),
         ("--since 2020-01-01", ["status", "latency_ms", "graph_breaks"]),
