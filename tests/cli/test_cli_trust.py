@@ -131,15 +131,15 @@ def rerun_of(made, monkeypatch):
     run."""
     asked: list[Interpreter] = []
 
-    def run(self, cells, *sides):
+    def run(request, cells, *sides):
         asked.extend(sides)
         again, ids = None, {}
         for one in asked:
             env = environment(flags=one.given)
             again, ids[one] = made.sweep({OWN: SLOW}, env=env, into=again, name="confirm:x"), env.id
-        return Outcome(again, self.settings.db, "completed", "ignore", [], ids)
+        return Outcome(again, request.db, "completed", "ignore", [], ids)
 
-    monkeypatch.setattr(rerun.Runner, "run", run)
+    monkeypatch.setattr(rerun, "run", run)
     return asked
 
 
