@@ -94,7 +94,7 @@ def simulated_trial(
         else:
             timing.samples_ms += samples
             undisturbed_s += BATCH_S * factor
-    figure = timing.figure(protocol.min_samples, discards=True, slowdown=host.slowdown)
+    figure = timing.figure(protocol.min_samples, slowdown=host.slowdown)
     trial = Trial("simulated", round, Status.OK)
     trial.latency_ms = figure.median.value
     trial.latency_median_low_ms = figure.median.low

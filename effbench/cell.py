@@ -28,7 +28,7 @@ class Status(StrEnum):
     ERROR = "error"
     OOM = "oom"
     UNSUPPORTED = "unsupported"  # cannot run on this machine; not a failure
-    DEGRADED = "degraded"  # it ran, but not in the way that the mode's name promises
+    DEGRADED = "degraded"  # it ran, but not as its mode's name promises: RunningTrial.judge
     OK = "ok"
 
     @property

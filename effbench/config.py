@@ -285,8 +285,7 @@ class Protocol:
     # `period_ms`; null: never
     eliminate: Eliminate | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction
-    # (CPU: if threads wait for a core for more than half of it); null: 0.1, but disturbed samples
-    # are not discarded
+    # (CPU: if threads wait for a core for more than half of it); null: it is not watched
     host_tolerance: float | None = number(0.1, above=0)
     # a timer on a disturbed host may take this many times its budget to find undisturbed moments
     patience: float = number(2.0, least=1)

@@ -198,20 +198,20 @@ def read_sizes(path: str, column: str = "bs") -> list[int]:
 
 
 @dataclass(frozen=True)
-class Row:
+class CsvLine:
     """The cells of a line of a CSV, without spaces around them. `number`: of the line, from 1."""
 
     number: int
     cells: list[str]
 
 
-def read_rows(path: str) -> list[Row]:
+def read_rows(path: str) -> list[CsvLine]:
     """Return the rows of a CSV that are not blank. Raises ConfigError if it cannot be read."""
     try:
         lines = Path(expand_user(path, "stream.path")).read_text(encoding="utf-8-sig").splitlines()
         rows = []
         for number, cells in enumerate(csv.reader(lines), start=1):
-            rows.append(Row(number, [cell.strip() for cell in cells]))
+            rows.append(CsvLine(number, [cell.strip() for cell in cells]))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the stream {path}: {reason}") from error

@@ -6,7 +6,6 @@ B batch, D width, T sequence.
 from __future__ import annotations
 
 import gc
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from torch import nn
 from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.attention import AttentionBlock
-from effbench.models.inputs import Batch, BatchInput
+from effbench.models.inputs import Batch
 from effbench.models.mlp import MLP
 from effbench.modes.base import Mode
 from effbench.modes.bucketed import BucketedGraph
@@ -115,7 +114,7 @@ def prepared(
         step = lazy_graphs(module)
     else:
         mode = STRATEGIES[name]()
-        mode.batch = Batch(tuple(sizes), (BatchInput(0, math.nan),), {})
+        mode.batch = Batch(tuple(sizes), (0,), {})
         step = mode.prepare(module, (stream[0],), {}).step
     for x in stream:
         step(x)

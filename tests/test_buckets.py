@@ -58,16 +58,6 @@ def test_the_smallest_bucket_that_holds_a_batch(raw, bucket):
     assert bucket_of([1, 4, 8], raw) == bucket
 
 
-def test_no_graph_wastes_nothing():
-    assert usage([2], {5: 3}).padding_waste is None
-
-
-def test_exact_buckets_waste_nothing():
-    sizes = [3, 5, 3]
-    exact = usage(capture_sizes("exact", sizes), Counter(sizes))
-    assert (exact.padding_waste, exact.fallbacks) == (0, 0)
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_usage_is_the_sum_over_calls(preset):
     draw = random.Random(preset)

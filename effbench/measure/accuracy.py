@@ -57,7 +57,7 @@ Parts = dict[str, Any]
 
 
 @dataclass
-class Verdict:
+class AccuracyVerdict:
     """Result of a comparison. `error`: the largest ‖output - reference‖ ÷ ‖reference‖, None without
     a float output. `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes
     agree, so float64 can decide."""
@@ -269,19 +269,21 @@ def compare(
     tolerance: float | None = None,
     device: torch.device | None = None,
     dtype: torch.dtype | None = None,
-) -> Verdict:
+) -> AccuracyVerdict:
     """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative
     `tolerance`; None: by the dtype of each output, or of the model (`dtype`) if that is coarser."""
     device = place(eager, device)
     output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
     reason = structural_difference(output, eager)
     if reason is not None:
-        return Verdict(reason=reason)
+        return AccuracyVerdict(reason=reason)
     worst = None
     for name, ref in eager.items():
         out = output[name]
         if not alike(out, ref):
-            return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
+            return AccuracyVerdict(
+                worst, f"{name} is {described(out)}, but eager's is {described(ref)}"
+            )
         if not isinstance(ref, Tensor):
             continue
         verdict = compare_values(out.to(device), ref.to(device), tolerance, dtype)
@@ -289,7 +291,7 @@ def compare(
             worst = max(verdict.error, worst or 0.0)
         if verdict.reason is not None and reason is None:
             reason = f"{name} differs from eager{verdict.reason}"
-    return Verdict(worst, reason, only_values=True)
+    return AccuracyVerdict(worst, reason, only_values=True)
 
 
 def structural_difference(output: Parts, eager: Parts) -> str | None:
@@ -304,14 +306,14 @@ def structural_difference(output: Parts, eager: Parts) -> str | None:
 
 def compare_values(
     out: Tensor, ref: Tensor, tolerance: float | None, dtype: torch.dtype | None
-) -> Verdict:
+) -> AccuracyVerdict:
     """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`. The
     reason is to be appended to a sentence."""
     if not is_inexact(ref):
         if torch.equal(out, ref):
-            return Verdict()
+            return AccuracyVerdict()
         differing = int((out != ref).sum())
-        return Verdict(reason=f" in {differing} of {ref.numel()} values")
+        return AccuracyVerdict(reason=f" in {differing} of {ref.numel()} values")
     error = relative_error(out, ref)
     limit = limit_of(coarser(ref.dtype, dtype), tolerance)
     absolute = limit * rms(ref, out, limit)
@@ -320,11 +322,11 @@ def compare_values(
         near = torch.isclose(values, wanted, rtol=limit, atol=absolute, equal_nan=True)
         far += int((~near).sum())
     if not far:
-        return Verdict(error)
+        return AccuracyVerdict(error)
     text = f": relative error {error:.2g}, tolerance {limit:g}"
     if error <= limit:
         text += f", which {far:,} of {ref.numel():,} values exceed"
-    return Verdict(error, text)
+    return AccuracyVerdict(error, text)
 
 
 def as_number(part: Any, wanted: Any) -> Any:

@@ -20,33 +20,32 @@ from typing import Any
 
 import torch
 
-from effbench.measure.host import TASKS, HostWatch, RunQueue
+from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import (
     WARM_CALLS,
-    Batch,
+    BatchPair,
     LatencySide,
-    Pair,
     Pairs,
     PeriodSide,
-    Side,
+    TimedBatch,
+    TimedSide,
     take_pairs,
 )
 from effbench.measure.timing import (
     BATCH_MS,
+    LATENCY,
+    PERIOD,
     SPREAD,
-    Figure,
     Rules,
     Timer,
     Timing,
+    TimingFigure,
     bounds_of_median,
     load,
 )
 from effbench.meeting import Partner, PartnerLostError, number_in
-from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
 
-#: Names of the two series.
-LATENCY, PERIOD = "latency", "period"
 #: Time of a call from which the first one of a batch counts, too: the change of process hardly
 #: shows in it.
 LONG_MS = 100.0
@@ -93,28 +92,6 @@ def warm_calls_of(latency_ms: float) -> int:
     return 0
 
 
-class RecordedSide(LatencySide):
-    """Synchronised calls of this process's step. `batches`: all calls that count, by batch."""
-
-    def __init__(self, timer: Timer, latency_ms: float) -> None:
-        super().__init__(timer, latency_ms, warm_calls_of(latency_ms))
-        self.batches: list[Timing] = []
-
-    def calls_of_batch(self) -> Timing:
-        counted = super().calls_of_batch()
-        self.batches.append(counted)
-        return counted
-
-    def calls_of(self, pairs: list[Pair]) -> Timing:
-        """Return the calls in the batches of these pairs."""
-        calls = Timing()
-        for pair in pairs:
-            batch = self.batches[pair.number]
-            calls.samples_ms += batch.samples_ms
-            calls.enqueue_ms += batch.enqueue_ms
-        return calls
-
-
 class RemoteSide:
     """The step of the partner. `host`: the watch of this process, or None. `spins`: whether the
     threads of this process's own step spin after a call."""
@@ -125,7 +102,7 @@ class RemoteSide:
         self.host = host
         self.spins = spins
 
-    def batch(self) -> Batch:
+    def batch(self) -> TimedBatch:
         """Have the partner time a batch. Raises PartnerLostError."""
         before_ms = self.waited_ms()
         if self.spins:
@@ -133,7 +110,7 @@ class RemoteSide:
         answer = self.partner.ask("batch", name=self.name, core=self.core())
         # this process waits for the core while its partner uses it, which disturbs neither
         waited_ms = number_in(answer, "waited_ms") - (self.waited_ms() - before_ms)
-        return Batch(number_in(answer, "ms"), waited_ms, number_in(answer, "seconds"))
+        return TimedBatch(number_in(answer, "ms"), waited_ms, number_in(answer, "seconds"))
 
     def waited_ms(self) -> float:
         if self.host is None:
@@ -153,15 +130,13 @@ class DuetResult:
     """What a duet found, for both of its members.
 
     `pairs`: of each series, in which the leader is `own` and the other member the reference.
-    `host_ms`, `host_high_ms`, `disturbed_fraction`: the host, as in a trial. `disturbance`: of the
-    GPU or by other processes on the CPU, or None. `host_reason`: why figures with too few
-    undisturbed pairs are marked. `void`: why the pairs do not count, or None.
+    `host`: None if its speed does not show. `disturbance`: of the GPU or by other processes on the
+    CPU, or None. `host_reason`: why figures with too few undisturbed pairs are marked. `void`: why
+    the pairs do not count, or None.
     """
 
     pairs: dict[str, Pairs]
-    host_ms: float | None = None
-    host_high_ms: float | None = None
-    disturbed_fraction: float | None = None
+    host: HostFacts | None = None
     disturbance: str | None = None
     host_reason: str = "host busy"
     void: str | None = None
@@ -172,38 +147,41 @@ class DuetResult:
         others."""
         try:
             pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
-            return cls(**{**values, "pairs": pairs})
+            result = cls(**{**values, "pairs": pairs})
+            if result.host is not None:
+                result.host = HostFacts(**values["host"])
         except (AttributeError, KeyError, TypeError) as error:
             raise PartnerLostError("the other member of the duet sent no valid result") from error
+        return result
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    to_json = asdict
 
 
 def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
-    undisturbed = [Pair(**pair) for pair in series["undisturbed"]]
-    disturbed = [Pair(**pair) for pair in series["disturbed"]]
+    undisturbed = [BatchPair(**pair) for pair in series["undisturbed"]]
+    disturbed = [BatchPair(**pair) for pair in series["disturbed"]]
     return Pairs(undisturbed, disturbed)
 
 
 @dataclass(frozen=True)
-class Step:
+class DuetStep:
     """This member's step, ready to be timed in turn. `period`: None if it has none."""
 
     timer: Timer
-    latency: RecordedSide
+    latency: LatencySide
     period: PeriodSide | None
     depends_on_host: bool
 
     @classmethod
-    def of(cls, timer: Timer, latency_ms: float, has_period: bool) -> Step:
+    def of(cls, timer: Timer, latency_ms: float, has_period: bool) -> DuetStep:
         """Return the step of a timer that has warmed up. `latency_ms`: about how long a call
         takes."""
         depends_on_host = timer.waits_for_host(latency_ms)
         period = None
         if has_period:
-            period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s))
-        return cls(timer, RecordedSide(timer, latency_ms), period, depends_on_host)
+            period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s).calls)
+        latency = LatencySide(timer, latency_ms, warm_calls_of(latency_ms))
+        return cls(timer, latency, period, depends_on_host)
 
     @property
     def spins(self) -> bool:
@@ -212,9 +190,9 @@ class Step:
         return self.timer.device.type == "cpu" and threads > 1
 
     @property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> dict[str, TimedSide]:
         """The sides by the names of their series."""
-        sides: dict[str, Side] = {LATENCY: self.latency}
+        sides: dict[str, TimedSide] = {LATENCY: self.latency}
         if self.period is not None:
             sides[PERIOD] = self.period
         return sides
@@ -225,7 +203,7 @@ class Step:
         return 2 * self.timer.rules.budget_s / len(self.sides)
 
 
-def lead(step: Step, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
+def lead(step: DuetStep, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
     """Time all series in turn with the partner, and return their pairs. Raises PartnerLostError."""
     series: dict[str, Pairs] = {}
     rules, watch = step.timer.rules, step.timer.watch
@@ -239,7 +217,7 @@ def lead(step: Step, partner: Partner, host: HostWatch | None) -> dict[str, Pair
     return series
 
 
-def follow(step: Step, partner: Partner, run_queue: RunQueue) -> None:
+def follow(step: DuetStep, partner: Partner, run_queue: RunQueue) -> None:
     """Time a batch whenever the leader asks for one, until it asks for the end. Raises
     PartnerLostError."""
     cores = os.sched_getaffinity(0)
@@ -272,9 +250,9 @@ class DuetFigures:
     """The figures of both members. `pairs`: those that give them; `varies`: how the ratio varies,
     or None."""
 
-    leader: Figure
-    follower: Figure
-    pairs: list[Pair]
+    leader: TimingFigure
+    follower: TimingFigure
+    pairs: list[BatchPair]
     varies: str | None
 
 
@@ -289,7 +267,7 @@ def figures_of(
     """
     ratio = pairs.figure(rules, spread, is_alike)
     used = list(pairs.undisturbed)
-    if ratio.is_marked or not rules.discards:
+    if ratio.is_marked:
         used += pairs.disturbed
     means_ms = [math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]
     mean_ms = median_interval(means_ms).value
@@ -302,27 +280,25 @@ def figures_of(
         leader.disturbed_ms.append(pair.own_ms)
         follower.disturbed_ms.append(pair.reference_ms)
     varies = None
-    if ratio.varies and not ratio.is_marked:
-        low = significant(ratio.median.low, 3)
-        high = significant(ratio.median.high, 3)
-        varies = f"unsteady: the ratio of the two sides is anywhere from {low} to {high}"
-    is_all = len(used) > len(pairs.undisturbed)
+    if ratio.varies:
+        varies = f"unsteady: the ratio of the two sides is {ratio.range_text}"
     return DuetFigures(
-        member_figure(mean_ms / root, leader, is_all, ratio.is_marked),
-        member_figure(mean_ms * root, follower, is_all, ratio.is_marked),
+        member_figure(mean_ms / root, leader, ratio.is_marked),
+        member_figure(mean_ms * root, follower, ratio.is_marked),
         used,
         varies,
     )
 
 
-def member_figure(value_ms: float, batches: Timing, is_all: bool, is_marked: bool) -> Figure:
-    """Return the figure of a member with the bounds of the median of its own batches. `is_all`:
-    whether disturbed batches count, too. The bounds of a marked figure contain those of both
-    kinds."""
-    used = batches.all_samples() if is_all else batches
-    bounds = [value_ms, *bounds_of_median(used.samples_ms)]
+def member_figure(value_ms: float, batches: Timing, is_marked: bool) -> TimingFigure:
+    """Return the figure of a member with the bounds of the median of its own batches. A marked one
+    is of all batches, and its bounds contain those of undisturbed and of disturbed ones."""
+    used = batches
+    kinds = []
     if is_marked:
-        for samples in (batches.samples_ms, batches.disturbed_ms):
-            if samples:
-                bounds += bounds_of_median(samples)
-    return Figure(Interval(value_ms, min(bounds), max(bounds)), used, is_marked)
+        used = batches.all_samples()
+        kinds = [samples for samples in (batches.samples_ms, batches.disturbed_ms) if samples]
+    bounds = [value_ms]
+    for samples in (used.samples_ms, *kinds):
+        bounds += bounds_of_median(samples)
+    return TimingFigure(Interval(value_ms, min(bounds), max(bounds)), used, is_marked)

@@ -1,14 +1,18 @@
 """Query a GPU through NVML: clocks, temperature, power, clocks-event reasons, memory, processes.
 
 This is the only module that imports pynvml. It does not import torch, so the doctor can use it.
+
+A new metric from NVML needs five lines: a field in `GpuState` and its query in `Gpu.read` (here), a
+field in `GpuFacts` and how readings give it in `GpuWatch.facts` (measure/watch.py), and its
+assignment in `record_gpu` (worker/timings.py). `Trial` (cell.py) says what a new quantity needs.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from effbench import processes
 
@@ -32,14 +36,17 @@ PREFIXES = ("GPU-", "MIG-")
 PAUSES_S = (0.05, 0.2, 0.0)
 
 
-class GpuState(TypedDict):
-    """The state of a GPU at a moment, as JSON. Unknown values are None."""
+@dataclass(frozen=True)
+class GpuState:
+    """The state of a GPU at a moment. Unknown values are None."""
 
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
-    clocks_event_reasons: list[str]
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    clocks_event_reasons: list[str] = field(default_factory=list)
+
+    to_json = asdict
 
 
 class Nvml:
@@ -120,15 +127,18 @@ class Gpu:
 
     def read(self) -> GpuState:
         """Return the state now, with the names of the clocks events."""
+        power_w = None
         power_mw = self.ask("nvmlDeviceGetPowerUsage")
+        if power_mw is not None:
+            power_w = power_mw / 1000
         bits = self.clocks_events() or 0
-        return {
-            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
-            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
-            "temperature_c": self.ask("nvmlDeviceGetTemperature", 0),
-            "power_w": None if power_mw is None else power_mw / 1000,
-            "clocks_event_reasons": [name for bit, name in CLOCKS_EVENTS.items() if bits & bit],
-        }
+        return GpuState(
+            sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+            memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+            temperature_c=self.ask("nvmlDeviceGetTemperature", 0),
+            power_w=power_w,
+            clocks_event_reasons=[name for bit, name in CLOCKS_EVENTS.items() if bits & bit],
+        )
 
     def used_bytes(self) -> int | None:
         """Return the device memory used by all processes, without the driver's reserve; None if

@@ -191,6 +191,16 @@ def core_times(cores: Collection[int]) -> CoreTimes | None:
     return CoreTimes(working / ticks, stolen / ticks)
 
 
+@dataclass(frozen=True)
+class HostFacts:
+    """The host while a step was timed. `low_ms`, `high_ms`: time of the fixed work in quiet and in
+    slower moments; `disturbed_fraction`: of the timed seconds."""
+
+    low_ms: float
+    high_ms: float | None
+    disturbed_fraction: float | None
+
+
 class HostWatch:
     """Tells undisturbed batches from disturbed ones during one trial.
 
@@ -363,6 +373,9 @@ class HostWatch:
         if not total:
             return None
         return self.seconds[False] / total
+
+    def facts(self) -> HostFacts:
+        return HostFacts(self.low_ms, self.high_ms, self.disturbed_fraction)
 
     def reason(self) -> str:
         """Return why the times of a trial with too few undisturbed samples are marked."""

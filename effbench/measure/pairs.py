@@ -25,10 +25,10 @@ from effbench.measure.timing import (
     BATCH_MS,
     FEWEST_SAMPLES,
     SPREAD,
-    Figure,
     Rules,
     Timer,
     Timing,
+    TimingFigure,
     have_one_median,
     is_narrow,
     play,
@@ -50,15 +50,15 @@ LEAST_PAIRS, LONGER = 6, 3.0
 EVERY = 10
 
 
-class Side(Protocol):
+class TimedSide(Protocol):
     """One of the two steps that are timed in turn."""
 
-    def batch(self) -> Batch:
+    def batch(self) -> TimedBatch:
         """Time a batch of calls."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class TimedBatch:
     """A batch of calls.
 
     `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a
@@ -71,7 +71,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Pair:
+class BatchPair:
     """The ms per call of two neighbouring batches, one of each side. `number`: of the pair in its
     series, from 0."""
 
@@ -89,10 +89,10 @@ class Pair:
 class Pairs:
     """All pairs of a trial, in order. `disturbed`: those during which the host was disturbed."""
 
-    undisturbed: list[Pair] = field(default_factory=list)
-    disturbed: list[Pair] = field(default_factory=list)
+    undisturbed: list[BatchPair] = field(default_factory=list)
+    disturbed: list[BatchPair] = field(default_factory=list)
 
-    def figure(self, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> Figure:
+    def figure(self, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> TimingFigure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all
         pairs, marked.
 
@@ -105,7 +105,7 @@ class Pairs:
         if is_alike and kept and lost and have_one_median(kept, lost):
             least = min(least, FEWEST_SAMPLES)
         ratios = Timing(kept, disturbed_ms=lost)
-        return ratios.figure(least, rules.discards, slowdown=1.0, spread=spread)
+        return ratios.figure(least, slowdown=1.0, spread=spread)
 
     @property
     def undisturbed_ratios(self) -> list[float]:
@@ -128,12 +128,13 @@ class Pairs:
 
 class LatencySide:
     """Synchronised calls of a step. `latency_ms`: about how long one takes; `warm_calls`: calls
-    that do not count."""
+    that do not count. `batches`: all calls that count, by batch."""
 
     def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
+        self.batches: list[Timing] = []
         if warm_calls is not None:
             self.warm_calls = warm_calls
         elif timer.device.type == "cuda":
@@ -141,16 +142,22 @@ class LatencySide:
         else:
             self.warm_calls = math.ceil(CPU_WARM_MS / latency_ms)
 
-    def batch(self) -> Batch:
+    def batch(self) -> TimedBatch:
         """Time a batch; its figure is the median of its calls."""
-        return Batch(statistics.median(self.calls_of_batch().samples_ms))
-
-    def calls_of_batch(self) -> Timing:
-        """Make the calls of a batch, and return those that count."""
         self.timer.call(self.rotation, self.warm_calls, Timing())
         counted = Timing()
         self.timer.call(self.rotation, self.calls, counted)
-        return counted
+        self.batches.append(counted)
+        return TimedBatch(statistics.median(counted.samples_ms))
+
+    def calls_of(self, pairs: list[BatchPair]) -> Timing:
+        """Return the calls in the batches of these pairs."""
+        calls = Timing()
+        for pair in pairs:
+            batch = self.batches[pair.number]
+            calls.samples_ms += batch.samples_ms
+            calls.enqueue_ms += batch.enqueue_ms
+        return calls
 
 
 class PeriodSide:
@@ -163,7 +170,7 @@ class PeriodSide:
         self.warm_calls = max(WARM_CALLS, round(WARM_PART * calls))
         self.start, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def batch(self) -> Batch:
+    def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
         timer = self.timer
         if timer.renew:
@@ -174,11 +181,11 @@ class PeriodSide:
         play(timer.step, self.rotation, self.calls)
         self.end.record()
         self.end.synchronize()
-        return Batch(self.start.elapsed_time(self.end) / self.calls)
+        return TimedBatch(self.start.elapsed_time(self.end) / self.calls)
 
 
 def take_pairs(
-    reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None
+    reference: TimedSide, own: TimedSide, rules: Rules, budget_s: float, host: HostWatch | None
 ) -> Pairs:
     """Time batches of both sides in turn until the ratio is precise enough or the budget is spent;
     at least one pair.
@@ -196,7 +203,7 @@ def take_pairs(
         else:
             reference_ms, own_ms = turns.take(reference), turns.take(own)
         kept = pairs.undisturbed if turns.is_undisturbed else pairs.disturbed
-        kept.append(Pair(reference_ms, own_ms, number - 1))
+        kept.append(BatchPair(reference_ms, own_ms, number - 1))
         seconds = time.perf_counter() - began
         longest_s = budget_s
         if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
@@ -221,7 +228,7 @@ class Turns:
         self.is_undisturbed = True
         self.before = host.read() if host else None
 
-    def take(self, side: Side) -> float:
+    def take(self, side: TimedSide) -> float:
         """Take a batch, and return its ms per call."""
         began = time.perf_counter()
         batch = side.batch()

@@ -17,7 +17,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,10 +26,13 @@ import torch
 
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.watch import HOST_BOUND, GpuWatch
+from effbench.metrics import significant
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
 from effbench.stats.intervals import Interval, median_interval
 
+#: Names of the two timers.
+LATENCY, PERIOD = "latency", "period"
 MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
 STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
@@ -45,9 +48,7 @@ BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one cal
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`:
-    whether disturbed samples do not count if there are enough others; else they are only kept
-    apart."""
+    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields."""
 
     budget_s: float
     min_time_s: float
@@ -60,15 +61,11 @@ class Rules:
     load_s: float = 0.0
     max_warmup_s: float = 2.0
     patience: float = 1.0
-    discards: bool = True
 
     @classmethod
-    def of(cls, protocol: dict[str, Any]) -> Rules:
-        names = {rule.name for rule in dataclasses.fields(cls)}
-        rules = cls(**{name: value for name, value in protocol.items() if name in names})
-        if protocol.get("host_tolerance") is None:
-            return dataclasses.replace(rules, patience=1.0, discards=False)
-        return rules
+    def of(cls, protocol: Mapping[str, Any]) -> Rules:
+        names = [rule.name for rule in dataclasses.fields(cls)]
+        return cls(**{name: protocol[name] for name in names if name in protocol})
 
     def of_passes(self, calls: int) -> Rules:
         """Return these rules with limits for passes of `calls` calls instead of single calls."""
@@ -99,12 +96,6 @@ class Timing:
         self.disturbed_enqueue_ms += self.enqueue_ms[first:]
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
-    def forget(self, first: int, first_disturbed: int) -> None:
-        """Remove the newest samples: those that count from `first` on, and the others from
-        `first_disturbed` on."""
-        del self.samples_ms[first:], self.enqueue_ms[first:]
-        del self.disturbed_ms[first_disturbed:], self.disturbed_enqueue_ms[first_disturbed:]
-
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
         return Timing(
@@ -128,20 +119,20 @@ class Timing:
             return True
         return not have_one_median(kept, lost)
 
-    def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
+    def figure(self, least: int, slowdown: float, spread: float = SPREAD) -> TimingFigure:
         """Return the median of the undisturbed samples if there are enough of them, else of all
         samples, marked.
 
-        `least`: the number of undisturbed samples that are enough. `discards`: False if all samples
-        give the median in any case. `slowdown`: how many times slower the host was in disturbed
-        moments. `spread`: ratio of the bounds of the median from which calls have several speeds.
+        `least`: the number of undisturbed samples that are enough. `slowdown`: how many times
+        slower the host was in disturbed moments. `spread`: ratio of the bounds of the median from
+        which calls have several speeds.
 
         The interval of a marked figure also contains the intervals of the medians of both kinds of
         samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
         and to the median of a host without this slowdown.
         """
         if not self.is_disturbed(least):
-            return plain_figure(self if discards else self.all_samples(), spread)
+            return plain_figure(self, spread)
         used = self.all_samples()
         median = median_interval(used.samples_ms)
         bounds = bounds_of_median(used.samples_ms) + bounds_of_median(self.disturbed_ms)
@@ -149,11 +140,11 @@ class Timing:
             bounds += bounds_of_median(self.samples_ms)
         if len(self.samples_ms) < FEWEST_SAMPLES:
             bounds += [min(used.samples_ms), median.value / slowdown]
-        return Figure(Interval(median.value, min(bounds), max(bounds)), used, is_marked=True)
+        return TimingFigure(Interval(median.value, min(bounds), max(bounds)), used, is_marked=True)
 
 
 @dataclass(frozen=True)
-class Figure:
+class TimingFigure:
     """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the
     samples that gave it; `is_marked`: whether too few samples are undisturbed; `varies`: whether
     undisturbed samples have several speeds."""
@@ -163,21 +154,99 @@ class Figure:
     is_marked: bool
     varies: bool = False
 
-    def down_to_fastest(self) -> Figure:
+    @property
+    def range_text(self) -> str:
+        """The bounds of a median that varies."""
+        low, high = significant(self.median.low, 3), significant(self.median.high, 3)
+        return f"anywhere from {low} to {high}"
+
+    def down_to_fastest(self) -> TimingFigure:
         """Return this figure with an interval that reaches down to the fastest sample."""
         value, high = self.median.value, self.median.high
-        low = min(self.timing.samples_ms)
-        median = Interval(value, low, value if high is None else high)
+        if high is None:
+            high = value
+        median = Interval(value, min(self.timing.samples_ms), high)
         return dataclasses.replace(self, median=median)
 
 
-def plain_figure(timing: Timing, spread: float) -> Figure:
+def plain_figure(timing: Timing, spread: float) -> TimingFigure:
     """Return the median of samples that all count. `spread`: see `Timing.figure`."""
     median = median_interval(timing.samples_ms)
     low, high = bounds_of_median(timing.samples_ms)
     if high <= spread * low:
-        return Figure(median, timing, is_marked=False)
-    return Figure(Interval(median.value, low, high), timing, is_marked=False, varies=True)
+        return TimingFigure(median, timing, is_marked=False)
+    return TimingFigure(Interval(median.value, low, high), timing, is_marked=False, varies=True)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The medians of both timers. `period`: None without back-to-back calls on a GPU."""
+
+    latency: TimingFigure
+    period: TimingFigure | None = None
+
+    @property
+    def by_name(self) -> dict[str, TimingFigure]:
+        if self.period is None:
+            return {LATENCY: self.latency}
+        return {LATENCY: self.latency, PERIOD: self.period}
+
+    @property
+    def are_marked(self) -> bool:
+        return any(figure.is_marked for figure in self.by_name.values())
+
+    def variation(self) -> str | None:
+        """Return that calls of the same size had several speeds, or None.
+
+        Not every hypervisor tells how much of the CPU other virtual machines take.
+        """
+        for name, figure in self.by_name.items():
+            if figure.varies:
+                return f"unsteady: the median of the {name} is {figure.range_text} ms"
+        return None
+
+    def down_to_fastest(self) -> Figures:
+        """Return these figures with intervals that reach down to the fastest samples."""
+        latency = self.latency.down_to_fastest()
+        if self.period is None:
+            return Figures(latency)
+        return Figures(latency, self.period.down_to_fastest())
+
+
+@dataclass(frozen=True)
+class TimerSamples:
+    """The samples of both timers. `period`: None without back-to-back calls on a GPU."""
+
+    latency: Timing
+    period: Timing | None = None
+
+    def figures(self, least: int, slowdown: float, spread: float = SPREAD) -> Figures:
+        """Return the medians; see `Timing.figure`."""
+        latency = self.latency.figure(least, slowdown, spread)
+        if self.period is None:
+            return Figures(latency)
+        return Figures(latency, self.period.figure(least, slowdown, spread))
+
+    def disturbed_ms(self) -> dict[str, list[float]]:
+        """Return the samples that do not count, by timer."""
+        disturbed = {LATENCY: self.latency.disturbed_ms}
+        if self.period is not None:
+            disturbed[PERIOD] = self.period.disturbed_ms
+        return disturbed
+
+    def without_host(self) -> TimerSamples | None:
+        """Return all samples of both timers if the host's speed does not show in them, else None.
+        The warm-up may have been too short to tell, for example because the clocks were still
+        higher."""
+        if self.period is None:
+            return None
+        calls, blocks = self.latency.all_samples(), self.period.all_samples()
+        latency_ms = statistics.median(calls.samples_ms)
+        enqueue_ms = statistics.median(calls.enqueue_ms)
+        period_ms = statistics.median(blocks.samples_ms)
+        if shows_host(latency_ms, enqueue_ms, period_ms):
+            return None
+        return TimerSamples(calls, blocks)
 
 
 def have_one_median(kept: Sequence[float], lost: Sequence[float]) -> bool:
@@ -300,31 +369,22 @@ class Timer:
         rules = self.rules.of_passes(self.whole)
         until = time.perf_counter() + rules.patience * budget_s
         while True:
-            counted = pass_means(self.counted(result), self.whole)
+            counted = pass_means(result.samples_ms, self.whole)
             passes = next_batch(counted, seconds, rules, budget_s)
             if not passes:
                 return result
             if self.host and not counted and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
-            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
+            kept = len(result.samples_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
             # to ask the driver takes longer than some series
-            is_lost = self.watch and len(result.samples_ms) > kept and self.watch.disturbed()
-            if not is_lost:
-                seconds += elapsed
-            elif self.rules.discards:
+            if self.watch and len(result.samples_ms) > kept and self.watch.disturbed():
                 result.drop(kept)
-            else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
-                result.forget(kept, lost)
+            else:
+                seconds += elapsed
             if self.host and time.perf_counter() >= until:
                 return result
-
-    def counted(self, result: Timing) -> list[float]:
-        """Return the samples that the stopping rules look at."""
-        if self.rules.discards:
-            return result.samples_ms
-        return result.samples_ms + result.disturbed_ms
 
     def call_watched(
         self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
@@ -352,10 +412,9 @@ class Timer:
             self.call(rotation, batch, result)
             elapsed = time.perf_counter() - began
             after = host.read()
-            is_undisturbed = host.is_undisturbed(before, after, elapsed)
-            if is_undisturbed or not self.rules.discards:
+            if host.is_undisturbed(before, after, elapsed):
                 seconds += elapsed
-            if not is_undisturbed:
+            else:
                 result.drop(kept)
                 host.calm()
                 after = host.read()
@@ -372,54 +431,41 @@ class Timer:
         idle GPU or the clocks' reaction to a new load. The number of calls per block is a multiple
         of `whole`.
         """
-        calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
+        block = self.choose_block(budget_s)
+        calls = math.ceil(block.calls / self.whole) * self.whole
+        host = self.host
         # if the GPU is the bottleneck, the host's speed does not show in the period
-        is_host_bound = self.block.enqueue_ms > HOST_BOUND * self.block.period_ms
-        blocks = Blocks(self, calls, self.host if is_host_bound else None)
-        host = blocks.host
+        if block.enqueue_ms <= HOST_BOUND * block.period_ms:
+            host = None
+        blocks = Blocks(self, calls, host)
         result = Timing(calls_per_block=calls)
         seconds = 0.0
         load(self.step, blocks.rotation, calls, self.rules.load_s)
         until = time.perf_counter() + self.rules.patience * budget_s
-        tenth = int(budget_s * 100 / (calls * self.block.period_ms))
+        tenth = int(budget_s * 100 / (calls * block.period_ms))
         while True:
-            count = next_batch(self.counted(result), seconds, self.rules, budget_s)
+            count = next_batch(result.samples_ms, seconds, self.rules, budget_s)
             if not count:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 count = max(count, tenth)
             series = blocks.run(min(count, MOST_BLOCKS))
-            if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
-                seconds += self.add_series(series, result)
-            elif self.rules.discards:
+            if self.watch and any(series.are_quiet) and self.watch.disturbed():
                 result.disturbed_ms += series.samples_ms
             else:
-                continue
+                seconds += series.add_to(result)
             if host:
                 if time.perf_counter() >= until:
                     return result
                 host.calm()
-
-    def add_series(self, series: Series, result: Timing) -> float:
-        """Add the blocks of a series to the samples that count, or do not. Return the seconds of
-        those that count."""
-        counted = 0
-        for sample_ms, is_quiet in zip(series.samples_ms, series.are_quiet, strict=True):
-            if is_quiet:
-                result.samples_ms.append(sample_ms)
-            else:
-                result.disturbed_ms.append(sample_ms)
-            if is_quiet or not self.rules.discards:
-                counted += 1
-        return counted * series.block_s
 
     def waits_for_host(self, latency_ms: float) -> bool:
         """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up
         measured it."""
         if self.device.type != "cuda":
             return True
-        self.choose_block(self.rules.budget_s)
-        return shows_host(latency_ms, self.block.enqueue_ms, self.block.period_ms)
+        block = self.choose_block(self.rules.budget_s)
+        return shows_host(latency_ms, block.enqueue_ms, block.period_ms)
 
     def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
         """Make `calls` synchronised calls and add their times to `result`."""
@@ -436,9 +482,9 @@ class Timer:
             result.samples_ms.append(self.sample((clock() - start) / 1e6))
             result.enqueue_ms.append((returned - start) / 1e6)
 
-    def choose_block(self, budget_s: float) -> int:
-        """Return the number of calls per block. A block lasts at least `min_block_ms`, and at most
-        a tenth of the budget unless a single call takes longer."""
+    def choose_block(self, budget_s: float) -> CallBlock:
+        """Return the block to time. It lasts at least `min_block_ms`, and at most a tenth of the
+        budget unless a single call takes longer."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         least_ms = self.rules.min_block_ms
         calls = 1
@@ -452,30 +498,41 @@ class Timer:
             end.synchronize()
             elapsed_ms: float = start.elapsed_time(end)
             period_ms = elapsed_ms / calls
-            self.block = BlockTimes(enqueued_s * 1e3 / calls, period_ms)
             if elapsed_ms >= least_ms or calls >= 1 << 16:
                 longest = max(1, int(budget_s * 100 / period_ms))
-                return min(max(1, math.ceil(least_ms * 1.2 / period_ms)), longest)
+                wanted = max(1, math.ceil(least_ms * 1.2 / period_ms))
+                return CallBlock(min(wanted, longest), enqueued_s * 1e3 / calls, period_ms)
             calls *= 2
 
 
 @dataclass(frozen=True)
-class BlockTimes:
-    """The times of back-to-back calls, per call. `enqueue_ms`: of the host; `period_ms`: of the
-    GPU."""
+class CallBlock:
+    """Back-to-back calls: their number, and the times per call of the host (`enqueue_ms`) and of
+    the GPU (`period_ms`)."""
 
+    calls: int
     enqueue_ms: float
     period_ms: float
 
 
 @dataclass(frozen=True)
-class Series:
+class BlockSeries:
     """Blocks that followed each other. `samples_ms`: time per call of each block; `are_quiet`:
     whether the host was undisturbed during each; `block_s`: mean seconds of a block."""
 
     samples_ms: list[float]
     are_quiet: list[bool]
     block_s: float
+
+    def add_to(self, result: Timing) -> float:
+        """Add the blocks to the samples that count, or do not. Return the seconds of those that
+        count."""
+        for sample_ms, is_quiet in zip(self.samples_ms, self.are_quiet, strict=True):
+            if is_quiet:
+                result.samples_ms.append(sample_ms)
+            else:
+                result.disturbed_ms.append(sample_ms)
+        return sum(self.are_quiet) * self.block_s
 
 
 class Blocks:
@@ -489,7 +546,7 @@ class Blocks:
         self.rotation = itertools.cycle(timer.inputs)
         self.made = 0  # calls in series so far
 
-    def run(self, blocks: int) -> Series:
+    def run(self, blocks: int) -> BlockSeries:
         """Run a block that does not count, and then these blocks."""
         timer, host = self.timer, self.host
         starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
@@ -515,7 +572,7 @@ class Blocks:
         samples_ms = [
             start.elapsed_time(end) / self.calls for start, end in zip(starts, ends, strict=True)
         ]
-        return Series(samples_ms, self.quiet_blocks(readings, blocks, block_s), block_s)
+        return BlockSeries(samples_ms, self.quiet_blocks(readings, blocks, block_s), block_s)
 
     def play(self) -> None:
         play(self.timer.step, self.rotation, self.calls)
@@ -529,19 +586,6 @@ class Blocks:
             self.host.is_undisturbed(before, after, block_s)
             for before, after in itertools.pairwise(readings)
         ]
-
-
-def without_host(latency: Timing, period: Timing) -> tuple[Timing, Timing] | None:
-    """Return both timings with their disturbed samples if the host's speed does not show in them,
-    else None. The warm-up may have been too short to tell, for example because the clocks were
-    still higher."""
-    calls, blocks = latency.all_samples(), period.all_samples()
-    latency_ms = statistics.median(calls.samples_ms)
-    enqueue_ms = statistics.median(calls.enqueue_ms)
-    period_ms = statistics.median(blocks.samples_ms)
-    if shows_host(latency_ms, enqueue_ms, period_ms):
-        return None
-    return calls, blocks
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:

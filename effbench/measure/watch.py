@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -46,6 +45,18 @@ class EnergyMark:
     energy_mj: int
     calls: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a GPU showed under load; `Trial` documents the quantities, which have the same names."""
+
+    energy_mj: float | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    clocks_event_reasons: str | None
 
 
 class GpuWatch:
@@ -119,7 +130,7 @@ class GpuWatch:
             self.next_reading = now + 10 * POLL_S
             reading = self.gpu.read()
             self.readings.append(reading)
-            self.events.update(reading["clocks_event_reasons"])
+            self.events.update(reading.clocks_event_reasons)
         ended = time.perf_counter()
         self.next_poll = ended + min(max(POLL_S, 20 * (ended - now)), RARE_POLL_S)
 
@@ -136,7 +147,7 @@ class GpuWatch:
 
     def newest_disturbance(self) -> str | None:
         """Return what has disturbed the GPU since the last check, or None."""
-        events = self.events.union(self.gpu.read()["clocks_event_reasons"])
+        events = self.events.union(self.gpu.read().clocks_event_reasons)
         self.events = set()
         slowdowns = sorted(SLOWDOWNS & events)
         if slowdowns:
@@ -198,25 +209,21 @@ class GpuWatch:
             return None
         return (last.energy_mj - first.energy_mj) / (last.calls - first.calls)
 
-    def facts(self) -> dict[str, Any]:
-        """Return fields of the trial: medians of the readings under load, their clocks events, and
-        energy per call."""
+    def facts(self) -> GpuFacts:
+        """Return what the GPU showed under load."""
         readings = self.readings
-        sm_clock = known_median(reading["sm_clock_mhz"] for reading in readings)
-        memory_clock = known_median(reading["memory_clock_mhz"] for reading in readings)
-        temperature = known_median(reading["temperature_c"] for reading in readings)
         # in the order in which they occurred
         reasons: dict[str, None] = {}
         for reading in readings:
-            reasons.update(dict.fromkeys(reading["clocks_event_reasons"]))
-        return {
-            "energy_mj": self.energy_per_call_mj(),
-            "sm_clock_mhz": whole(sm_clock),
-            "memory_clock_mhz": whole(memory_clock),
-            "temperature_c": whole(temperature),
-            "power_w": known_median(reading["power_w"] for reading in readings),
-            "clocks_event_reasons": ",".join(reasons) or None,
-        }
+            reasons.update(dict.fromkeys(reading.clocks_event_reasons))
+        return GpuFacts(
+            energy_mj=self.energy_per_call_mj(),
+            sm_clock_mhz=whole_median(reading.sm_clock_mhz for reading in readings),
+            memory_clock_mhz=whole_median(reading.memory_clock_mhz for reading in readings),
+            temperature_c=whole_median(reading.temperature_c for reading in readings),
+            power_w=known_median(reading.power_w for reading in readings),
+            clocks_event_reasons=",".join(reasons) or None,
+        )
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
@@ -226,7 +233,8 @@ def known_median(values: Iterable[float | None]) -> float | None:
     return median(known)
 
 
-def whole(value: float | None) -> int | None:
+def whole_median(values: Iterable[int | None]) -> int | None:
+    value = known_median(values)
     if value is None:
         return None
     return int(value)

@@ -64,7 +64,7 @@ def check_context(context: int, slots: int) -> None:
         )
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """Pre-norm transformer block with a cached attention."""
 
     def __init__(self, width: int, attention: CachedAttention):
@@ -108,7 +108,7 @@ class GPT2Decoder(nn.Module):
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
         self.blocks = nn.ModuleList(
-            Block(width, CachedAttention(width, heads, max_batch, max_seq, context))
+            GPT2Block(width, CachedAttention(width, heads, max_batch, max_seq, context))
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)

@@ -82,48 +82,22 @@ def _draw(
 
 
 @dataclass(frozen=True)
-class BatchInput:
-    """An input of a model. `dim`: the dimension that calls vary, by default the batch; or None.
-    `filler`: an allowed value for its padding; NaN for floats, so that rows which depend on padding
-    are detected."""
-
-    dim: int | None
-    filler: float | bool
-
-
-@dataclass(frozen=True)
 class Batch:
-    """The inputs of a model and the batch sizes of the calls in order, which are several only for a
-    stream."""
+    """The batch sizes of the calls in order, which are several only for a stream, and the dimension
+    of each input that calls vary, by default the batch, or None."""
 
     sizes: tuple[int, ...]
-    args: tuple[BatchInput, ...]
-    kwargs: dict[str, BatchInput]
+    args: tuple[int | None, ...]
+    kwargs: dict[str, int | None]
 
     @classmethod
     def of(
         cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]
     ) -> Batch:
         """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
-        args: list[BatchInput] = []
-        kwargs: dict[str, BatchInput] = {}
-        for name, spec in specs.items():
-            batch_input = BatchInput(dims[name], filler(spec))
-            if spec.keyword:
-                kwargs[name] = batch_input
-            else:
-                args.append(batch_input)
-        return cls(tuple(sizes), tuple(args), kwargs)
-
-
-def filler(spec: InputSpec) -> float | bool:
-    if spec.value is not None:
-        return spec.value
-    if spec.dtype == "bool":
-        return False
-    if spec.is_integer:
-        return int(spec.low or 0)
-    return float("nan")
+        args = tuple(dims[name] for name, spec in specs.items() if not spec.keyword)
+        kwargs = {name: dims[name] for name, spec in specs.items() if spec.keyword}
+        return cls(tuple(sizes), args, kwargs)
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:

@@ -20,11 +20,10 @@ from effbench.errors import UnsupportedError
 from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Args, Batch, BatchInput, Kwargs, Step
+from effbench.models.inputs import Args, Batch, Kwargs, Step
 from effbench.modes.base import Count, Facts, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
-from effbench.modes.stale_weights import Fingerprint
 
 #: Captures a function with static inputs, like GraphCapture.
 Capture = Callable[[Step, Args, Kwargs], Captured]
@@ -37,14 +36,15 @@ class BucketedGraph(Mode):
     eager module, which also runs other calls."""
 
     buckets: str | Sequence[int] = "sglang"
-    padding: Literal["keep", "zero", "sentinel"] = "keep"
+    padding: Literal["keep", "zero"] = "keep"
     pool: Literal["shared", "private"] = "shared"
     order: Literal["largest-first", "smallest-first"] = "largest-first"
     outputs: Literal["short-lived", "clone"] = "short-lived"
     warmups: Count = 2
     torch_compile_max_bs: Count = 0
     inner: str = "max-autotune-no-cudagraphs"
-    guard: Literal[None, "refuse"] = None
+    #: Of an earlier version; it stays so that the keys of older cells stay valid.
+    guard: Literal[None] = None
 
     static_lengths = True
     writes_state = ()  # padding also writes to rows beyond the batch
@@ -78,8 +78,6 @@ class BucketedGraph(Mode):
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
         runner = BucketRunner(module, static, self.padding, self.outputs)
-        if self.guard:
-            runner.check = Fingerprint(module).refuse_stale
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -132,17 +130,6 @@ class CaptureFacts:
     calls_per_pass: int
 
 
-@dataclass(frozen=True)
-class CallFacts:
-    """Counts of all calls since the preparation, including checks and warm-up."""
-
-    calls: int
-    fallbacks: int
-    rows: int
-    padded_rows: int
-    calls_by_bucket: dict[str, int]
-
-
 @contextmanager
 def recompile_limit(compilations: int) -> Iterator[None]:
     """Allow this many compilations of a function in this context; Dynamo gives up after 8 by
@@ -166,30 +153,29 @@ Key = int | str
 
 @dataclass(frozen=True)
 class StaticInput:
-    """The buffer of an input, or the input itself if it is no tensor. `batch`: its batch dimension
-    and the filler of its padding."""
+    """The buffer of an input, or the input itself if it is no tensor. `dim`: its batch dimension,
+    or None."""
 
     key: Key
     buffer: Any
-    batch: BatchInput
+    dim: int | None
 
     @classmethod
-    def of(cls, key: Key, value: Any, batch: BatchInput, size: int) -> StaticInput:
+    def of(cls, key: Key, value: Any, dim: int | None, size: int) -> StaticInput:
         """Return an input with `size` rows, which repeat those of `value`."""
         if not isinstance(value, Tensor):
-            return cls(key, value, BatchInput(None, batch.filler))
-        dim = batch.dim
+            return cls(key, value, None)
         if dim is None:
-            return cls(key, value.clone(), batch)
+            return cls(key, value.clone(), None)
         repeats = -(-size // value.size(dim))
         rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
-        return cls(key, rows.clone(), batch)  # a clone keeps the memory format
+        return cls(key, rows.clone(), dim)  # a clone keeps the memory format
 
     def rows(self, start: int, count: int) -> Any:
         """Return a view of `count` rows from row `start`, or all without a batch dimension."""
-        if self.batch.dim is None:
+        if self.dim is None:
             return self.buffer
-        return self.buffer.narrow(self.batch.dim, start, count)
+        return self.buffer.narrow(self.dim, start, count)
 
 
 class StaticInputs:
@@ -205,7 +191,7 @@ class StaticInputs:
         self.kwargs = [
             StaticInput.of(name, value, batch.kwargs[name], size) for name, value in kwargs.items()
         ]
-        self.batched = [entry for entry in self.all if entry.batch.dim is not None]
+        self.batched = [entry for entry in self.all if entry.dim is not None]
         if not self.batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
@@ -224,7 +210,7 @@ class StaticInputs:
         """Return the number of rows of a call."""
         key = self.carrier.key
         value: Tensor = args[key] if isinstance(key, int) else kwargs[key]
-        rows: int = value.size(self.carrier.batch.dim)
+        rows: int = value.size(self.carrier.dim)
         return rows
 
     def of(self, size: int) -> tuple[Args, Kwargs]:
@@ -238,38 +224,30 @@ class StaticInputs:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """An input of a call, and the rows of a buffer to copy it to."""
+class InputRows:
+    """An input of a call, and the rows of its buffer to copy it to."""
 
     key: Key
     rows: Tensor
 
 
 @dataclass(frozen=True)
-class Tail:
-    """Rows of padding to fill with a value."""
-
-    rows: Tensor
-    filler: float | bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to run a call of a given size. `outputs`: views of the graph's outputs, cut to the call's
-    size."""
+class ReplayPlan:
+    """How to run a call of a given size. `padding`: rows to set to zero; `outputs`: views of the
+    graph's outputs, cut to the call's size."""
 
     replay: Callable[[], None]
-    copies: list[Copy]
-    tails: list[Tail]
+    inputs: list[InputRows]
+    padding: list[Tensor]
     outputs: Any
 
     def fill(self, args: Args, kwargs: Kwargs) -> None:
         """Copy the inputs of a call, and fill the padding."""
-        for copy in self.copies:
-            key = copy.key
-            copy.rows.copy_(args[key] if isinstance(key, int) else kwargs[key])
-        for tail in self.tails:
-            tail.rows.fill_(tail.filler)
+        for given in self.inputs:
+            key = given.key
+            given.rows.copy_(args[key] if isinstance(key, int) else kwargs[key])
+        for rows in self.padding:
+            rows.fill_(0)
 
 
 @dataclass(eq=False)
@@ -278,22 +256,20 @@ class BucketRunner:
     padding; a call that is larger than all graphs runs `eager`. `calls`: size -> number of calls so
     far.
 
-    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite.
-    `check` runs before each replay and raises if graphs are stale. The constructor calls `eager` to
-    find the outputs' batch dimensions.
+    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. The
+    constructor calls `eager` to find the outputs' batch dimensions.
     """
 
     eager: Step
     static: StaticInputs
     padding: str
     outputs: str
-    check: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.graphs: dict[int, Captured] = {}
         self.sizes: list[int] = []
         self.batch_dims = batch_dims(self.eager, self.static)
-        self.plans: dict[int, Plan | None] = {}
+        self.plans: dict[int, ReplayPlan | None] = {}
         self.calls: Counter[int] = Counter()
 
     def capture(self, size: int, function: Step, capture: Capture) -> None:
@@ -302,29 +278,27 @@ class BucketRunner:
         self.sizes = sorted(self.graphs)
         self.plans.clear()
 
-    def plan(self, raw: int) -> Plan | None:
+    def plan(self, raw: int) -> ReplayPlan | None:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all
         graphs."""
         if raw not in self.plans:
             self.plans[raw] = self.make_plan(raw, bucket_of(self.sizes, raw))
         return self.plans[raw]
 
-    def make_plan(self, raw: int, size: int | None) -> Plan | None:
+    def make_plan(self, raw: int, size: int | None) -> ReplayPlan | None:
         if size is None:
             return None
-        copies = [Copy(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
-        tails = []
-        if raw < size and self.padding != "keep":
-            for entry in self.static.batched:
-                filler = entry.batch.filler if self.padding == "sentinel" else 0
-                tails.append(Tail(entry.rows(raw, size - raw), filler))
+        inputs = [InputRows(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
+        padding = []
+        if raw < size and self.padding == "zero":
+            padding = [entry.rows(raw, size - raw) for entry in self.static.batched]
         leaves, structure = tree_flatten(self.graphs[size].outputs)
         views = [
             cut_output(leaf, batch_dim, raw)
             for leaf, batch_dim in zip(leaves, self.batch_dims, strict=True)
         ]
         outputs = tree_unflatten(views, structure)
-        return Plan(self.graphs[size].replay, copies, tails, outputs)
+        return ReplayPlan(self.graphs[size].replay, inputs, padding, outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raw = self.static.raw_size(args, kwargs)
@@ -332,8 +306,6 @@ class BucketRunner:
         plan = self.plan(raw)
         if plan is None:
             return self.eager(*args, **kwargs)
-        if self.check is not None:
-            self.check()
         plan.fill(args, kwargs)
         plan.replay()
         if self.outputs == "clone":
@@ -347,11 +319,15 @@ class BucketRunner:
             plan.fill(args, kwargs)
 
     def facts(self) -> Facts:
-        """Return the CallFacts until now."""
+        """Return the counts of all calls until now, including checks and warm-up."""
         used = usage(self.sizes, self.calls)
-        by_bucket = {str(size): calls for size, calls in used.by_bucket.items()}
-        facts = CallFacts(used.calls, used.fallbacks, used.rows, used.padded_rows, by_bucket)
-        return asdict(facts)
+        return {
+            "calls": used.calls,
+            "fallbacks": used.fallbacks,
+            "rows": used.rows,
+            "padded_rows": used.padded_rows,
+            "calls_by_bucket": {str(size): calls for size, calls in used.by_bucket.items()},
+        }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 from effbench.modes.base import Forward, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
-from effbench.modes.selective import Selection
+from effbench.modes.selective import PartSelection
 
 MARKED = "marked"
 Dynamic = Literal[None, True, False, "marked"]
@@ -23,7 +23,7 @@ class Compiled(Mode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
     Inductor's options, which override those of the mode (torch.compile itself accepts only one of
     the two). `dynamic`: null, true, false, or `marked` for the batch, or the dimension that a
-    stream varies. `only`, `skip`, `regional`: which parts to compile (`Selection`)."""
+    stream varies. `only`, `skip`, `regional`: which parts to compile (`PartSelection`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
@@ -39,7 +39,7 @@ class Compiled(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
-        self.selection = Selection(self.only, self.skip, self.regional)
+        self.selection = PartSelection(self.only, self.skip, self.regional)
         self.autotunes = autotunes(self.options)
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
         if self.uses_cuda_graphs:
@@ -95,11 +95,10 @@ def marking_steps(compiled: Step) -> Step:
 
 def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
     """Mark the varied dimension of each input as dynamic for Dynamo."""
-    marked = list(zip(args, batch.args, strict=True))
-    marked += [(value, batch.kwargs[name]) for name, value in kwargs.items()]
-    for value, described in marked:
-        if isinstance(value, Tensor) and described.dim is not None and value.dim():
-            torch._dynamo.mark_dynamic(value, described.dim)
+    dims = [*batch.args, *(batch.kwargs[name] for name in kwargs)]
+    for value, dim in zip((*args, *kwargs.values()), dims, strict=True):
+        if isinstance(value, Tensor) and dim is not None and value.dim():
+            torch._dynamo.mark_dynamic(value, dim)
 
 
 def are_on_cuda(args: Args, kwargs: Kwargs) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import UnsupportedError
 from effbench.measure.gradients import outside_inference_mode
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared, needs_compiler
@@ -26,10 +24,6 @@ PACKAGE = "aot-inductor"
 #: Modules that torch imports with its first package; compile seconds exclude imports. They are
 #: private and may vanish.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
-#: Errors of torch or the C++ compiler if CUDA's headers or libraries are missing.
-NO_TOOLKIT = re.compile(
-    r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file"
-)
 #: Fact of a trial that could not use the package of an earlier one.
 WEIGHTS_DIFFER = (
     "the package of an earlier trial has other ones, so this trial compiled anew; seed what draws"
@@ -105,20 +99,11 @@ class AotInductor(Mode):
         # a graph exported in inference mode contains tensors that Inductor's passes must not write
         # to
         with outside_inference_mode():
-            program = torch.export.export(module, args, kwargs, strict=self.strict)
-            try:
-                torch._inductor.aoti_compile_and_package(
-                    program,
-                    package_path=str(unfinished),
-                    inductor_configs=with_standard_library(self.options or {}),
-                )
-            except Exception as error:
-                if NO_TOOLKIT.search(str(error)):
-                    raise UnsupportedError(
-                        "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit"
-                        " or set CUDA_HOME"
-                    ) from error
-                raise
+            torch._inductor.aoti_compile_and_package(
+                torch.export.export(module, args, kwargs, strict=self.strict),
+                package_path=str(unfinished),
+                inductor_configs=with_standard_library(self.options or {}),
+            )
         unfinished.replace(package)
 
     def load(self, package: Path, cache: str) -> Prepared:

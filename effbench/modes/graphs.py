@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from effbench.modes.base import (
     needs_cuda,
 )
 from effbench.modes.compiled import MARKED, Compiled, Dynamic, mark_varied
-from effbench.modes.stale_weights import guarded
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,9 @@ class GraphCapture:
 
 @dataclass
 class CudaGraph(Mode):
-    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture.
-    `guard`: reaction if a weight is no longer the captured one: null (no check), refuse or
-    recapture."""
+    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture."""
 
     warmups: Count = 3
-    guard: Literal[None, "refuse", "recapture"] = None
 
     static_shape = True
     phases = ("inference", "generate", "training")
@@ -82,23 +78,13 @@ class CudaGraph(Mode):
         """Mark dimensions of the static inputs before the first call with them."""
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        def capture_forward(args: Args, kwargs: Kwargs) -> Prepared:
-            return self.capture(module, lambda forward: forward, args, kwargs)
-
-        return guarded(module, self.guard, capture_forward, args, kwargs)
+        # the step is the forward itself
+        return self.prepare_training(module, lambda forward: forward, args, kwargs)
 
     def prepare_training(
         self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
-        return self.capture(module, step_over, args, kwargs)
-
-    def capture(
-        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
-    ) -> Prepared:
-        """Capture what `step_over` makes of the forward."""
-        # compile again for each capture, because a compiled copy of a part has the weights of its
-        # creation
         forward = self.forward(module)
         prepared = capture(step_over(forward.step), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(forward.facts)

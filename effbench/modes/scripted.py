@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Facts, Mode, Positional, Prepared
-from effbench.printable import text_of
 
 
 @dataclass
@@ -63,21 +62,12 @@ class JitTrace(TorchScript):
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
-            traced = self.finish(trace(wrapper, wrapper.tensors(args, kwargs)))
+            # outputs are compared with eager anyway; strict=False allows dicts as outputs
+            traced = torch.jit.trace(
+                wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False
+            )
+            traced = self.finish(traced)
         return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
-
-
-def trace(module: nn.Module, tensors: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    """Return the traced module. Raises TypeError for an output that torch.jit does not support."""
-    try:
-        # check_trace=False, because outputs are compared with eager anyway; strict=False allows
-        # dicts as outputs
-        return torch.jit.trace(module, tensors, check_trace=False, strict=False)
-    except RuntimeError as error:
-        _, separator, reason = text_of(error).rpartition("\n:")  # after all values of the output
-        if not separator:
-            raise
-        raise TypeError(f"torch.jit.trace does not support this output: {reason}") from error
 
 
 @contextmanager

@@ -28,7 +28,7 @@ HOLDERS = (*NOT_CALLED, nn.Sequential)
 Parts = dict[str, nn.Module]
 
 
-class Selection:
+class PartSelection:
     """Which parts of a module to compile. `only`: patterns (fnmatch, on names in `named_modules()`)
     of parts to compile; `skip`: patterns of parts to keep eager; `regional`: compile the blocks of
     the class with this name, or true to choose the class. Of nested matches, only the outermost
@@ -80,22 +80,25 @@ def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:
     Dynamo caches by code object and does not start in torch's own code, such as nn.Linear's
     forward, so each forward is wrapped in a function.
     """
-    code = None
+    shared_code = None
     for name, part in parts.items():
-        function = calling(part.forward)
-        if code is None or not share:
-            label = type(part).__name__ if share else name.replace(".", "_")
-            code = function.__code__.replace(co_name=f"{label}_forward")
-        function.__code__ = code
+        if not share:
+            function = own_function(part.forward, f"{name.replace('.', '_')}_forward")
+        else:
+            function = own_function(part.forward, f"{type(part).__name__}_forward")
+            shared_code = shared_code or function.__code__
+            function.__code__ = shared_code
         part.forward = torch.compile(function, **settings)
 
 
-def calling(forward: Step) -> Any:
-    """Return a function, whose code can be replaced."""
+def own_function(forward: Step, name: str) -> Any:
+    """Return a function that calls `forward`, with this name and a code object of its own. Dynamo
+    keeps what it compiles by code object."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
+    call.__code__ = call.__code__.replace(co_name=name)
     return call
 
 

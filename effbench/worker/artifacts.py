@@ -9,8 +9,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import torch
 
@@ -32,18 +30,17 @@ def collect(request: TrialRequest, trial: Trial, workload: Workload) -> None:
     wanted = request.artifacts or {}
     folder = Path(wanted["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    make = Maker(folder, request.cache_dir, workload, workload.step)
+    make = ArtifactMaker(folder, request.cache_dir, workload)
     files: list[Path] = []
     notes = {}
-    makers = (
-        ("trace", make.trace),
-        ("code", make.code),
-        ("snapshot", make.snapshot),
-        ("graph", make.cuda_graphs),
-        ("graph", make.graphs),  # last, because it discards compiled code
-    )
+    makers = {
+        "trace": make.trace,
+        "code": make.code,
+        "snapshot": make.snapshot,
+        "graph": make.graphs,  # last, because it discards compiled code
+    }
     with workload.context():
-        for kind, maker in makers:
+        for kind, maker in makers.items():
             if kind not in wanted["kinds"]:
                 continue
             try:
@@ -55,30 +52,23 @@ def collect(request: TrialRequest, trial: Trial, workload: Workload) -> None:
                 notes[kind] = describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
-    trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]
+    trial.extra["artifacts"] = [f"{wanted['name']}/{path.name}" for path in files]
     if notes:
         trial.extra["artifact_notes"] = notes
 
 
 @dataclass
-class Maker:
-    """Makes the files of a trial in `folder`, from its measured `step` and from additional
-    preparations."""
+class ArtifactMaker:
+    """Makes the files of a trial in `folder`, from its step and from additional preparations."""
 
     folder: Path
     cache_dir: str | None
     workload: Workload
-    step: Step
 
     def play(self, step: Step, calls: int = CALLS) -> None:
         """Make calls with copies of the timed inputs."""
         timing.play(step, map(copies, itertools.cycle(self.workload.inputs.timed)), calls)
         timing.synchronizer(self.workload.device)()
-
-    def play_prepared_again(self) -> None:
-        torch._dynamo.reset()  # otherwise Dynamo reuses its compiled graphs
-        args, kwargs = copies(self.workload.inputs.timed[0])
-        self.play(self.workload.prepare(args, kwargs).step)
 
     def trace(self) -> Iterator[Path]:
         """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its
@@ -87,7 +77,7 @@ class Maker:
         if self.workload.on_cuda:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
-            self.play(self.step)
+            self.play(self.workload.step)
         path = self.folder / "trace.json.gz"
         profiler.export_chrome_trace(str(path))
         yield path
@@ -100,7 +90,9 @@ class Maker:
         path = self.folder / "memory.pickle"
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
         try:
-            self.play_prepared_again()
+            torch._dynamo.reset()  # otherwise Dynamo reuses its compiled graphs
+            args, kwargs = copies(self.workload.inputs.timed[0])
+            self.play(self.workload.prepare(args, kwargs).step)
             torch.cuda.memory._dump_snapshot(str(path))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
@@ -136,31 +128,6 @@ class Maker:
             path = self.folder / f"graph-{number}.txt"
             path.write_text(text)
             yield path
-
-    def cuda_graphs(self) -> Iterator[Path]:
-        """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph
-        in DOT format."""
-        if not self.workload.on_cuda:
-            return
-        made: list[torch.cuda.CUDAGraph] = []
-        plain = torch.cuda.CUDAGraph
-
-        def in_debug_mode(*_args: Any, **_kwargs: Any) -> torch.cuda.CUDAGraph:
-            graph = plain(keep_graph=True)  # otherwise instantiation frees the graph to draw
-            graph.enable_debug_mode()
-            made.append(graph)
-            return graph
-
-        with mock.patch.object(torch.cuda, "CUDAGraph", in_debug_mode):
-            self.play_prepared_again()
-        numbers = itertools.count(1)
-        path = self.folder / "cuda-graph.dot"
-        for graph in made:
-            graph.debug_dump(str(path))
-            # cudagraph trees create an empty graph for its memory pool
-            if path.is_file() and "node_" in path.read_text(errors="replace"):
-                yield path.rename(self.folder / f"cuda-graph-{next(numbers)}.dot")
-        path.unlink(missing_ok=True)
 
 
 def is_output_code(path: Path) -> bool:

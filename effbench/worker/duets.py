@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 
 from effbench.measure import timing
-from effbench.measure.duet import DuetFigures, DuetResult, Step, follow, lead
+from effbench.measure.duet import DuetFigures, DuetResult, DuetStep, follow, lead
 from effbench.measure.host import RunQueue
-from effbench.measure.timing import Figure, Timer
+from effbench.measure.timing import Timer, TimingFigure
 from effbench.meeting import ALONE, Partner, PartnerLostError, connect, listen
 from effbench.message import DuetRequest
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
-class Duet:
+class DuetMember:
     """This trial's part in a duet, which begins once this is made."""
 
     def __init__(self, context: TrialContext, request: DuetRequest, timer: Timer) -> None:
@@ -39,7 +39,7 @@ class Duet:
     def prepare(self, latency_ms: float, has_period: bool) -> None:
         """Get ready before the phase that tells the sweep to start the partner. Raises
         PartnerLostError."""
-        self.step = Step.of(self.timer, latency_ms, has_period)
+        self.step = DuetStep.of(self.timer, latency_ms, has_period)
         if not self.leads:
             return
         try:
@@ -50,7 +50,11 @@ class Duet:
     def meet(self) -> None:
         """Wait for the partner. Raises PartnerLostError."""
         if self.listener is None:
-            self.partner = Partner(self.connection(), self.answer_s)
+            try:
+                connection = connect(self.folder)
+            except OSError as error:
+                raise PartnerLostError("the other member of the duet had ended") from error
+            self.partner = Partner(connection, self.answer_s)
             self.partner.send("hello", depends_on_host=self.step.depends_on_host)
             return
         connection, _ = self.listener.accept()
@@ -61,22 +65,16 @@ class Duet:
             raise PartnerLostError(str(hello.get("reason")))
         self.partner_depends_on_host = bool(hello.get("depends_on_host"))
 
-    def connection(self) -> socket.socket:
-        """Return the connection of the member that did not listen. Raises PartnerLostError."""
-        try:
-            return connect(self.folder)
-        except OSError as error:
-            raise PartnerLostError("the other member of the duet had ended") from error
-
     def take(self) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
+        if self.partner is None:
+            raise PartnerLostError("the other member of the duet did not come")
         with timing.no_garbage_collection():
             if self.leads:
-                return self.lead()
-            return self.follow()
+                return self.lead(self.partner)
+            return self.follow(self.partner)
 
-    def lead(self) -> DuetResult:
-        partner = self.connected()
+    def lead(self, partner: Partner) -> DuetResult:
         depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
         self.watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
@@ -86,9 +84,7 @@ class Duet:
                 host.partner_s = float(end.get("process_s") or 0.0)
         result = DuetResult(pairs, disturbance=self.disturbance_of_gpu())
         if host:
-            result.host_ms = host.low_ms
-            result.host_high_ms = host.high_ms
-            result.disturbed_fraction = host.disturbed_fraction
+            result.host = host.facts()
             result.host_reason = host.reason()
             result.disturbance = result.disturbance or host.crowding
         result.void = self.compilation.compiled() or end.get("compiled")
@@ -104,8 +100,7 @@ class Duet:
             watcher.end()
         return watcher.disturbance
 
-    def follow(self) -> DuetResult:
-        partner = self.connected()
+    def follow(self, partner: Partner) -> DuetResult:
         run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
         self.watcher.begin()
@@ -119,7 +114,7 @@ class Duet:
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer.get("result") or {})
 
-    def figure(self, both: DuetFigures) -> Figure:
+    def figure(self, both: DuetFigures) -> TimingFigure:
         """Return this member's figure of a series."""
         return both.leader if self.leads else both.follower
 
@@ -127,11 +122,6 @@ class Duet:
         """Wait until the leader has ended, if this member has met it."""
         if self.partner is not None:
             self.partner.wait_for_end()
-
-    def connected(self) -> Partner:
-        if self.partner is None:
-            raise PartnerLostError("the other member of the duet did not come")
-        return self.partner
 
     def facts(self, why_alone: str | None) -> dict[str, object]:
         """Return what the trial records about its duet. `why_alone`: why it was timed alone, or

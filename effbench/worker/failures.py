@@ -18,6 +18,7 @@ from effbench.errors import UnsupportedError
 from effbench.printable import describe, first_line, text_of
 from effbench.workloads.endings import chain, is_out_of_memory
 
+NO_TOOLKIT = "no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
 #: Part of an error that indicates a missing requirement -> the problem and its fix.
 MISSING = {
     "InvalidCxxCompiler": (
@@ -29,6 +30,8 @@ MISSING = {
     "Cannot find a working triton installation": "Inductor found no Triton: pip install triton",
     "TritonMissing": "Inductor found no Triton: pip install triton",
     "GPUTooOldForTriton": "Triton does not support this GPU: it is too old",
+    "CUDA_HOME environment variable is not set": NO_TOOLKIT,
+    "cannot find -lcuda": NO_TOOLKIT,
 }
 #: In the output of a C++ compiler or linker: the line that names the problem.
 COMPILER_ERROR = re.compile(r"\berror: |undefined reference|cannot find ")

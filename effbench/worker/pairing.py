@@ -20,16 +20,15 @@ from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
-from effbench.measure.timing import Timer
+from effbench.measure.timing import Timer, TimingFigure
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
-from effbench.modes.selective import shared_weight_copy
+from effbench.modes.selective import own_function, shared_weight_copy
 from effbench.printable import describe
-from effbench.stats.intervals import Interval
 from effbench.worker.context import CompilationWatch
-from effbench.worker.timings import Timings, describe_range
+from effbench.worker.timings import Timings
 from effbench.workloads.base import Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
@@ -41,54 +40,78 @@ PART = 0.25
 WARMUP_S = 0.1
 
 
-@dataclass(frozen=True)
-class PairColumns:
-    """The columns of a trial that the pairs of one timer set.
-
-    `samples`: what the names of its raw series begin with.
-    """
-
-    speedup: str
-    samples: str
-    count: str
-
-    def set(
-        self,
-        trial: Trial,
-        median: Interval,
-        disturbed: float | None,
-        count: int,
-    ) -> None:
-        """Set the speedup with its interval, that of disturbed pairs, and the number of pairs."""
-        setattr(trial, self.speedup, median.value)
-        setattr(trial, f"{self.speedup}_low", median.low)
-        setattr(trial, f"{self.speedup}_high", median.high)
-        setattr(trial, f"{self.speedup}_disturbed", disturbed)
-        setattr(trial, self.count, count)
-
-    def clear(self, trial: Trial) -> None:
-        """Remove the columns and the series from the trial."""
-        for end in ("", "_low", "_high", "_disturbed"):
-            setattr(trial, f"{self.speedup}{end}", None)
-        setattr(trial, self.count, None)
-        for series in list(trial.samples):
-            if series.startswith(f"{self.samples}_"):
-                del trial.samples[series]
-
-
-LATENCY = PairColumns("pair_speedup", "pair", "pairs")
-PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
+class NoPairsError(Exception):
+    """The pairs of a trial cannot be taken, or do not count; the text says why."""
 
 
 @dataclass(frozen=True)
-class Baseline:
+class PairedSpeedup:
+    """The speedup of one timer: the median ratio of its pairs."""
+
+    figure: TimingFigure
+    pairs: Pairs
+
+    @property
+    def disturbed(self) -> float | None:
+        """The median ratio of disturbed pairs; None without them."""
+        if not self.pairs.disturbed:
+            return None
+        return statistics.median(self.pairs.disturbed_ratios)
+
+    @property
+    def count(self) -> int:
+        return len(self.pairs.undisturbed) + len(self.pairs.disturbed)
+
+    def disturbance(self, host: HostWatch | None) -> str | None:
+        """Return why the speedup is marked, or None."""
+        if self.figure.is_marked:
+            return host.reason() if host else "host busy"
+        if host is not None and host.theft is not None:
+            return host.theft
+        if self.figure.varies:
+            return f"unsteady: the speedup of pairs is {self.figure.range_text}"
+        return None
+
+
+@dataclass(frozen=True)
+class PairedSpeedups:
+    """The speedups of both timers. `period`: None without back-to-back calls on a GPU;
+    `disturbance`: why they are marked, or None."""
+
+    latency: PairedSpeedup
+    period: PairedSpeedup | None
+    disturbance: str | None
+
+    def record(self, trial: Trial) -> None:
+        """Set the quantities of the trial."""
+        trial.pair_disturbance = self.disturbance
+        median = self.latency.figure.median
+        trial.pair_speedup = median.value
+        trial.pair_speedup_low = median.low
+        trial.pair_speedup_high = median.high
+        trial.pair_speedup_disturbed = self.latency.disturbed
+        trial.pairs = self.latency.count
+        trial.samples |= self.latency.pairs.samples("pair")
+        if self.period is None:
+            return
+        median = self.period.figure.median
+        trial.pair_period_speedup = median.value
+        trial.pair_period_speedup_low = median.low
+        trial.pair_period_speedup_high = median.high
+        trial.pair_period_speedup_disturbed = self.period.disturbed
+        trial.period_pairs = self.period.count
+        trial.samples |= self.period.pairs.samples("period_pair")
+
+
+@dataclass(frozen=True)
+class BaselineStep:
     """The step of the baseline's mode, and its module."""
 
     module: nn.Module
     step: Step
 
 
-def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baseline:
+def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> BaselineStep:
     """Prepare the baseline's mode in the process of another mode.
 
     Eager's step is the module itself, which the trial holds anyway; other modes prepare a copy that
@@ -96,11 +119,13 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baselin
     """
     mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
     if isinstance(mode, Eager):
-        return Baseline(workload.module, workload.module)
+        return BaselineStep(workload.module, workload.module)
     missing = mode.missing(workload.device)
     if missing is not None:
         raise UnsupportedError(missing)
-    module = with_own_code(shared_weight_copy(workload.module))
+    module = shared_weight_copy(workload.module)
+    # otherwise each call would check what Dynamo has compiled for the mode
+    module.forward = own_function(module.forward, "baseline_forward")  # type: ignore[method-assign]
     mode.batch = workload.mode.batch
     mode.cache_dir = workload.mode.cache_dir
     inputs = workload.inputs.checked
@@ -109,97 +134,71 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baselin
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)
-    return Baseline(module, step)
+    return BaselineStep(module, step)
 
 
-def with_own_code(module: nn.Module) -> nn.Module:
-    """Give the module's forward a code object of its own. Dynamo keeps what it compiles by code
-    object, and each call checks what it has compiled for others."""
-    forward = module.forward
+def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) -> None:
+    """Take pairs and record the paired speedups, if possible. A failure affects only these.
+    `settings`: of the baseline's mode; `latency_ms`: of the trial."""
+    trial = timings.context.trial
+    try:
+        speedups = paired_speedups(settings, timings, latency_ms)
+    except (NoPairsError, UnsupportedError) as error:
+        trial.extra[NO_PAIRS] = str(error)
+    # the baseline may lack memory, or meet a state that it does not expect
+    except Exception as error:
+        trial.extra[NO_PAIRS] = describe(error)
+    else:
+        speedups.record(trial)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs)
 
-    call.__code__ = call.__code__.replace(co_name="baseline_forward")
-    module.forward = call  # type: ignore[method-assign]
-    return module
+def paired_speedups(
+    settings: Mapping[str, Any], timings: Timings, latency_ms: float
+) -> PairedSpeedups:
+    """Time the baseline and the mode in turn. Raises NoPairsError."""
+    workload = timings.workload
+    reason = workload.unpaired()
+    if reason is not None:
+        raise NoPairsError(reason)
+    baseline = prepare_baseline(settings, workload)
+    compilation = CompilationWatch()
+    workload.restore_state([workload.module, workload.ran, baseline.module])
+    speedups = take(timings, baseline.step, latency_ms)
+    compiled = compilation.compiled()
+    if compiled is not None:
+        raise NoPairsError(compiled)
+    return speedups
 
 
-class Pairing:
-    """Times the baseline and the mode in turn. `timings`: those of the mode's step alone."""
-
-    def __init__(self, timings: Timings) -> None:
-        self.timings = timings
-        self.context = timings.context
-        self.trial = timings.trial
-        self.workload = timings.workload
-        self.rules = timings.rules
-
-    def run(self, settings: Mapping[str, Any]) -> None:
-        """Take the pairs, if possible. A failure affects only the paired speedups. `settings`: of
-        the baseline's mode."""
-        reason = self.workload.unpaired()
-        if reason is None:
-            try:
-                reason = self.take_with(settings)
-            except UnsupportedError as error:
-                reason = str(error)
-            # the baseline may lack memory, or meet a state that it does not expect
-            except Exception as error:
-                reason = describe(error)
-        if reason is not None:
-            self.trial.extra[NO_PAIRS] = reason
-            self.trial.pair_disturbance = None
-            LATENCY.clear(self.trial)
-            PERIOD.clear(self.trial)
-
-    def take_with(self, settings: Mapping[str, Any]) -> str | None:
-        """Prepare the baseline and take the pairs. Return why they do not count, or None."""
-        workload = self.workload
-        baseline = prepare_baseline(settings, workload)
-        compilation = CompilationWatch()
-        workload.restore_state([workload.module, workload.ran, baseline.module])
-        self.take(baseline.step)
-        return compilation.compiled()
-
-    def take(self, baseline: Step) -> None:
-        """Take the pairs of both timers, and set the columns of the trial."""
-        watcher, rules = self.context.watcher, self.rules
-        timer, has_period = self.timings.timer, self.timings.has_period
-        short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
-        reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
-        budget_s = PART * rules.budget_s / (2 if has_period else 1)
-        reference_ms = reference.warm_up().samples_ms[-1]
-        mode_ms = self.timings.latency_ms
-        depends_on_host = timer.waits_for_host(mode_ms) or reference.waits_for_host(reference_ms)
-        watching = self.context.host_watched(depends_on_host, moves=self.context.on_cuda)
-        watcher.begin()
-        with watching as host, timing.no_garbage_collection():
-            reference_side = LatencySide(reference, reference_ms)
-            mode_side = LatencySide(timer, mode_ms)
-            series = {LATENCY: take_pairs(reference_side, mode_side, rules, budget_s, host)}
-            if has_period:
-                reference_blocks = PeriodSide(reference, reference.choose_block(budget_s))
-                blocks = PeriodSide(timer, timer.choose_block(budget_s))
-                timing.load(timer.step, blocks.rotation, blocks.calls, rules.load_s / 3)
-                series[PERIOD] = take_pairs(reference_blocks, blocks, rules, budget_s, host)
-        disturbance = watcher.newest_disturbance() if has_period else None
-        for columns, pairs in series.items():
-            reason = self.set_columns(columns, pairs, host)
-            disturbance = disturbance or reason
-        self.trial.pair_disturbance = disturbance
-
-    def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
-        """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
-        figure = pairs.figure(self.rules, self.context.protocol.spread)
-        disturbed = statistics.median(pairs.disturbed_ratios) if pairs.disturbed else None
-        count = len(pairs.undisturbed) + len(pairs.disturbed)
-        columns.set(self.trial, figure.median, disturbed, count)
-        self.trial.samples |= pairs.samples(columns.samples)
-        if figure.is_marked:
-            return host.reason() if host else "host busy"
-        if host is not None and host.theft is not None:
-            return host.theft
-        if figure.varies:
-            return f"unsteady: the speedup of pairs is {describe_range(figure)}"
-        return None
+def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
+    """Take the pairs of both timers. `mode_ms`: latency of the mode."""
+    context, timer, rules = timings.context, timings.timer, timings.rules
+    short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
+    reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
+    budget_s = PART * rules.budget_s
+    if timings.has_period:
+        budget_s /= 2
+    reference_ms = reference.warm_up().samples_ms[-1]
+    depends_on_host = timer.waits_for_host(mode_ms) or reference.waits_for_host(reference_ms)
+    watching = context.host_watched(depends_on_host, moves=context.on_cuda)
+    context.watcher.begin()
+    with watching as host, timing.no_garbage_collection():
+        sides = LatencySide(reference, reference_ms), LatencySide(timer, mode_ms)
+        calls = take_pairs(*sides, rules, budget_s, host)
+        blocks = None
+        if timings.has_period:
+            reference_blocks = PeriodSide(reference, reference.choose_block(budget_s).calls)
+            mode_blocks = PeriodSide(timer, timer.choose_block(budget_s).calls)
+            timing.load(timer.step, mode_blocks.rotation, mode_blocks.calls, rules.load_s / 3)
+            blocks = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
+    spread = context.protocol.spread
+    latency = PairedSpeedup(calls.figure(rules, spread), calls)
+    if blocks is None:
+        return PairedSpeedups(latency, None, latency.disturbance(host))
+    period = PairedSpeedup(blocks.figure(rules, spread), blocks)
+    disturbance = (
+        context.watcher.newest_disturbance()
+        or latency.disturbance(host)
+        or period.disturbance(host)
+    )
+    return PairedSpeedups(latency, period, disturbance)

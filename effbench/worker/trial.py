@@ -29,10 +29,10 @@ from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.printable import describe
 from effbench.worker import artifacts, failures
 from effbench.worker.context import CompilationWatch, TrialContext
-from effbench.worker.duets import Duet
-from effbench.worker.pairing import Pairing
+from effbench.worker.duets import DuetMember
+from effbench.worker.pairing import add_pairs
 from effbench.worker.tasks import Json, SayPhase
-from effbench.worker.timings import Timings
+from effbench.worker.timings import StepTiming, Timings, record_gpu
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended
@@ -73,6 +73,7 @@ class RunningTrial:
     workload: Workload
     prepared: Prepared
     timings: Timings
+    measured: StepTiming
     observer: counters.Observer
     counted: counters.Counters
 
@@ -87,7 +88,7 @@ class RunningTrial:
         self.protocol = self.context.protocol
         self.synchronize = timing.synchronizer(self.device)
         self.seconds: dict[str, float] = {}
-        # why the step compiled each time that it was timed, and what is wrong with its results
+        #: Why the step compiled each time that it was timed, and what is wrong with its results.
         self.compiled: str | None = None
         self.wrong: str | None = None
         # Inductor's folder outside trials
@@ -118,7 +119,7 @@ class RunningTrial:
                 self.workload.take_reference()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
-        facts = self.prepared.all_facts() | self.workload.figures(self.timings.latency_ms)
+        facts = self.prepared.all_facts() | self.workload.figures(self.measured.latency_ms)
         self.trial.extra["facts"] = facts
         if self.request.artifacts:
             with self.phase("artifacts"):
@@ -136,14 +137,17 @@ class RunningTrial:
                 error = timing.shorten_gaps()
             if error:
                 self.trial.extra["context_error"] = error
-        self.time(timer)
+        self.measured = self.time(timer)
+        self.measured.record(self.trial)
+        if self.timings.has_period:
+            record_gpu(self.context.watcher.facts(), self.trial)
         with self.phase("facts"):
             self.take_facts()
         with self.phase("check"):
             self.wrong = self.workload.wrong_after_timing()
         if self.request.baseline and self.wrong is None and self.compiled is None:
             with self.phase("pairs"):
-                Pairing(self.timings).run(self.request.baseline)
+                add_pairs(self.request.baseline, self.timings, self.measured.latency_ms)
         if self.protocol.profile and self.on_cuda:
             with self.phase("profile"):
                 self.take_profile()
@@ -271,32 +275,37 @@ class RunningTrial:
             sample=workload.sample,
         )
 
-    def time(self, timer: timing.Timer) -> None:
+    def time(self, timer: timing.Timer) -> StepTiming:
         """Time the step, in turn with another trial if it is a member of a duet. If a graph was
         compiled meanwhile, warm up and time it once more."""
-        timings = self.timings
-        if self.request.duet is not None and self.time_duet(self.request.duet, timer):
-            return
-        for is_last in (False, True):
-            compilation = CompilationWatch()
-            with self.phase("timing"):
-                timings.take()
-            self.compiled = compilation.compiled()
-            if self.compiled is None or is_last:
-                return
-            self.trial.extra["timed_again"] = self.compiled
-            self.warm_up()
+        if self.request.duet is not None:
+            measured = self.time_duet(self.request.duet, timer)
+            if measured is not None:
+                return measured
+        measured = self.time_alone()
+        if self.compiled is None:
+            return measured
+        self.trial.extra["timed_again"] = self.compiled
+        self.warm_up()
+        return self.time_alone()
+
+    def time_alone(self) -> StepTiming:
+        """Time the step, and set `compiled`."""
+        compilation = CompilationWatch()
+        with self.phase("timing"):
+            measured = self.timings.take()
+        self.compiled = compilation.compiled()
+        return measured
 
     def warm_up(self) -> None:
         with self.phase("warmup"):
             self.timings.warm_up()
 
-    def time_duet(self, request: DuetRequest, timer: timing.Timer) -> bool:
-        """Time the step in turn with the other member of the duet. Return False if it has to be
+    def time_duet(self, request: DuetRequest, timer: timing.Timer) -> StepTiming | None:
+        """Time the step in turn with the other member of the duet. Return None if it has to be
         timed alone."""
         timings = self.timings
-        duet = Duet(self.context, request, timer)
-        timings.forget()
+        duet = DuetMember(self.context, request, timer)
         result = None
         try:
             with self.phase("warmup"):
@@ -313,13 +322,12 @@ class RunningTrial:
                 duet.wait_for_leader()
         self.trial.extra[DUET] = duet.facts(why_alone)
         if result is not None and why_alone is None:
-            timings.set_duet(result, duet)
-            return True
+            return timings.result_of_duet(result, duet)
         compiled = duet.compilation.compiled()
         if compiled is not None:
             self.trial.extra["timed_again"] = compiled
             self.warm_up()
-        return False
+        return None
 
     # --- facts
 
@@ -368,7 +376,7 @@ class RunningTrial:
     def record_profile(self) -> None:
         trial, workload = self.trial, self.workload
         inputs = workload.inputs.timed
-        period_ms = self.timings.period_ms
+        period_ms = self.measured.period_ms
         calls = 1
         if period_ms:  # long enough to average over clock changes
             calls = max(profile.CALLS, min(500, int(TRACED_MS / period_ms)))
@@ -389,13 +397,23 @@ class RunningTrial:
 
     def load(self) -> None:
         """Load the GPU if it is the bottleneck, to profile it at the same clocks as in timing."""
-        timings, calls = self.timings, self.trial.calls_per_block
-        if calls is not None and timings.enqueue_ms < 0.7 * timings.period_ms:
-            rotation = itertools.cycle(self.workload.inputs.timed)
-            timing.load(self.workload.step, rotation, calls, self.protocol.rules.load_s)
+        calls = self.trial.calls_per_block
+        if calls is None or self.measured.waits_for_launches:
+            return
+        rotation = itertools.cycle(self.workload.inputs.timed)
+        timing.load(self.workload.step, rotation, calls, self.protocol.rules.load_s)
 
     def judge(self) -> None:
-        """Raise Ended with the status, unless the trial is ok."""
+        """Raise Ended with the status, unless the trial is ok.
+
+        A trial is `degraded` if its step ran, but not as the name of its mode or cell promises:
+        - it compiled in both timings (`compiled`);
+        - the mode says so (`Prepared.degraded`): `bucketed-graph` has no graph for any call;
+        - the workload says so (`Workload.degraded`): eager writes to an input and the mode does
+          not, or a server is saturated;
+        - Dynamo or Inductor says so (`Observer.degraded_reason`): nothing was compiled, Dynamo gave
+          up, or something ran outside a CUDA graph.
+        """
         observer = self.observer
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)
@@ -408,7 +426,6 @@ class RunningTrial:
             self.prepared.degraded
             or self.workload.degraded
             or observer.degraded_reason(self.counted, self.device)
-            or self.workload.shortfall()
         )
         if reason:
             raise Ended(Status.DEGRADED, reason)

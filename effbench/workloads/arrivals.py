@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from effbench import streams
-from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Timer, Timing, synchronizer
+from effbench.measure.timing import BATCH_MS, SPREAD, Timer, Timing, TimingFigure, synchronizer
 from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
-from effbench.workloads.stream import Stream
+from effbench.workloads.stream import StreamCalls
 
 SPARE_S = 0.0005  # idle time that a reading of the host's speed requires
 LONGEST_S = 0.05  # a busy server reads the host's speed this often; it takes some 0.1 ms
 KEPT_UP = 0.95  # fraction of the offered rate that a server must complete
 
 
-class Arrivals(Stream):
+class Arrivals(StreamCalls):
     """Requests that arrive at random times, served in batches of many sizes."""
 
     # the host waits for requests to arrive
@@ -49,11 +49,9 @@ class Arrivals(Stream):
         return self.served
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
+        self.degraded = self.degraded or self.served.saturated()
         mean_ms = statistics.fmean(self.trial.samples["latency_ms"])
         return {"stream": {"latency_mean_ms": mean_ms, **self.served.facts()}}
-
-    def shortfall(self) -> str | None:
-        return self.served.saturated()
 
 
 @dataclass
@@ -85,19 +83,18 @@ class Served(Timing):
     def figure(
         self,
         least: int,
-        discards: bool,
         slowdown: float,
         spread: float = SPREAD,
-    ) -> Figure:
+    ) -> TimingFigure:
         """Return the median of all requests, because a disturbance also delays later ones. See
         `Timing.figure`."""
         median = median_interval(self.samples_ms)
         if not self.is_disturbed(least):
-            return Figure(median, self, is_marked=False)
-        apart = self.apart().figure(len(self.samples_ms), discards, slowdown).median
+            return TimingFigure(median, self, is_marked=False)
+        apart = self.apart().figure(len(self.samples_ms), slowdown).median
         bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
         interval = Interval(median.value, min(bounds), max(bounds))
-        return Figure(interval, self, is_marked=True)
+        return TimingFigure(interval, self, is_marked=True)
 
     @property
     def offered_per_s(self) -> float:

@@ -69,8 +69,9 @@ class Workload(ABC):
     `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `initial`:
     the module's initial state, as far as eager changes it. `written`: inputs that the step writes
     to; `values_before`: their values by id. `degraded`: which effect of eager's calls the mode
-    lacks. `step`: what is timed, once it is prepared. `ran`: the module that the step runs, which
-    may be a copy. `grad_mode`: how all calls record gradients.
+    lacks, or why the figures are not those that the cell asks for; None after an ok trial. `step`:
+    what is timed, once it is prepared. `ran`: the module that the step runs, which may be a copy.
+    `grad_mode`: how all calls record gradients.
     """
 
     cell: Cell
@@ -213,10 +214,6 @@ class Workload(ABC):
     def figures(self, latency_ms: float) -> dict[str, Any]:
         """Set further figures of the timed trial, and return further facts."""
         return {}
-
-    def shortfall(self) -> str | None:
-        """Return why the figures are not those that the cell asks for, or None."""
-        return None
 
     def unpaired(self) -> str | None:
         """Return why the baseline's and the mode's calls cannot alternate in one process, or

@@ -15,7 +15,7 @@ from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 
 
-class Loss(ABC):
+class TrainingLoss(ABC):
     """Maps a module's output, and its inputs by name, to a scalar. `scale`: magnitude of a loss
     whose terms may cancel; None: the loss itself."""
 
@@ -25,7 +25,7 @@ class Loss(ABC):
     def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor: ...
 
 
-class MeanSquare(Loss):
+class MeanSquare(TrainingLoss):
     """Sum over the float outputs of the mean square distance from a fixed random target, in
     float32."""
 
@@ -44,7 +44,7 @@ class MeanSquare(Loss):
         return functools.reduce(torch.add, losses)
 
 
-class Mean(Loss):
+class Mean(TrainingLoss):
     """Sum of the means of the float outputs, in float32."""
 
     def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
@@ -56,7 +56,7 @@ class Mean(Loss):
         return functools.reduce(torch.add, [out.mean() for out in outs])
 
 
-class UserLoss(Loss):
+class UserLoss(TrainingLoss):
     """A user's loss. Raises ValueError if it returns anything but a tensor with one element."""
 
     def __init__(self, function: Callable[[Any, dict[str, Any]], Any], name: str) -> None:
@@ -73,7 +73,7 @@ class UserLoss(Loss):
         )
 
 
-def make_loss(name: str, seed: int) -> Loss:
+def make_loss(name: str, seed: int) -> TrainingLoss:
     """Return the loss that `training.loss` names."""
     if name == "mean-square":
         return MeanSquare(seed)

@@ -15,7 +15,7 @@ from effbench.measure.accuracy import PLAIN
 
 
 @dataclass(slots=True)  # not frozen, because large modules have 100,000 of them
-class Place:
+class StatePlace:
     """Where a module holds a parameter, buffer or attribute: a dictionary, and the key in it."""
 
     held: dict[str, Any]
@@ -26,7 +26,7 @@ class Place:
         return self.held[self.key]
 
 
-def places(module: nn.Module) -> dict[str, Place]:
+def places(module: nn.Module) -> dict[str, StatePlace]:
     """Return where the module holds every parameter, buffer and attribute, by names like `buffer
     norm.mean`."""
     by_name = {}
@@ -34,7 +34,7 @@ def places(module: nn.Module) -> dict[str, Place]:
         prefix = f"{name}." if name else ""
         for kind, held in held_by(part).items():
             for key in held:
-                by_name[f"{kind} {prefix}{key}"] = Place(held, key)
+                by_name[f"{kind} {prefix}{key}"] = StatePlace(held, key)
     return by_name
 
 

@@ -63,7 +63,7 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     return InputSets(timed, checked)
 
 
-class Stream(Inference):
+class StreamCalls(Inference):
     """Calls of the module with inputs of many sizes. A pass is one call of each entry."""
 
     has_varied_calls = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,14 +20,20 @@ from torch.utils._pytree import tree_map_only
 from effbench.cell import Cell, Status
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
-from effbench.measure.training_accuracy import Comparison, Exact, Gradients, Named, Trajectory
+from effbench.measure.training_accuracy import (
+    Exact,
+    Gradients,
+    Named,
+    TrainingComparison,
+    Trajectory,
+)
 from effbench.models.build import set_seed
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import dropout, quantization
 from effbench.workloads.base import Workload
 from effbench.workloads.endings import Ended, without_float64
-from effbench.workloads.losses import Loss, make_loss
+from effbench.workloads.losses import TrainingLoss, make_loss
 from effbench.workloads.state import is_dense, on_host, places, restore, same, save
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -42,15 +48,9 @@ DETACHED = (
     " detaches it"
 )
 
-#: Why a second backward fails, as of a key-value cache.
-KEEPS_GRAPH = (
-    "keeps values of the step before with their graph: detach them in forward, or use"
-    " phase=inference"
-)
-
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """The settings of a cell's training; `config.Training` documents them."""
 
     optimizer: str
@@ -65,13 +65,18 @@ class Settings:
 
 
 def make_optimizer(
-    parameters: Iterable[Tensor], settings: Settings, captured: bool = False
+    parameters: Iterable[Tensor], settings: TrainingSettings, captured: bool = False
 ) -> torch.optim.Optimizer:
     """Return an optimizer with these settings. `captured`: its step will be part of a CUDA graph.
     Raises UnsupportedError if torch lacks this implementation for these parameters."""
     parameters = list(parameters)
-    refuse_implementation(parameters, settings)
-    how = settings.implementation
+    how, device = settings.implementation, parameters[0].device
+    if how == "capturable" and settings.optimizer == "sgd":
+        raise UnsupportedError(
+            "sgd has no capturable implementation, because it does not count steps; use another one"
+        )
+    if how == "capturable" and device.type != "cuda":
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {device}")
     flags = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
     if settings.optimizer != "sgd":
         # the optimizer must count its steps on the device, because a graph cannot count on the host
@@ -89,24 +94,7 @@ def make_optimizer(
         ) from error
 
 
-def refuse_implementation(parameters: Sequence[Tensor], settings: Settings) -> None:
-    """Raise UnsupportedError for an implementation that fails without a good reason."""
-    how, device = settings.implementation, parameters[0].device
-    if how == "capturable" and settings.optimizer == "sgd":
-        raise UnsupportedError(
-            "sgd has no capturable implementation, because it does not count steps; use another one"
-        )
-    if how == "capturable" and device.type != "cuda":
-        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {device}")
-    # torch finds out in the first step
-    if how == "fused" and any(parameter.is_complex() for parameter in parameters):
-        raise UnsupportedError(
-            f"{settings.optimizer} has no fused implementation for complex parameters; choose"
-            " training.implementation=foreach"
-        )
-
-
-class Training(Workload):
+class TrainingSteps(Workload):
     """Training steps over the module, and the initial state to restore.
 
     `start`: initial values of the trained parameters and of the buffers; `others`: those of all
@@ -118,11 +106,12 @@ class Training(Workload):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.module.train()
-        self.settings = Settings.of(self.cell)
+        self.settings = TrainingSettings.of(self.cell)
         self.captured = self.mode.captures_step
-        self.loss = self.new_loss()
-        self.dropped: list[dropout.Probability] = []
-        self.switch_off(dropout.known(self.module))
+        self.loss: TrainingLoss = make_loss(self.settings.loss, self.seed + 104729)
+        dropped = dropout.switch_off(self.module)
+        if dropped:
+            self.trial.extra["dropout_off"] = dropped
         named = self.module.named_parameters()
         self.parameters = {name: value for name, value in named if value.requires_grad}
         if not self.parameters:
@@ -133,7 +122,8 @@ class Training(Workload):
         # on the host, because device memory is measured
         self.start = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
-        self.others = self.untrained()
+        trained = {f"parameter {name}" for name in self.parameters}
+        self.others = save(self.module, places(self.module).keys() - trained)
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
@@ -141,53 +131,10 @@ class Training(Workload):
             return "numerics.quantize does not support phase=training"
         return None
 
-    def new_loss(self) -> Loss:
-        return make_loss(self.settings.loss, self.seed + 104729)
-
     def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
         return make_optimizer(parameters.values(), self.settings, self.captured)
 
-    # --- dropout
-
-    def switch_off(self, probabilities: list[dropout.Probability]) -> None:
-        """Set these probabilities to 0, and record all that were changed."""
-        dropout.switch_off(probabilities)
-        self.dropped += probabilities
-        if self.dropped:
-            self.trial.extra["dropout_off"] = dropout.describe_changes(self.dropped)
-
-    def find_dropout(self, given: Inputs) -> None:
-        """Switch off dropout that no library defines, which only calls of the module reveal."""
-        suspects = dropout.suspects(self.module)
-        if not suspects:
-            return
-        # otherwise each restoring would undo what is tried
-        tried = {(id(vars(suspect.owner)), suspect.name) for group in suspects for suspect in group}
-        for name, place in places(self.module).items():
-            if (id(place.held), place.key) in tried:
-                self.others.pop(name, None)
-        loss_of = self.new_loss()
-
-        def start(number: int) -> None:
-            self.restore()
-            set_seed(self.seed + number)
-
-        def loss() -> float:
-            args, kwargs = accuracy.clone(given)
-            output = self.module(*args, **kwargs)
-            return float(loss_of(output, self.by_name(args, kwargs)).detach())
-
-        guilty = dropout.find_guilty(suspects, dropout.Observed(self.module, start, loss))
-        self.restore()
-        self.switch_off(guilty)
-        self.others = self.untrained()
-
     # --- state
-
-    def untrained(self) -> dict[str, Any]:
-        """Return copies of all state except the trained parameters."""
-        trained = {f"parameter {name}" for name in self.parameters}
-        return save(self.module, places(self.module).keys() - trained)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -240,24 +187,11 @@ class Training(Workload):
             loss = loss_of(forward(*args, **kwargs), self.by_name(args, kwargs))
             if not loss.requires_grad:
                 raise ValueError(DETACHED)
-            try:
-                loss.backward()
-            except RuntimeError as error:
-                self.refuse_kept_graph(error)
-                raise
+            loss.backward()
             update()
             return loss.detach()
 
         return step
-
-    def refuse_kept_graph(self, error: RuntimeError) -> None:
-        """Raise ValueError if a second backward failed because the module keeps values with their
-        graph; torch names no tensor."""
-        if "backward through the graph a second time" not in str(error):
-            return
-        for name, place in places(self.ran).items():
-            if getattr(place.value, "grad_fn", None):
-                raise ValueError(f"the {name} {KEEPS_GRAPH}") from None
 
     def follow(self, step: Step) -> Trajectory:
         """Run steps from the initial state and return their trajectory. A separate optimizer
@@ -311,7 +245,6 @@ class Training(Workload):
     def take_reference(self) -> None:
         """Keep the trajectory of eager's steps. Raises Ended if it is not finite, or if they create
         a parameter."""
-        self.find_dropout(self.inputs.checked[0])
         self.reference = self.follow(self.step_over(self.module))
         reason = self.reference.not_finite()
         if reason is not None:
@@ -354,7 +287,7 @@ class Training(Workload):
     def check(self) -> None:
         trajectory = self.follow(self.step)
         tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
-        comparison = Comparison(trajectory, self.reference, self.start, tolerance)
+        comparison = TrainingComparison(trajectory, self.reference, self.start, tolerance)
         reason = comparison.wrong()
         doubts = []
         if reason is None:
@@ -372,7 +305,7 @@ class Training(Workload):
             raise Ended(Status.INCORRECT, f"{reason}{RANDOM}" if self.is_random() else reason)
         self.restore()
 
-    def wrong_in_float64(self, comparison: Comparison, doubt: str) -> str | None:
+    def wrong_in_float64(self, comparison: TrainingComparison, doubt: str) -> str | None:
         """Return what float64 shows to be wrong about steps that a `doubt` is about, or None."""
         try:
             return comparison.far_from_float64(

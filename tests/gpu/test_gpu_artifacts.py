@@ -49,5 +49,3 @@ def test_every_artifact_and_no_figure_changes(made):
         assert ("code-1.py" in saved) == (mode == "reduce-overhead")
         assert "code-1.py" not in saved or "triton" in saved["code-1.py"].read_text()
         assert "linear" in saved["graph-1.txt"].read_text(), mode
-        assert any(name.endswith(".dot") for name in saved) == (mode != "eager")
-        assert mode == "eager" or "digraph" in saved["cuda-graph-1.dot"].read_text()

@@ -48,14 +48,3 @@ def test_figures_fit_together(trials):
     for mode in ("reduce-overhead", "cuda-graph"):
         in_graphs = by_mode[mode]["extra"]["profile"]["kernels_in_graphs"]
         assert in_graphs > by_mode[mode]["kernels"] / 2, mode
-
-
-@pytest.mark.alone
-def test_times_add_up_and_graphs_of_the_step_save_its_launches(swept):
-    modes = "mode=eager,reduce-overhead,cuda-graph"
-    by_mode = {trial["mode"]: trial for trial in swept(*TINY, "generate.new_tokens=64", modes)}
-    for mode, trial in by_mode.items():
-        # the median of the tokens' times lies below their mean if the host is slow now and then
-        assert 0.6 < (trial["ttft_ms"] + 63 * trial["tpot_ms"]) / trial["latency_ms"] < 1.2, mode
-    for mode in ("reduce-overhead", "cuda-graph"):
-        assert by_mode[mode]["tpot_ms"] < by_mode["eager"]["tpot_ms"] / 1.5, mode

@@ -3,19 +3,16 @@ under CUDA graphs."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 
 from effbench.measure.memory import graph_pool_bytes
-from effbench.models.inputs import Batch, BatchInput
+from effbench.models.inputs import Batch
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.stale_weights import StaleWeightsError
 
 pytestmark = pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
 SMALL = ["model=mlp", "model.module.width=128", "bs=2", "dtype=float32"]
@@ -106,47 +103,8 @@ def test_graphed_callables(mode, graphs):
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
-    mode.batch = Batch((4,), (BatchInput(0, 0.0),), {"scale": BatchInput(0, 0.0)})
+    mode.batch = Batch((4,), (0,), {"scale": 0})
     follows(mode, Stack().cuda().eval(), calls=6)
-
-
-COMPILED = partial(CompiledCudaGraph, inner="default")
-MODES = [CudaGraph, COMPILED, partial(COMPILED, regional=True)]
-
-
-def doubled(layer: nn.Linear) -> nn.Parameter:
-    with torch.inference_mode(False):
-        return nn.Parameter(layer.weight.detach().clone() * 2)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("make", MODES)
-def test_rebound_weights_are_captured_again_and_updates_in_place_are_not(make):
-    with torch.inference_mode(False):
-        module = Stack().cuda().eval()
-    prepared = follows(make(guard="recapture"), module)
-    with torch.inference_mode(False), torch.no_grad():
-        module.head.weight.mul_(-1.5)
-    agrees(prepared, module)
-    assert prepared.facts["recaptures"] == 0
-    for times in (1, 2):
-        module.layers[1].layer.weight = doubled(module.layers[1].layer)
-        agrees(prepared, module)
-        agrees(prepared, module)
-        assert prepared.facts["recaptures"] == times
-
-
-@pytest.mark.parametrize("make", MODES)
-def test_rebound_weights_are_refused(make):
-    module = Stack().cuda().eval()
-    prepared = follows(make(guard="refuse"), module)
-    module.layers[2].layer.weight = doubled(module.layers[2].layer)
-    given, named = inputs()
-    with (
-        torch.inference_mode(),
-        pytest.raises(StaleWeightsError, match=r"layers.2.layer.weight: different address"),
-    ):
-        prepared.step(*given, **named)
 
 
 def test_a_graph_keeps_its_weights_its_outputs_and_its_shapes():
@@ -156,7 +114,8 @@ def test_a_graph_keeps_its_weights_its_outputs_and_its_shapes():
     with torch.inference_mode():
         before = module(*given, **named).clone()
         kept = module.head.weight  # its memory must stay what it is
-        module.head.weight = doubled(module.head)
+        with torch.inference_mode(False):
+            module.head.weight = nn.Parameter(kept.detach().clone() * 2)
         first = prepared.step(*given, **named)
         torch.testing.assert_close(first.clone(), before, **CLOSE)
         assert kept is not module.head.weight
@@ -188,10 +147,3 @@ def test_aot_inductor(swept):
         pytest.skip(trials[0]["reason"])
     assert [(trial["status"], trial["reason"]) for trial in trials] == [("ok", None)] * 2
     assert sorted(trial["compile_cache"] for trial in trials) == ["cold", "warm"]
-
-
-def test_a_graph_that_the_backend_cudagraphs_skips_is_degraded(custom):
-    (row,) = custom("CallsTheHost", "cudagraphs", "[32]", "dtype=float32", "protocol.profile=false")
-    assert row["status"] == "degraded", row["reason"]
-    assert "ran without a CUDA graph" in row["reason"]
-    assert "cpu" in row["reason"]

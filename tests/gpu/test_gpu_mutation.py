@@ -50,10 +50,3 @@ def test_mutation(swept, folder, name, mode, status, reason):
     )[-1]
     assert trial["status"] == status, trial["reason"]
     assert reason in (trial["reason"] or "")
-
-
-def test_fused_optimizers_are_captured(swept):
-    for trial in swept(
-        "model=tiny", "phase=training", "training.optimizer=adam,adamw,sgd", "mode=eager,cuda-graph"
-    ):
-        assert trial["status"] == "ok", trial["reason"]

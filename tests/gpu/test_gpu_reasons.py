@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.store import Store
-
 MIB = 2**20
 alone = pytest.mark.alone
 
@@ -76,15 +74,6 @@ def test_what_bounds_a_cell(custom):
 
 
 @alone
-def test_the_small_mlp_waits_for_launches(run):
-    _, rows = run("model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph")
-    rows = {row["mode"]: row for row in rows}
-    assert rows["eager"]["bound"] == "launch"
-    assert rows["eager"]["gpu_idle_fraction"] > rows["cuda-graph"]["gpu_idle_fraction"]
-    assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)
-
-
-@alone
 @pytest.mark.parametrize(("name", "status"), [("Late", "ok"), ("AlwaysLate", "degraded")])
 def test_a_step_that_compiles_while_it_is_timed_is_timed_again(swept, name, status):
     model = ("model=custom", f"model.module._target_=modules.{name}", "model.inputs.x.shape=[64]")
@@ -94,14 +83,3 @@ def test_a_step_that_compiles_while_it_is_timed_is_timed_again(swept, name, stat
     assert "while it was timed" in trial["extra"]["timed_again"]
     assert status == "ok" or "twice: the times include compiling" in trial["reason"]
     assert trial["latency_ms"] > 0
-
-
-def test_ceilings_are_measured_once(folder, two_steps):
-    with Store.open(folder / "results" / "effbench.db") as store:
-        (here,) = store.environments()
-        known = store.calibration(here["id"])
-    ceilings = known["ceilings"]
-    assert 1e11 < ceilings["copy_bytes_per_s"] < 1e14
-    assert ceilings["flops_per_s"]["bfloat16"] > ceilings["flops_per_s"]["float32"] > 1e12
-    assert 0 < ceilings["graph_replay_ms"] < 0.1
-    assert 0 < ceilings["launch_ms"] < 0.1

@@ -2,14 +2,12 @@
 coarse."""
 
 import dataclasses
-import re
 from collections import namedtuple
 
 import pytest
 import torch
 
 from effbench.measure import accuracy
-from effbench.measure.training_accuracy import Comparison, Exact, Trajectory
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ZERO = torch.zeros(1)
@@ -31,59 +29,12 @@ def with_float64(*outputs, **options):
     return accuracy.compare_with_float64(*map(accuracy.parts, outputs), **options)
 
 
-@pytest.mark.parametrize("names", [("a.b", "a", "b"), (1, "1")])
-def test_parts_of_the_same_name_are_all_compared(names):
-    first, second, *inner = names
-    ones = {key: torch.ones(2) for key in inner} or torch.ones(2)
-    parts = accuracy.parts({first: torch.zeros(2), second: ones})
-    assert [float(part[0]) for part in parts.values()] == [0.0, 1.0]
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_tolerance_in_float64(dtype):
-    """So that the dtype's own rounding does not decide."""
-    ref = reference(torch.float64)
-    limit = accuracy.TOLERANCES[dtype]
-    assert compare(ref * (1 + 0.5 * limit), ref, limit).reason is None
-    verdict = compare(ref * (1 + 10 * limit), ref, limit)
-    assert verdict.only_values
-    assert verdict.error == pytest.approx(10 * limit, rel=0.01)
-    assert f"relative error {10 * limit:.2g}" in verdict.reason
-
-
-@pytest.mark.parametrize(("factor", "is_right"), [(0, True), (0.2, True), (20, False)])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_tolerance_by_dtype(dtype, factor, is_right):
-    ref = reference(torch.float64)
-    out = ref * (1 + factor * accuracy.TOLERANCES[dtype])
-    assert correct(out.to(dtype), ref.to(dtype)) is is_right
-
-
-def test_the_reason_counts_values_if_the_error_of_all_is_within_the_tolerance():
-    out, ref = reference(torch.float32), reference(torch.float32)
-    out[0, :3] += 0.01
-    verdict = compare(out, ref, 1e-3)
-    assert verdict.error < 1e-3
-    assert verdict.reason.endswith("tolerance 0.001, which 3 of 2,048 values exceed")
-    assert "values" not in compare(out * 1.1, ref, 1e-3).reason
-
-
 @pytest.mark.parametrize(
     ("dtype", "is_right"), [(None, False), (torch.bfloat16, True), (torch.float64, False)]
 )
 def test_a_wider_output_of_a_half_model_has_its_tolerance(dtype, is_right):
     ref = reference()
     assert (compare(ref * 1.01, ref, dtype=dtype).reason is None) is is_right
-
-
-@pytest.mark.parametrize(
-    ("factor", "dtype", "is_right"),
-    [(1.002, None, True), (1.0027, None, False), (1.0027, torch.bfloat16, True)],
-)
-def test_a_wider_output_of_a_half_model_has_its_tolerance_in_float64(factor, dtype, is_right):
-    ref = reference()
-    reason = with_float64(ref * factor, ref * 1.001, ref.double(), dtype=dtype)
-    assert (reason is None) is is_right
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
@@ -101,44 +52,10 @@ def test_masked_values_do_not_hide_wrong_ones(mask):
     assert correct(alone, alone) and not correct(alone * 1.01, alone)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_float8(dtype):
-    exact = reference(torch.float64)
-    ref, near, far = ((exact * factor).to(dtype) for factor in (1.0, 1.001, 1.5))
-    assert near.float().ne(ref.float()).any()
-    assert correct(near, ref)
-    assert not correct(far, ref)
-    assert accuracy.not_finite(accuracy.parts(near)) is None
-    assert with_float64(near, ref, exact) is None
-
-
-def test_large_values_are_no_masks():
-    ref = 1e5 * reference(torch.bfloat16)
-    right = ref + 500 * reference(torch.bfloat16).flip(0)
-    assert correct(right, ref) and not correct(right, ref / 1e5)
-    assert accuracy.rms(ref, ref) == accuracy.rms(ref)
-
-
-def test_large_tensors_are_compared_in_pieces(monkeypatch):
-    ref = reference(torch.float64)
-    out = ref + torch.linspace(0, 1e-3, ref.numel(), dtype=torch.float64).reshape(ref.shape)
-    ref.view(-1)[0] = out.view(-1)[0] = float("inf")
-
-    def figures():
-        return [accuracy.relative_error(out, ref), accuracy.rmse(out, ref), accuracy.rms(ref)]
-
-    whole = figures()
-    monkeypatch.setattr(accuracy, "PIECE", 7)
-    assert figures() == pytest.approx(whole, rel=1e-12)
-    assert whole[0] > 0
-    finite = ref.view(-1)[1:]
-    assert whole[2] == pytest.approx(finite.square().mean().sqrt().item(), rel=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
 def test_integers_must_be_equal(dtype):
     ref = torch.tensor([0, 1, 1, 0]).to(dtype)
-    assert compare(ref.clone(), ref) == accuracy.Verdict(None, None, True)
+    assert compare(ref.clone(), ref) == accuracy.AccuracyVerdict(None, None, True)
     assert "1 of 4 values" in compare(torch.tensor([0, 1, 0, 0]).to(dtype), ref).reason
 
 
@@ -179,24 +96,11 @@ def test_every_tensor_of_a_structure_counts(make):
     assert not correct(make(reference() + 1, torch.arange(3)), ref)
 
 
-def test_parts_after_plain_values_and_integers_count():
-    ref, numbers = reference(), torch.arange(3)
-    eager = (3, numbers, ref, ref)
-    verdict = compare((3, numbers, ref * 1.1, ref * 1.01), eager)
-    assert verdict.error == pytest.approx(0.1, rel=0.01)
-    assert verdict.reason.startswith("output 2 differs")
-    verdict = compare((3, numbers + 1, ref, ref * 1.1), eager)
-    assert verdict.reason.startswith("output 1 differs")
-    assert with_float64((numbers, ref * 1.1), (numbers, ref), (numbers, reference(torch.float64)))
-
-
 @pytest.mark.parametrize(
     ("out", "ref", "words"),
     [
         ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output a, output b"),
         ((ZERO, 3), (ZERO, 4), "output 1 is 3, but eager's is 4"),
-        ((ZERO, "x"), (ZERO, None), "output 1 is 'x', but eager's is None"),
-        ((ZERO, 3, ZERO), (ZERO, ZERO, 3), "output 1 is 3, but eager's is (1,) torch.float32"),
         (
             torch.zeros(4, 1),
             torch.zeros(4),
@@ -204,8 +108,6 @@ def test_parts_after_plain_values_and_integers_count():
         ),
         (ZERO.double(), ZERO, "torch.float64"),
         ((ZERO, ZERO), ZERO, "2 output tensors, but eager has 1"),
-        (None, ZERO, "0 output tensors, but eager has 1"),
-        ((ZERO, torch.ones(1, 4)), (ZERO, torch.ones(4)), "(1, 4)"),
     ],
 )
 def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, words):
@@ -227,11 +129,7 @@ SIZES = [torch.tensor(1), torch.tensor(2)]
         (NAN, 1.0, False),
         # AOTInductor returns numbers as tensors
         (torch.tensor(3), 3, True),
-        (torch.tensor(True), True, True),
-        (torch.tensor(0.1), 0.1, True),
         (torch.tensor(0), 3, False),
-        (torch.tensor(0), True, False),
-        (torch.tensor(0), 0.1, False),
         (SIZES, torch.Size([1, 2]), True),
         (SIZES, torch.Size([2, 2]), False),
     ],
@@ -264,24 +162,10 @@ def test_what_is_not_finite():
     assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
     # where it is allowed, the places must agree
     ref = torch.tensor([1.0, torch.nan, torch.inf])
-    assert compare(ref.clone(), ref) == accuracy.Verdict(0, None, True)
+    assert compare(ref.clone(), ref) == accuracy.AccuracyVerdict(0, None, True)
     assert not correct(torch.tensor([1.0, torch.inf, torch.nan]), ref)
     assert not correct(torch.tensor([1.0, 2.0, torch.inf]), ref)
     assert with_float64(ref.clone(), ref, ref.double()) is None
-
-
-def test_zeros():
-    assert accuracy.relative_error(ZERO, ZERO) == 0
-    assert accuracy.relative_error(ZERO + 1, ZERO) == float("inf")
-    assert correct(ZERO, ZERO)
-    assert not correct(ZERO + 1e-3, ZERO)
-
-
-def test_copies_survive_the_next_call():
-    buffer = torch.zeros(2)
-    kept, cloned = accuracy.parts({"a": (buffer,)}), accuracy.clone(((buffer,), {}))
-    buffer += 1
-    assert kept["output a.0"].tolist() == cloned[0][0].tolist() == [0, 0]
 
 
 class TestFloat64:
@@ -303,11 +187,6 @@ class TestFloat64:
             "a narrow output keeps its rule"
         )
 
-    def test_an_eager_that_is_far_off_proves_nothing(self):
-        exact = reference(torch.float64)
-        random = [exact.float() + torch.rand(exact.shape) for _ in range(2)]
-        assert re.search("eager itself is .* keeps state in a list", with_float64(*random, exact))
-
     @pytest.mark.parametrize(
         ("ours", "eagers", "is_right"),
         [
@@ -322,22 +201,3 @@ class TestFloat64:
         floats, exact = reference(), (reference(torch.float64), torch.tensor([1, 2, 3]))
         eager = (floats, torch.tensor([1, 2, eagers]))
         assert (with_float64((floats, torch.tensor(ours)), eager, exact) is None) is is_right
-
-
-@pytest.mark.parametrize(("rows", "expected"), [(2**10, "cpu"), (2**10 + 1, "cuda")])
-def test_small_outputs_are_compared_on_the_host(rows, expected):
-    output = {"output 0": torch.empty(2**10).expand(rows, -1), "output 1": 3}
-    assert accuracy.place(output, torch.device("cuda")).type == expected
-
-
-def test_losses_that_look_the_same_say_how_they_differ():
-    ours, eager = (Trajectory([loss], {}, {}, {}, {}, {}, {}) for loss in (1.0000001, 1.0))
-    comparison = Comparison(ours, eager, {}, 1e-9)
-    assert comparison.wrong() == (
-        "the loss is 1 in step 1, but eager's is 1: relative error 1e-07, allowed 1e-08"
-    )
-    assert comparison.far_from_float64(lambda state, number: Exact(1.0, {}, {})) == (
-        "the loss of the first step is 1, but 1 in float64: relative error 1e-07, allowed 1e-09"
-    )
-    ours.losses = [1.5]
-    assert comparison.wrong() == "the loss is 1.5 in step 1, but eager's is 1"

@@ -70,51 +70,6 @@ def test_a_graph_break():
     assert "graph_break" in reason
 
 
-def test_branches_on_data():
-    """In the outermost frame. Nothing is left to compile after a second break."""
-    eager = torch.compiler.disable(lambda x: -x)
-
-    def branches(x):
-        y = x * 2
-        return (y + 1 if y.sum() > 0 else y - 1) * 3
-
-    def both(x):
-        y = x * 2
-        y = y + 1 if y.sum() > 0 else y - 1
-        return eager(y)
-
-    compiled(branches)(torch.ones(2))
-    assert counters.read().graph_breaks == 1
-    compiled(both)(torch.ones(2))
-    assert counters.read().graph_breaks == 3
-
-
-def test_recompiles():
-    step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
-    step(torch.ones(2))
-    assert counters.read().recompiles == 0
-    step(torch.ones(2, 2))
-    assert counters.read().recompiles == 1
-
-
-def test_the_guard_that_failed():
-    class Counting(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.n = 0
-
-        def forward(self, x):
-            self.n += 1
-            return x + self.n
-
-    step = compiled(Counting())
-    for _ in range(2):
-        step(torch.ones(2))
-    reason = counters.read().recompile_reason
-    assert reason.startswith("failed guard: self.n == 0, at test_measure_counters.py:")
-    assert reason.endswith(": self.n += 1")
-
-
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [
@@ -133,16 +88,6 @@ def test_the_guard_that_failed():
 )
 def test_the_guard_in_a_reason_to_compile_again(reason, guard):
     assert counters.guard_of(reason) == guard
-
-
-def test_more_recompiles_than_dynamo_remembers_by_default():
-    dynamo = torch._dynamo.utils
-    dynamo.set_compilation_metrics_limit(64)
-    # compiling so often takes seconds
-    recompiled = dynamo.CompilationMetrics(recompile_reason="size mismatch")
-    with counters.Observer(dynamo=False):
-        dynamo._compilation_metrics.extend([recompiled] * 70)
-    assert counters.read().recompiles == 70
 
 
 def test_dynamo_that_leaves_a_module_alone_is_a_reason():

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from effbench.measure import watch
-from effbench.measure.gpu import Gpu
+from effbench.measure.gpu import Gpu, GpuState
+from effbench.measure.watch import GpuFacts
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -32,7 +33,7 @@ class MadeUp(Gpu):
             name: itertools.chain(sequence[:-1], itertools.repeat(sequence[-1]))
             for name, sequence in answered.items()
         }
-        self.read = lambda: {"clocks_event_reasons": list(next(queries["events"]))}
+        self.read = lambda: GpuState(clocks_event_reasons=list(next(queries["events"])))
         self.foreign_pids = lambda: next(queries["pids"])
         self.used_bytes = lambda: next(queries["used"])
         self.utilization = lambda: next(queries["busy"])
@@ -82,14 +83,6 @@ def test_disturbances(answers, disturbed, reason):
     made = watching(**answers)
     assert [made.disturbed() for _ in disturbed] == disturbed
     assert (made.discarded, made.disturbance) == ([reason] if reason else [], None)
-
-
-def test_own_memory_does_not_disturb_and_readings_between_looks_count(reserved):
-    made = watching(used=[600 * MIB, 2600 * MIB])
-    reserved[0] = 2000
-    assert not made.disturbed()
-    made.events.add("hw_slowdown")
-    assert (made.disturbed(), made.disturbed()) == (True, False)
 
 
 def test_after_three_retries_it_is_kept_and_marks_the_trial():
@@ -160,39 +153,17 @@ def test_a_foreign_process_before_the_trial(answers, wait_s, slept, is_busy):
     assert made.shared == (answers.get("used") == [2**34])
 
 
-def test_what_was_busy_before_the_trial_marks_each_timing():
-    made = watch.GpuWatch(MadeUp(used=[2**34], busy=[90]), CPU)
-    made.wait_until_free(0.0, lambda seconds: None)
-    for _ in range(2):
-        made.restart()
-        assert made.disturbance == made.before_timing is not None
-
-
-def test_timing_again_forgets_what_was_found_before():
-    made = watching(events=[("hw_slowdown",)])
-    made.readings, made.marks = [{}], [watch.EnergyMark(1, 2, 3.0)]
-    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
-    made.restart()
-    assert (made.discarded, made.disturbance, made.readings, made.marks) == ([], None, [], [])
-
-
-def test_the_newest_disturbance_is_told_once():
-    made = watching(pids=[{7}, {7, 8}, {7}])
-    assert made.newest_disturbance() == "another process started to use this GPU (pid 8)"
-    assert made.newest_disturbance() is None
-
-
 @pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])
 def test_without_nvml_nothing_is_known(uuid):
     gpu = Gpu.open(uuid)
-    assert [value for value in gpu.read().values() if value is not None] == [[]]
+    assert gpu.read() == GpuState()
     assert (gpu.processes(), gpu.foreign_pids(), gpu.working_pids(0.0)) == (None, None, None)
     assert (gpu.used_bytes(), gpu.utilization()) == (None, None)
     made = watch.GpuWatch(gpu, CPU)
     made.begin()
     made.poll(10)
     assert not made.disturbed()
-    assert set(made.facts().values()) == {None}
+    assert made.facts() == GpuFacts(None, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +187,7 @@ def test_a_slow_driver_is_asked_less_often(monkeypatch, answer_s, fewest, most):
 def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_often(monkeypatch):
     now, energies = [0.0], iter([5, None, 5, 7, 7, 9, 9, 9, 9, 9])
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
-    state = {"clocks_event_reasons": ["hw_slowdown"]}
+    state = GpuState(clocks_event_reasons=["hw_slowdown"])
     made = watch.GpuWatch(
         SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state), CPU
     )
@@ -235,12 +206,9 @@ def test_energy_and_readings_of_a_busy_gpu():
     assert made.energy_per_call_mj() == 2
     made.marks.pop()
     assert made.energy_per_call_mj() is None, "too short"
-    names = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "clocks_event_reasons")
-    for values in (
-        (1000, 2000, 50, 100.0, ["gpu_idle"]),
-        (1900, 2000, 60, None, ["sw_power_cap"]),
-        (1800, None, 61, 300.0, ["sw_power_cap"]),
-    ):
-        made.readings.append(dict(zip(names, values, strict=True)))
-    values = (1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap")
-    assert made.facts() == {"energy_mj": None, **dict(zip(names, values, strict=True))}
+    made.readings = [
+        GpuState(1000, 2000, 50, 100.0, ["gpu_idle"]),
+        GpuState(1900, 2000, 60, None, ["sw_power_cap"]),
+        GpuState(1800, None, 61, 300.0, ["sw_power_cap"]),
+    ]
+    assert made.facts() == GpuFacts(None, 1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap")

@@ -53,19 +53,14 @@ HEADS = {
 #: Architecture -> values that make it small, and the shape of the output of each task.
 SMALL = {
     "bert-base": (WIDTHS | {"intermediate_size": 64}, {"logits": (BS, SEQ, 97)}),
-    "gpt2": (GPT2, {"encode": (BS, SEQ, 32), "prefill": (BS, 1, 97), "decode": (BS, 1, 97)}),
+    "gpt2": (GPT2, {"prefill": (BS, 1, 97), "decode": (BS, 1, 97)}),
     "llama-1b": (GROUPED | {"head_dim": 8}, {"decode": (BS, 1, 97)}),
     "qwen2-0.5b": (GROUPED, {"decode": (BS, 1, 97)}),
-    "t5-small": (T5, {"logits": (BS, SEQ, 97), "decode": (BS, 1, 97)}),
-    "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32), "decode": (BS, 1, 50300)}),
+    "t5-small": (T5, {"logits": (BS, SEQ, 97)}),
+    "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32)}),
     "vit-base": (VIT, {"logits": (BS, 1000)}),
 }
-IMAGES = [
-    ("torchvision", "resnet18"),
-    ("torchvision", "mobilenet_v3_small"),
-    ("timm", "test_resnet"),
-    ("timm", "test_convnext"),
-]
+IMAGES = [("torchvision", "mobilenet_v3_small"), ("timm", "test_convnext")]
 
 
 def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
@@ -115,15 +110,6 @@ def close_in_bfloat16(module, output, tolerance=2e-2):
     )  # rows depend on their input
 
 
-def test_a_network_does_not_import_all_others(monkeypatch):
-    from transformers.models.auto.auto_factory import _LazyAutoMapping
-
-    monkeypatch.setattr(
-        _LazyAutoMapping, "values", lambda self: pytest.fail("imports every architecture")
-    )
-    assert of_transformers("gpt2", None).inputs["input_ids"]["shape"] == [SEQ]
-
-
 @pytest.mark.parametrize(("name", "arch"), IMAGES)
 def test_images_keep_their_signal(name, arch):
     module = build({"library": name, "arch": arch, "image_size": 64})
@@ -133,38 +119,6 @@ def test_images_keep_their_signal(name, arch):
     assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (
         arch == "test_convnext"
     )
-
-
-@pytest.mark.parametrize(
-    ("library", "arch", "kwargs", "size"),
-    [
-        ("torchvision", "inception_v3", {"init_weights": False}, 299),
-        ("timm", "test_vit", {}, 160),
-    ],
-)
-def test_the_library_knows_the_size_of_images(monkeypatch, library, arch, kwargs, size):
-    monkeypatch.setattr("effbench.models.weights.IMAGES", 1)
-    module = build({"library": library, "arch": arch, "kwargs": kwargs})
-    assert module.inputs["x"]["shape"] == [3, size, size]
-
-
-def test_a_decode_step_after_an_encoder_equals_the_whole_sequence():
-    step, whole = of_transformers("t5-small", "decode"), of_transformers("t5-small", "logits")
-    ids = torch.randint(0, 97, (BS, SEQ))
-    with torch.inference_mode():
-        cache = whole.model(
-            input_ids=ids, decoder_input_ids=ids[:, :-1], use_cache=True
-        ).past_key_values
-        for name, part in (
-            ("own", cache.self_attention_cache),
-            ("cross", cache.cross_attention_cache),
-        ):
-            for number, layer in enumerate(part.layers):
-                for kind in ("keys", "values"):
-                    filled = getattr(layer, kind)
-                    getattr(step, f"{name}_{kind}_{number}")[:, :, : filled.shape[2]] = filled
-        expected = whole(input_ids=ids, decoder_input_ids=ids)[:, -1:]
-        torch.testing.assert_close(step(ids[:, -1:], torch.tensor([SEQ - 1])), expected)
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "llama-1b"])
@@ -250,30 +204,6 @@ def test_weights_that_do_not_fit(saved, change, words):
         load_saved(saved)
 
 
-def test_weights_come_from_safetensors_alone(saved):
-    file = saved / "model.safetensors"
-    weights = weights_in(file)
-    file.write_bytes(file.read_bytes()[:99])
-    with pytest.raises(ConfigError, match="cannot load the weights"):
-        load_saved(saved)
-    file.unlink()
-    torch.save(weights, saved / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="cannot load the weights"):
-        load_saved(saved)
-
-
-def test_weights_of_an_image_network(tmp_path):
-    settings = {"library": "torchvision", "arch": "resnet18", "image_size": 64}
-    resnet = build(settings)
-    save_file(resnet.state_dict(), tmp_path / "model.safetensors")
-    settings["pretrained"] = str(tmp_path)
-    torch.testing.assert_close(build(settings).fc.weight, resnet.fc.weight)
-    with pytest.raises(ConfigError, match="does not fit"):
-        build({**settings, "arch": "resnet34"})
-    with pytest.raises(ConfigError, match=r"expected a \.safetensors file"):
-        build({**settings, "pretrained": "weights.pth"})
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -281,15 +211,9 @@ def test_weights_of_an_image_network(tmp_path):
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
         (
-            {"library": "torchvision", "arch": "resnet50", "pretrained": "no"},
-            "no such file or folder; expected",
-        ),
-        (
             {"library": "timm", "arch": "resnet18", "pretrained": "no"},
             "or a folder with model.safetensors",
         ),
-        ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
-        ({"library": "timm", "arch": "vit_tiny"}, "did you mean .*; see `effbench models`"),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
         (
             {"library": "transformers", "arch": "bert-bas", "task": None, "config": {}},
@@ -304,16 +228,6 @@ def test_weights_of_an_image_network(tmp_path):
             "did you mean n_embd",
         ),
         (
-            {
-                "library": "transformers",
-                "arch": "gpt2",
-                "task": None,
-                "config": {},
-                "pretrained": "no",
-            },
-            "no such folder",
-        ),
-        (
             {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_layer": "x"}},
             "expected int, got str",
         ),
@@ -324,23 +238,6 @@ def test_errors_before_anything_is_built(settings, text):
         libraries.check(**settings)
 
 
-@pytest.mark.parametrize(
-    ("arch", "task", "words"),
-    [
-        ("bert-base", "decode", "bert-base cannot generate tokens; it supports encode, logits"),
-        ("t5-small", "prefill", "t5-small does not support model.task=prefill; it supports"),
-    ],
-)
-def test_tasks_that_do_not_suit_a_preset(arch, task, words):
-    with pytest.raises(UnsupportedError, match=words):
-        of_transformers(arch, task)
-
-
-def test_more_tokens_than_positions():
-    with pytest.raises(ConfigError, match="exceeds the 512 positions"):
-        of_transformers("bert-base", "encode", seq=513)
-
-
 GPT_NEO = {
     "hidden_size": 16,
     "num_layers": 2,
@@ -348,8 +245,6 @@ GPT_NEO = {
     "attention_types": [[["global", "local"], 1]],
     "vocab_size": 32,
 }
-FSMT = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "src_vocab_size": 32}
-CANINE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
 
 
@@ -357,31 +252,19 @@ MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_siz
     ("arch", "task", "config", "words"),
     [
         ("vit", "decode", {}, "vit cannot generate tokens; it supports encode, logits"),
-        # an encoder-decoder without a head
-        ("informer", "decode", {}, "informer cannot generate tokens"),
+        ("t5", "decode", T5, "t5 cannot generate tokens; it supports encode, logits"),
         ("mamba", "decode", MAMBA, "mamba has no key-value cache"),
-        ("canine", "encode", CANINE, "effbench cannot make the input input_ids of canine"),
         (
             "gpt_neo",
             "decode",
             GPT_NEO | {"window_size": 4},
             "gpt_neo has other logits with a static key-value cache",
         ),
-        (
-            "fsmt",
-            "decode",
-            FSMT | HEADS | {"tgt_vocab_size": 32},
-            "fsmt has other logits with a static key-value cache",
-        ),
     ],
 )
 def test_networks_that_do_not_suit_a_task(arch, task, config, words):
     with pytest.raises(UnsupportedError, match=words):
         build(named(arch, task, config))
-
-
-def test_a_window_that_holds_all_slots():
-    build(named("gpt_neo", "decode", GPT_NEO | {"window_size": 16}))
 
 
 def named(arch, task, config):
@@ -391,19 +274,12 @@ def named(arch, task, config):
 #: Preset -> parameters of the published network, without a head.
 PUBLISHED = {
     "bert-base": 109_482_240,
-    "bert-large": 335_141_888,
-    "distilbert-base": 66_362_880,
-    "roberta-base": 124_645_632,
     "gpt2": 124_439_808,
-    "gpt2-xl": 1_557_611_200,
-    "opt-125m": 125_239_296,
     "llama-1b": 1_235_814_400,
     "qwen2-0.5b": 494_032_768,
     "qwen3-0.6b": 596_049_920,
     "t5-small": 60_506_624,
-    "bart-base": 139_420_416,
     "whisper-tiny": 37_760_640,
-    "bloom-560m": 559_214_592,
 }
 
 
@@ -422,14 +298,7 @@ def test_presets_have_the_published_size(name):
     [
         ("transformers", "bert-base-uncased", "bert-base"),
         ("transformers", "google-bert/bert-base-uncased", "bert-base"),
-        ("transformers", "facebook/opt-125m", "opt-125m"),
-        ("transformers", "distilbert-base-uncased", "distilbert-base"),
-        ("transformers", "roberta-base", "roberta-base"),
-        ("transformers", "google/vit-base-patch16-224", "vit-base"),
-        ("transformers", "Qwen/Qwen2-0.5B", "qwen2-0.5b"),
         ("transformers", "meta-llama/Llama-3.2-1B", "llama-1b"),
-        ("transformers", "openai/whisper-tiny", "whisper-tiny"),
-        ("transformers", "distilbert", "distilbert"),  # a type of transformers
         ("transformers", "my/own", "my/own"),
         ("timm", "timm/resnet18.a1_in1k", "resnet18.a1_in1k"),
         ("torchvision", "bert-base-uncased", "bert-base-uncased"),

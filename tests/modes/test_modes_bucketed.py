@@ -2,7 +2,6 @@
 tests/gpu."""
 
 import itertools
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.base import Forward
 from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
-from effbench.modes.stale_weights import StaleWeightsError
 
 CPU = torch.device("cpu")
 
@@ -71,7 +69,7 @@ def inference():
 
 @pytest.mark.parametrize(
     ("padding", "outputs"),
-    list(itertools.product(("keep", "zero", "sentinel"), ("clone", "short-lived"))),
+    list(itertools.product(("keep", "zero"), ("clone", "short-lived"))),
 )
 @pytest.mark.parametrize("name", ["net", "gpt2"])
 def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
@@ -117,26 +115,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
     assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
 
 
-def test_copying_inputs_is_all_of_a_call_but_its_replay():
-    output = prepared(
-        BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4]
-    )
-    output.copy_inputs(torch.full((3, 2), 7.0))
-    assert output.step.static.args[0].buffer[:3].eq(7.0).all() and not output.step.calls
-
-
-@pytest.mark.parametrize(("outputs", "is_kept"), [("short-lived", False), ("clone", True)])
-def test_short_lived_outputs_are_overwritten_and_clones_are_not(outputs, is_kept):
-    runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
-    first = call(runner, 3, seed=1)["sum"]
-    before = first.clone()
-    call(runner, 3, seed=2)
-    assert torch.equal(first, before) is is_kept
-
-
-@pytest.mark.parametrize(
-    ("padding", "expected"), [("keep", 7.0), ("zero", 0.0), ("sentinel", float("nan"))]
-)
+@pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0)])
 def test_padding_is_what_it_says(padding, expected):
     specs = parse_inputs({"x": {"shape": [2]}})
     runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
@@ -144,7 +123,7 @@ def test_padding_is_what_it_says(padding, expected):
     runner(torch.ones(1, 2))
     rows = runner.static.args[0].buffer
     assert rows[0].tolist() == [1, 1]
-    torch.testing.assert_close(rows[1:], torch.full((3, 2), expected), equal_nan=True)
+    assert rows[1:].eq(expected).all()
 
 
 def test_facts_count_padding_and_fallbacks():
@@ -163,37 +142,10 @@ def test_facts_count_padding_and_fallbacks():
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
 
 
-def test_a_stale_graph_is_refused():
-    with torch.inference_mode(False):
-        module = torch.nn.Linear(4, 4)
-    specs = parse_inputs({"x": {"shape": [4]}})
-    runner = prepared(BucketedGraph([2], guard="refuse"), module, specs, [2]).step
-    runner(torch.ones(2, 4))
-    module.weight.data = module.weight.data.clone()
-    with pytest.raises(StaleWeightsError, match="weight weight: different address"):
-        runner(torch.ones(2, 4))
-
-
 def test_a_model_without_a_batch():
     specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
     with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
         prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
-
-
-def test_an_output_that_hides_its_tensors():
-    @dataclass
-    class Output:
-        logits: torch.Tensor
-
-    class Hiding(torch.nn.Module):
-        def forward(self, x):
-            return Output(x * 2)
-
-    specs = parse_inputs({"x": {"shape": [4]}})
-    with pytest.raises(
-        UnsupportedError, match="contains the type Output, whose padding cannot be cut off"
-    ):
-        prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 
 @pytest.mark.parametrize(

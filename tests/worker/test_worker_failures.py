@@ -25,14 +25,6 @@ class MuteError(Exception):
     ("error", "status", "reason"),
     [
         (ValueError("bad\nmore"), "error", "in check: ValueError: bad"),
-        (ValueError("\n\n  at last  \n"), "error", "in check: ValueError: at last"),
-        (
-            ValueError("raised:\nKeyError: 'a'\nmore"),
-            "error",
-            "in check: ValueError: raised: KeyError: 'a'",
-        ),
-        (ValueError('wrong:\n  File "x.py", line 3\n'), "error", "in check: ValueError: wrong"),
-        (ValueError("wrong:"), "error", "in check: ValueError: wrong"),
         (MuteError(), "error", "in check: MuteError"),
         (KeyboardInterrupt(), "error", "in check: KeyboardInterrupt"),
         (MemoryError(), "oom", "in check: MemoryError"),
@@ -47,17 +39,7 @@ class MuteError(Exception):
             "oom",
             "in check: CUDA error: CUBLAS",
         ),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-            "oom",
-            "in check: DefaultCPUAllocator",
-        ),
         (ValueError("my lamp is out of memory"), "error", "in check: ValueError: my lamp"),
-        (
-            RuntimeError("CUDA error: device-side assert triggered"),
-            "error",
-            "in check: RuntimeError: CUDA error",
-        ),
         (
             RuntimeError("Cannot find a working triton installation."),
             "unsupported",
@@ -90,14 +72,6 @@ def test_the_first_error_of_a_compiler_is_in_the_reason(line):
     _, reason = failures.classify(raised(RuntimeError(f"CppCompileError: {error}")), "prepare")
     assert f"C++ compile error: {line}" in reason
     assert "another" not in reason and "unused" not in reason
-
-
-@pytest.mark.parametrize(
-    "text", ["C++ compile error\n\nOutput:\nsilence", "wrong\n\nOutput:\nx: error: silence"]
-)
-def test_other_output_is_not_in_the_reason(text):
-    _, reason = failures.classify(raised(RuntimeError(text)), "prepare")
-    assert "silence" not in reason
 
 
 def test_the_cause_of_an_error_counts():
@@ -163,16 +137,3 @@ def test_code_that_is_named_but_not_run_is_the_location(users_module, after):
         f'  File "nets/mine.py", line 7{after}\n'
     )
     assert failures.location(error) == f"nets/mine.py:7{after.strip(',')}"
-
-
-def test_without_user_code_the_innermost_frame_outside_effbench_counts(users_module, monkeypatch):
-    error = users_module("def forward():\n    raise ValueError('x')\n")
-    monkeypatch.setattr(failures.Frame, "is_users", False)
-    assert failures.location(error) == "nets/mine.py:2 in forward"
-
-
-def test_long_texts_are_cut():
-    reason = failures.classify(ValueError("x" * 5000), None)[1]
-    assert len(reason) < 330 and reason.endswith("…")
-    tail = failures.traceback_tail(raised(ValueError("y" * 10_000 + " the end")))
-    assert len(tail) <= failures.TRACEBACK_CHARACTERS and tail.rstrip().endswith("the end")

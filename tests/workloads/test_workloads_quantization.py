@@ -74,9 +74,3 @@ def test_what_cannot_be_quantized_is_unsupported(inputs, kind, part, reason):
     with pytest.raises(Ended, match=reason) as ended:
         quantization.quantize(part, kind, inputs)
     assert ended.value.status is Status.UNSUPPORTED
-
-
-def test_without_torchao(module, inputs, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Ended, match="needs torchao: pip install torchao"):
-        quantization.quantize(module, "int8-weight-only", inputs)

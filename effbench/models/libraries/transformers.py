@@ -24,8 +24,7 @@ from effbench.models.weights import wake
 
 transformers = libraries.load("transformers")
 from safetensors import SafetensorError  # noqa: E402
-from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer  # noqa: E402
-from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
+from transformers.cache_utils import Cache, StaticLayer  # noqa: E402
 from transformers.models.auto import modeling_auto as auto  # noqa: E402
 
 #: Part of the name of a weight inside a layer.
@@ -107,7 +106,7 @@ def network(
     if architecture.is_encoder_decoder:
         inputs["decoder_input_ids"] = describe_tokens(settings, seq)
     options: dict[str, Any] = {}
-    if architecture.generates:
+    if architecture.is_decoder or architecture.is_encoder_decoder:
         options["use_cache"] = False
     if task == "prefill":
         options["logits_to_keep"] = 1
@@ -148,11 +147,6 @@ class Architecture:
         return cls(auto.MODEL_MAPPING.get(kind, None), head, is_encoder_decoder, is_decoder)
 
     @property
-    def generates(self) -> bool:
-        """Whether it generates tokens, given its head."""
-        return self.is_decoder or self.is_encoder_decoder
-
-    @property
     def default_task(self) -> str:
         if self.is_decoder:
             return "prefill"
@@ -168,9 +162,7 @@ class Architecture:
         if self.head is not None:
             classes["logits"] = self.head
             if self.is_decoder:
-                classes["prefill"] = self.head
-            if self.generates:
-                classes["decode"] = self.head
+                classes |= {"prefill": self.head, "decode": self.head}
         return classes
 
     def class_for(self, arch: str, task: str) -> type[nn.Module]:
@@ -342,9 +334,9 @@ def shape_of_input(name: str, config: Config) -> list[int]:
 
 class Slots(StaticLayer):
     """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `position`: the slots
-    [T] of the new tokens; None if all slots are filled."""
+    [T] of the new tokens."""
 
-    def __init__(self, keys: Tensor, values: Tensor, position: Tensor | None):
+    def __init__(self, keys: Tensor, values: Tensor, position: Tensor):
         # without StaticLayer's own, which makes tensors
         self.keys, self.values, self.position = keys, values, position
         self.max_cache_len, self.is_initialized = keys.shape[2], True
@@ -357,96 +349,46 @@ class Slots(StaticLayer):
         values = self.values.index_copy_(2, self.position, value_states)
         return keys, values
 
-    def get_seq_length(self) -> Tensor | int:
-        return self.max_cache_len if self.position is None else self.position[0]
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """The shape [G, T, K] of the keys, or of the values, of a layer."""
-
-    heads: int
-    tokens: int
-    width: int
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    keys: CacheShape
-    values: CacheShape
+    def get_seq_length(self) -> Tensor:
+        return self.position[0]
 
 
 class Decoder(nn.Module):
     """A decode step: the new tokens, one or a whole prompt, take the slots at `position` of
-    `slots`, and attend to the slots up to theirs.
+    `slots`, and attend to the slots up to theirs. All slots but the last one are filled.
 
     The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with
-    the same token and position gives the same output however often it runs. `cross`: the cache of
-    an encoder's output, for the decoder of an encoder-decoder network; otherwise None.
+    the same token and position gives the same output however often it runs. `layers`: keys and
+    values [1, G, T, K] of each layer, whose shapes the cache has.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        inputs: Described,
-        batch: int,
-        layers: Sequence[LayerShape],
-        slots: int,
-        cross: Sequence[LayerShape] | None,
+        self, model: nn.Module, inputs: Described, batch: int, layers: Sequence[Any], slots: int
     ):
         super().__init__()
         self.model, self.inputs, self.layers = model, inputs, len(layers)
-        self.has_cross = cross is not None
-        self.add_layers("own", layers, batch, slots)
-        if cross is not None:
-            self.add_layers("cross", cross, batch, None)
-            # the decoder only looks whether there is an encoder's output: its keys and values are
-            # in the cache
-            encoded = torch.zeros(batch, cross[0].keys.tokens, model.config.hidden_size)
-            self.register_buffer("encoded", encoded, persistent=False)
-
-    def add_layers(
-        self, name: str, layers: Sequence[LayerShape], batch: int, slots: int | None
-    ) -> None:
-        """Add the caches of layers, with `slots` slots of which the last one is empty; None: as
-        many as they have tokens, all filled."""
         for number, layer in enumerate(layers):
-            for part, shape in (("keys", layer.keys), ("values", layer.values)):
-                size, filled = shape.tokens, shape.tokens
-                if slots is not None:
-                    size, filled = slots, slots - 1
-                cache = filled_cache(batch, shape.heads, size, shape.width, filled)
-                self.register_buffer(f"{name}_{part}_{number}", cache, persistent=False)
+            for part, states in (("keys", layer.keys), ("values", layer.values)):
+                _, heads, _, width = states.shape
+                cache = filled_cache(batch, heads, slots, width, slots - 1)
+                self.register_buffer(f"own_{part}_{number}", cache, persistent=False)
 
-    def fill_cross(self, cache: Any) -> None:
-        """Fill the cache of the encoder's output with that of a call."""
-        for number, layer in enumerate(cache.layers):
-            self.get_buffer(f"cross_keys_{number}").copy_(layer.keys)
-            self.get_buffer(f"cross_values_{number}").copy_(layer.values)
-
-    def cache(self, name: str, batch: int, position: Tensor | None) -> Cache:
+    def cache(self, batch: int, position: Tensor) -> Cache:
         layers = []
         for number in range(self.layers):
-            keys = getattr(self, f"{name}_keys_{number}")[:batch]
-            values = getattr(self, f"{name}_values_{number}")[:batch]
+            keys = getattr(self, f"own_keys_{number}")[:batch]
+            values = getattr(self, f"own_values_{number}")[:batch]
             layers.append(Slots(keys, values, position))
         return Cache(layers=layers)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]
-        batch = token.shape[0]
-        cache = self.cache("own", batch, position)
-        if self.has_cross:
-            output = self.model(
-                decoder_input_ids=token,
-                encoder_outputs=BaseModelOutput(last_hidden_state=self.encoded[:batch]),
-                past_key_values=EncoderDecoderCache(cache, self.cache("cross", batch, None)),
-                use_cache=True,
-            )
-        else:
-            output = self.model(
-                input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1
-            )
+        output = self.model(
+            input_ids=token,
+            past_key_values=self.cache(token.shape[0], position),
+            use_cache=True,
+            logits_to_keep=1,
+        )
         logits: Tensor = output.logits
         return logits
 
@@ -461,47 +403,20 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
     inputs = {"token": token, "position": position}
     ids = torch.tensor([[0, 1]], device=model.device)
     with torch.no_grad():
-        output = model.eval()(**example_inputs(model, config, slots, ids), use_cache=True)
-    cache: Any = getattr(output, "past_key_values", None)
-    layers = layer_shapes(getattr(cache, "self_attention_cache", cache), config)
-    cross = None
-    if config.is_encoder_decoder:
-        cross = layer_shapes(cache.cross_attention_cache, config)
+        output = model.eval()(input_ids=ids, use_cache=True)
+    layers = getattr(getattr(output, "past_key_values", None), "layers", [None])
+    if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers):
+        raise UnsupportedError(
+            f"{config.model_type} has no key-value cache that effbench can make static"
+        )
     few_slots = min(max(slots, 3), 1024)
-    alone = Decoder(model, inputs, 1, layers, few_slots, cross).to(model.device)
-    first_slots = torch.tensor([0, 1], device=model.device)
+    alone = Decoder(model, inputs, 1, layers, few_slots).to(model.device)
     with torch.no_grad():
-        if cross:
-            alone.fill_cross(cache.cross_attention_cache)
-        logits = alone(ids, first_slots)[:, -1:]
+        logits = alone(ids, torch.tensor([0, 1], device=model.device))[:, -1:]
     wanted = output.logits[:, -1:]
     difference = (logits - wanted).norm()
     if not difference < 0.01 * wanted.norm():
         raise UnsupportedError(
             f"{config.model_type} has other logits with a static key-value cache than without"
         )
-    return Decoder(model, inputs, batch, layers, slots, cross)
-
-
-def example_inputs(model: nn.Module, config: Config, seq: int, ids: Tensor) -> dict[str, Tensor]:
-    """Return inputs for the token ids [1, T], in a decoder after an encoder's input of zeros."""
-    if not config.is_encoder_decoder:
-        return {"input_ids": ids}
-    ((name, description),) = describe_inputs(model, config, seq).items()
-    dtype = torch.int64 if name == "input_ids" else torch.float32
-    encoded = torch.zeros(1, *description["shape"], dtype=dtype, device=model.device)
-    return {name: encoded, "decoder_input_ids": ids}
-
-
-def layer_shapes(cache: Any, config: Config) -> list[LayerShape]:
-    """Return the shapes of keys and values of each layer. Raises UnsupportedError for any other
-    cache."""
-    layers = getattr(cache, "layers", [None])
-    if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers):
-        raise UnsupportedError(
-            f"{config.model_type} has no key-value cache that effbench can make static"
-        )
-    return [
-        LayerShape(CacheShape(*layer.keys.shape[1:]), CacheShape(*layer.values.shape[1:]))
-        for layer in layers
-    ]
+    return Decoder(model, inputs, batch, layers, slots)
