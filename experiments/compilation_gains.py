@@ -25,7 +25,6 @@ from torch import nn
 from effbench.experiments import (
     Answer,
     Claim,
-    Pivot,
     fraction,
     geomean,
     highest,
@@ -64,10 +63,6 @@ SWEEPS = {
         "protocol.warmup_s=0.1",
     ],
 }
-TABLES = [
-    Pivot("Speedup over eager, latency", "speedup", unit="×"),
-    Pivot("Time in which the GPU is busy (ms)", "gpu_busy_ms"),
-]
 
 BATCHES = (1, 8, 64, 256)
 SMALL, MIDDLE, LARGE = "bs 1 to 8", "bs 8 to 64", "bs above 64"

@@ -19,7 +19,7 @@ from effbench.experiments._tools import Recorded, fresh_compile_cache, record
 from torch import nn
 from torch._dynamo.utils import get_compilation_metrics
 
-from effbench.experiments import Answer, Claim, Pivot
+from effbench.experiments import Answer, Claim
 from effbench.experiments.checks import COMPILER, Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 from effbench.modes.compiled import marking_steps
@@ -28,20 +28,6 @@ from effbench.modes.graphs import capture
 from effbench.modes.inductor import mode_options
 
 GPU_SECONDS = 110
-SWEEPS = {
-    "whole_calls": [
-        "model=mlp",
-        "model.module.width=256",
-        "bs=8",
-        "mode=eager,default,reduce-overhead,cuda-graph",
-        "protocol.rounds=3",
-        "protocol.budget_s=0.5",
-    ]
-}
-TABLES = [
-    Pivot("Latency (ms)", "latency_ms"),
-    Pivot("Host time until the call returns (ms)", "enqueue_ms"),
-]
 
 DEFAULT, REDUCED = "default", "reduce-overhead"
 SKIP_GUARDS = "skip_guard_eval_unsafe"

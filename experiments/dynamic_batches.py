@@ -1,6 +1,6 @@
 """How much memory do CUDA graphs for many batch sizes cost?"""
 
-from effbench.experiments import Answer, Claim, Pivot, highest, lowest, mean, ratio, where
+from effbench.experiments import Answer, Claim, highest, lowest, mean, ratio, where
 
 GPU_SECONDS = 240
 NEEDS = "cuda"
@@ -14,19 +14,6 @@ SWEEPS = {
         "protocol.budget_s=1",
     ],
 }
-TABLES = [
-    Pivot(
-        "Period over a stream of random batch sizes (ms)",
-        "period_ms",
-        "stream",
-        rows=["model", "buckets"],
-    ),
-    Pivot(
-        "Memory of the graphs (MiB)",
-        lambda rows: rows.graph_pool_bytes / 2**20,
-        rows=["model", "buckets"],
-    ),
-]
 
 
 @Claim("P5", "Graphs add 10 to 30 % of the model's memory.", each=["model", "buckets"])

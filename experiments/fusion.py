@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
-from effbench.experiments import Answer, Claim, Pivot, interval, ratio, where
+from effbench.experiments import Answer, Claim, interval, ratio, where
 from effbench.models.mlp import linear
 
 GPU_SECONDS = 190
@@ -31,11 +31,6 @@ SWEEPS = {
         "protocol.budget_s=2",
     ],
 }
-TABLES = [
-    Pivot("Kernels per call", "kernels", "layer", rows=["model", "variant"]),
-    Pivot("Kernels per call", "kernels", "chain", rows=["model"]),
-    Pivot("Latency (ms)", "latency_ms", "chain", rows=["model"]),
-]
 
 VARIANTS = ("eval", "train")
 

@@ -12,7 +12,7 @@ from effbench.experiments._workloads import compile_kernel, one_of, power_of_two
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Answer, Claim, Pivot, lowest, where
+from effbench.experiments import Answer, Claim, lowest, where
 
 try:
     import triton
@@ -50,19 +50,6 @@ SWEEPS = {
         "protocol.host_tolerance=null",
     ],
 }
-TABLES = [
-    Pivot(
-        "Period of the Triton kernel (ms)",
-        "period_ms",
-        "triton",
-        ["elements", "num_warps"],
-        "block",
-    ),
-    Pivot(
-        "Period of the CUDA kernels (ms)", "period_ms", "cuda", ["elements", "variant"], "threads"
-    ),
-    Pivot("Period of torch.add (ms)", "period_ms", "torch", ["elements"], "variant"),
-]
 
 VARIANTS = ("torch", "triton", "cuda", "cuda-vectorised")
 #: Bytes that a thread of `cuda-vectorised` loads at once: the size of a float4.

@@ -1,6 +1,6 @@
 """Which execution mode wins where, and by how much?"""
 
-from effbench.experiments import Answer, Claim, Pivot, geomean, highest, lowest, ratio, where
+from effbench.experiments import Answer, Claim, geomean, highest, lowest, ratio, where
 
 GPU_SECONDS = 940
 NEEDS = "cuda"
@@ -20,10 +20,6 @@ SWEEPS = {
         "protocol.budget_s=1",
     ],
 }
-TABLES = [
-    Pivot("Speedup over eager", "speedup", unit="×"),
-    Pivot("Time in which the GPU is busy (ms)", "gpu_busy_ms"),
-]
 
 
 @Claim(

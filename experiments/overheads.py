@@ -17,7 +17,7 @@ from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Answer, Claim, Pivot, geomean, interval, lowest, ratio, where
+from effbench.experiments import Answer, Claim, geomean, interval, lowest, ratio, where
 from effbench.models.mlp import MLP, LinearStack
 
 GPU_SECONDS = 210
@@ -51,15 +51,6 @@ SWEEPS = {
         "protocol.budget_s=2",
     ],
 }
-TABLES = [
-    Pivot(
-        "Latency (ms) of the optimizers",
-        "latency_ms",
-        "optimizer",
-        rows=["model"],
-        columns="variant",
-    ),
-]
 
 
 class SmallMatmul(nn.Module):

@@ -1,6 +1,6 @@
 """What does a CUDA graph save at small batch sizes, and where does the time come from?"""
 
-from effbench.experiments import Answer, Claim, Pivot, geomean, mean, where
+from effbench.experiments import Answer, Claim, geomean, mean, where
 
 GPU_SECONDS = 250
 NEEDS = "cuda"
@@ -13,10 +13,6 @@ SWEEPS = {
         "protocol.budget_s=1",
     ]
 }
-TABLES = [
-    Pivot("Speedup of a CUDA graph", "speedup", unit="×"),
-    Pivot("Fraction of the time in which the GPU is idle", "gpu_idle_fraction", unit="%"),
-]
 
 
 @Claim(

@@ -23,30 +23,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    name = connect.describe(connect.parse_url(args.db))
-    if args.action == "upgrade":
-        if args.deep:
-            raise UsageError("--deep only applies to effbench db check")
-        before, after = maintenance.upgrade(args.db)
-        change = (
-            f"schema is already {after}"
-            if before == after
-            else f"schema {before or 'none'} → {after}"
-        )
-        copy = maintenance.copy_before(args.db, before) if before not in (None, after) else None
-        print(f"{name}: {change}" + (f"; the file as it was: {copy}" if copy else ""))
-        return 0
+    if args.action == "check":
+        return check(args.db, args.deep)
+    if args.deep:
+        raise UsageError("--deep only applies to effbench db check")
+    upgrade(args.db)
+    return 0
+
+
+def upgrade(db: str) -> None:
+    name = connect.describe(connect.parse_url(db))
+    before, after = maintenance.upgrade(db)
+    if before == after:
+        print(f"{name}: schema is already {after}")
+        return
+    text = f"{name}: schema {before or 'none'} → {after}"
+    copy = maintenance.copy_before(db, before) if before else None
+    if copy:
+        text += f"; the file as it was: {copy}"
+    print(text)
+
+
+def check(db: str, deep: bool) -> int:
+    """Print the faults of the database; return the exit code."""
     try:
-        problems = maintenance.check(args.db, deep=args.deep)
+        faults = maintenance.check(db, deep=deep)
     except connect.DamagedError as error:
-        problems = str(error).splitlines()
-    for problem in problems:
-        print(one_line(problem))
-    if not problems:
-        older = (
-            ""
-            if args.deep
-            else f"; --deep also reads trials before the newest {maintenance.NEWEST:,}"
-        )
-        print(f"{name}: no faults found{older}")
-    return 1 if problems else 0
+        faults = str(error).splitlines()
+    for fault in faults:
+        print(one_line(fault))
+    if faults:
+        return 1
+    text = f"{connect.describe(connect.parse_url(db))}: no faults found"
+    if not deep:
+        text += f"; --deep also reads trials before the newest {maintenance.NEWEST:,}"
+    print(text)
+    return 0

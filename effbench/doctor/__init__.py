@@ -1,1 +1,1 @@
-"""The checks of `effbench doctor`, and its calibration of the machine."""
+"""The checks of `effbench doctor`."""

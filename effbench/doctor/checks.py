@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from effbench.doctor import calibration, gpu
-from effbench.doctor.finding import Finding, Machine, good, problem, warning
+from effbench.doctor import ceilings, gpu
+from effbench.doctor.finding import ExaminedMachine, Finding, good, problem, warning
 from effbench.errors import ConfigError, StoreError, WorkerError
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.metrics import format_bytes
@@ -49,24 +49,29 @@ MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
 LEAST_FREE = 2 * 2**30
 USE_ANOTHER = "choose another database with --db"
 
-Check = Callable[[Machine], Iterator[Finding]]
+Check = Callable[[ExaminedMachine], Iterator[Finding]]
 
 
-def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
-    """Return the findings of all checks, and the machine with the probe's answer (None if no worker
-    starts)."""
-    findings = []
+def probe_machine(server: ForkServer, db: str) -> ExaminedMachine:
+    """Return the machine with what a worker finds out about it."""
     try:
         answer = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
-        machine = replace(machine, answer=answer, compiler_error=try_compiler(server))
+        return ExaminedMachine(db, answer, compiler_error=try_compiler(server))
     except WorkerError as error:
+        return ExaminedMachine(db, worker_error=str(error))
+
+
+def examine(machine: ExaminedMachine) -> list[Finding]:
+    """Return the findings of all checks."""
+    findings = []
+    if machine.worker_error:
         fix = "python -c 'import torch' shows why"
-        findings = [problem(str(error), "nothing can be measured", fix, "software")]
+        findings = [problem(machine.worker_error, "nothing can be measured", fix, "software")]
     for area, checks in CHECKS.items():
         if machine.answer or area not in NEED_WORKER:
             of_area = chain.from_iterable(check(machine) for check in checks)
             findings += [replace(finding, area=area) for finding in of_area]
-    return findings, machine
+    return findings
 
 
 def try_compiler(server: ForkServer) -> str | None:
@@ -88,14 +93,14 @@ def try_compiler(server: ForkServer) -> str | None:
 # --- software ---
 
 
-def versions(machine: Machine) -> Iterator[Finding]:
+def versions(machine: ExaminedMachine) -> Iterator[Finding]:
     environment = machine.probed["environment"]
     names = ("torch", "cuda", "triton")
     torch, cuda, triton = (environment[f"{name}_version"] or "none" for name in names)
     yield good(f"torch {torch}, CUDA {cuda}, Triton {triton}, Python {environment['python']}")
 
 
-def compilers(machine: Machine) -> Iterator[Finding]:
+def compilers(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield what prevents torch.compile on the CPU and the GPU."""
     if machine.compiler_error:
         yield warning(
@@ -114,7 +119,7 @@ def compilers(machine: Machine) -> Iterator[Finding]:
         yield warning("no Triton", effect, "pip install triton")
 
 
-def variables(machine: Machine) -> Iterator[Finding]:
+def variables(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield a warning for each environment variable that disturbs measurements."""
     for name, effect in SPOILS.items():
         value = machine.environ.get(name, "")
@@ -125,7 +130,7 @@ def variables(machine: Machine) -> Iterator[Finding]:
 # --- the host ---
 
 
-def quota(machine: Machine) -> float:
+def quota(machine: ExaminedMachine) -> float:
     """Return the number of cores that the control groups (version 2) allow; infinite without a
     limit."""
     mount, cores = machine.root / "sys/fs/cgroup", math.inf
@@ -139,7 +144,7 @@ def quota(machine: Machine) -> float:
     return cores
 
 
-def load(machine: Machine) -> Iterator[Finding]:
+def load(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield the load of the cores that this process may use, and a limit of their time."""
     cores = len(os.sched_getaffinity(0))
     allowed = min(cores, quota(machine))
@@ -160,7 +165,7 @@ def load(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def governor(machine: Machine) -> Iterator[Finding]:
+def governor(machine: ExaminedMachine) -> Iterator[Finding]:
     folder = "sys/devices/system/cpu"
     files = [f"cpu{cpu}/cpufreq/scaling_governor" for cpu in os.sched_getaffinity(0)]
     others = {machine.text(f"{folder}/{file}") for file in files} - {"", "performance"}
@@ -175,7 +180,7 @@ def governor(machine: Machine) -> Iterator[Finding]:
 # --- storage ---
 
 
-def disk_space(machine: Machine) -> Iterator[Finding]:
+def disk_space(machine: ExaminedMachine) -> Iterator[Finding]:
     # XDG_CACHE_HOME also moves the caches that executor.cache_dir leaves in the user's cache folder
     yield room_in(cache_folder(None), "compile caches", "XDG_CACHE_HOME")
     with suppress(StoreError):  # `database` reports a wrong URL
@@ -201,7 +206,7 @@ def room_in(folder: Path, what: str, setting: str) -> Finding:
     return warning(room, "a sweep may run out of disk space", fix)
 
 
-def database(machine: Machine) -> Iterator[Finding]:
+def database(machine: ExaminedMachine) -> Iterator[Finding]:
     try:
         file = sqlite_file(machine.db)
         if file is not None and not os.access(file, os.F_OK):
@@ -221,6 +226,6 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "GPU": (gpu.visible, gpu.nvml, gpu.partition, gpu.processes, gpu.clocks, gpu.power),
     "CPU": (load, governor),
     "storage": (disk_space, database),
-    "calibration": (calibration.stored,),
+    "ceilings": (ceilings.report,),
 }
-NEED_WORKER = ("software", "GPU", "calibration")
+NEED_WORKER = ("software", "GPU", "ceilings")

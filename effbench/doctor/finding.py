@@ -1,4 +1,4 @@
-"""What a check yields (`Finding`), and what it examines (`Machine`)."""
+"""What a check yields (`Finding`), and what it examines (`ExaminedMachine`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class Finding:
     fix: str = ""
     area: str = ""
 
-    @property
-    def needs_attention(self) -> bool:
-        return self.level in ("warning", "problem")
-
 
 good = partial(Finding, "good")
 note = partial(Finding, "note")
@@ -36,15 +32,17 @@ problem = partial(Finding, "problem")
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of
-    /proc and /sys. `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
+class ExaminedMachine:
+    """The machine that checks examine. `answer`: the probe's, None if no worker starts
+    (`worker_error`: why). `root`: of /proc and /sys. `compiler_error`: why Inductor cannot compile
+    for the CPU, None if it can."""
 
     db: str
     answer: dict[str, Any] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     compiler_error: str | None = None
+    worker_error: str = ""
 
     @property
     def probed(self) -> dict[str, Any]:

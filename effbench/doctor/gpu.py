@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
+from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem, warning
 from effbench.measure.gpu import CLOCKS_EVENTS, Gpu
 from effbench.metrics import format_bytes
 
@@ -19,7 +19,7 @@ UNKNOWN_BYTES = 2**64 - 1
 USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
 
 
-def visible(machine: Machine) -> Iterator[Finding]:
+def visible(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield the GPUs that torch sees, or why it sees none."""
     gpus = machine.probed["gpus"]
     for gpu in gpus:
@@ -46,7 +46,7 @@ def visible(machine: Machine) -> Iterator[Finding]:
     )
 
 
-def nvml(machine: Machine) -> Iterator[Finding]:
+def nvml(machine: ExaminedMachine) -> Iterator[Finding]:
     if machine.probed["gpus"] and machine.nvml.error:
         yield warning(
             f"NVML does not answer: {machine.nvml.error}",
@@ -55,7 +55,7 @@ def nvml(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def partition(machine: Machine) -> Iterator[Finding]:
+def partition(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield findings about MIG and the compute mode."""
     for gpu in machine.gpus:
         mode = gpu.ask("nvmlDeviceGetMigMode")
@@ -75,7 +75,7 @@ def partition(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def processes(machine: Machine) -> Iterator[Finding]:
+def processes(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield other processes on each GPU, or signs of hidden ones (outside of the container)."""
     effect = "other processes take GPU time and memory from every trial"
     for gpu in machine.gpus:
@@ -107,7 +107,7 @@ def other_processes(gpu: Gpu) -> list[Any]:
     return list(others.values())
 
 
-def describe_process(process: Any, machine: Machine) -> str:
+def describe_process(process: Any, machine: ExaminedMachine) -> str:
     """Return `pid 12 python, 5 GiB`, or `pid 13`."""
     text = f"pid {process.pid} {machine.text(f'proc/{process.pid}/comm')}".strip()
     used = process.usedGpuMemory
@@ -116,7 +116,7 @@ def describe_process(process: Any, machine: Machine) -> str:
     return f"{text}, {format_bytes(used)}"
 
 
-def clocks(machine: Machine) -> Iterator[Finding]:
+def clocks(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU,
     a display."""
     for gpu in machine.gpus:
@@ -136,7 +136,7 @@ def clocks(machine: Machine) -> Iterator[Finding]:
             yield good(f"{gpu.name}: clocks are not slowed down now")
 
 
-def power(machine: Machine) -> Iterator[Finding]:
+def power(machine: ExaminedMachine) -> Iterator[Finding]:
     for gpu in machine.gpus:
         limit = gpu.ask("nvmlDeviceGetEnforcedPowerLimit")
         default = gpu.ask("nvmlDeviceGetPowerManagementDefaultLimit")  # both in mW

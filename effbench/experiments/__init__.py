@@ -6,7 +6,7 @@ of a shipped model can name a class in one of them.
 
 from pathlib import Path
 
-from effbench.experiments.definition import Answer, Claim, Pivot
+from effbench.experiments.definition import Answer, Claim
 from effbench.experiments.figures import fraction, geomean, highest, interval, lowest, mean
 from effbench.experiments.frames import ratio, where
 
@@ -19,7 +19,6 @@ __all__ = [
     "FOLDER",
     "Answer",
     "Claim",
-    "Pivot",
     "fraction",
     "geomean",
     "highest",

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,24 +76,9 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Pivot:
-    """A table to print: one value for each combination of `rows` × `columns`. `value`: a column, or
-    a function that returns one for the rows. `sweep`: the sweep that gives the rows, by default
-    all."""
-
-    title: str
-    value: str | Callable[[Any], Any]
-    sweep: str = "rows"
-    rows: Sequence[str] = ("model", "bs")
-    columns: str = "mode"
-    unit: str = ""
-
-
-@dataclass(frozen=True)
 class Experiment:
     """An experiment. `gpu_seconds`: its cost on one GPU; `sweeps`: name -> Hydra overrides;
-    `checks`: names of functions. An outline has no checks and tables, and its claims have no
-    functions."""
+    `checks`: names of functions. An outline has no checks, and its claims have no functions."""
 
     name: str
     question: str
@@ -103,24 +87,19 @@ class Experiment:
     sweeps: Mapping[str, Sequence[str]]
     claims: Sequence[Claim]
     checks: Sequence[str] = ()
-    tables: Sequence[Pivot] = ()
 
     @property
     def swept(self) -> dict[str, str]:
         """Column -> path of each parameter that the sweeps set: `width` for
         `model.module.width=16,32`. A name that several have, or that is a column of the view,
         remains whole: `mode.mode`."""
-        names = {}
-        for word in chain.from_iterable(self.sweeps.values()):
-            if word.startswith(SWEPT):
-                setting, _, _ = word.partition("=")
-                path = OF_NETWORK.sub("model.module.", setting)
-                names[path] = path.rpartition(".")[2]
+        paths = []
+        for words in self.sweeps.values():
+            settings = [word.partition("=")[0] for word in words if word.startswith(SWEPT)]
+            paths += [OF_NETWORK.sub("model.module.", setting) for setting in settings]
+        names = {path: path.rpartition(".")[2] for path in paths}
         counts = Counter([*AXES, *names.values()])
-        columns = {}
-        for path, name in names.items():
-            columns[name if counts[name] == 1 else path] = path
-        return columns
+        return {name if counts[name] == 1 else path: path for path, name in names.items()}
 
 
 # --- find ---
@@ -130,18 +109,16 @@ def load_all() -> list[Experiment]:
     """Return the outlines of the shipped experiments, by name."""
     from effbench.experiments import FOLDER
 
-    paths = sorted(FOLDER.glob("[!_]*.py"))
-    return [outline(path) for path in paths]
+    return [outline(path) for path in sorted(FOLDER.glob("[!_]*.py"))]
 
 
 def find(words: Sequence[str]) -> list[Experiment]:
     """Load the experiments that words name: `all`, names, ids of claims, paths of files. Raises
     ConfigError."""
     known: dict[str, list[Path]] = {}
-    if not all(word.endswith(".py") for word in words):
-        for shipped in load_all():
-            for name in ("all", shipped.name, *(claim.id for claim in shipped.claims)):
-                known.setdefault(name, []).append(shipped.path)
+    for shipped in load_all():
+        for name in ("all", shipped.name, *(claim.id for claim in shipped.claims)):
+            known.setdefault(name, []).append(shipped.path)
     chosen: list[Path] = []
     for word in words:
         if word.endswith(".py"):
@@ -161,8 +138,8 @@ def outline(path: Path) -> Experiment:
     running its file and so without importing torch. Raises ConfigError."""
     try:
         return outline_of(ast.parse(path.read_text(encoding="utf-8")), path)
-    # unreadable, no Python, no literal, no argument of Claim, or nested too deep
-    except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+    # unreadable, no Python, no literal, or no argument of Claim
+    except (OSError, SyntaxError, ValueError, TypeError) as error:
         raise ConfigError(
             f"cannot read the experiment {path}: {one_line(error)} (constants and arguments of"
             " Claim must be literals)"
@@ -178,7 +155,9 @@ def outline_of(tree: ast.Module, path: Path) -> Experiment:
             if name in CONSTANTS:
                 constants[name] = ast.literal_eval(node.value)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
-            claims.append(claim_of(node))
+            values = [ast.literal_eval(word) for word in node.args]
+            settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+            claims.append(Claim(*values, **settings))
     needs = constants.get("NEEDS")
     question, _, _ = (ast.get_docstring(tree) or "").partition("\n\n")
     return Experiment(
@@ -191,27 +170,15 @@ def outline_of(tree: ast.Module, path: Path) -> Experiment:
     )
 
 
-def claim_of(call: ast.Call) -> Claim:
-    values = [ast.literal_eval(node) for node in call.args]
-    settings = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    return Claim(*values, **settings)
-
-
 def load(path: Path) -> Experiment:
     """Run an experiment's file and return the experiment. Raises ConfigError that names the file
     and the fault."""
     listed = outline(path)
     values = vars(execute(path))
-    functions = {}
-    checks = []
-    for name, value in values.items():
-        if isinstance(value, Claim):
-            functions[value.id] = value.function
-        elif is_check(value):
-            checks.append(name)
+    functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
     claims = [replace(claim, function=functions.get(claim.id)) for claim in listed.claims]
-    tables = values.get("TABLES", ())
-    experiment = replace(listed, claims=claims, checks=checks, tables=tables)
+    checks = [name for name, value in values.items() if is_check(value)]
+    experiment = replace(listed, claims=claims, checks=checks)
     for fault in faults(experiment):
         raise ConfigError(f"{path}: {fault}")
     return experiment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effbench.experiments.figures import ClaimError, Figure, missing
+from effbench.experiments.figures import Figure, missing
 
 
 class Facts(dict[str, Any]):
@@ -24,8 +24,7 @@ class Facts(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if self.absence:
             return missing(self.absence)
-        known = ", ".join(self) or "nothing"
-        raise ClaimError(f"the check returned no {name!r}; it has {known}")
+        raise LookupError(f"the check returned no {name!r}; it has {', '.join(self)}")
 
 
 def no_facts(reason: str) -> Facts:
@@ -42,12 +41,9 @@ def facts_of(value: Any) -> Any:
         return value
     if value.keys() == {"value", "low", "high"}:
         return Figure(**value)
-    facts = Facts()
-    for name, item in value.items():
-        facts[name] = facts_of(item)
+    facts = Facts({name: facts_of(item) for name, item in value.items()})
     if value.get("unsupported"):
         facts.absence = f"unsupported: {value['unsupported']}"
     elif value.get("succeeded") is False:
-        error, reason = value.get("error_type"), value.get("error")
-        facts.absence = f"{error or 'error'}: {reason or 'no reason recorded'}"
+        facts.absence = f"{value.get('error_type')}: {value.get('error')}"
     return facts

@@ -1,20 +1,15 @@
-"""Figures with 95 % intervals, what they say about a limit, and the helpers that combine them.
+"""Figures with 95 % intervals: what they say about a limit, and the helpers that combine them.
 
-Arithmetic combines the bounds by interval arithmetic, which is never too narrow. A figure that was
-not measured stays without a value in everything that is computed from it.
+Arithmetic takes the extremes of the bounds, so an interval is never too narrow. A figure that was
+not measured stays missing in everything that is computed from it.
 """
 
 from __future__ import annotations
 
 import math
-import numbers
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
-
-from effbench.errors import UsageError
-from effbench.printable import one_line
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
@@ -22,12 +17,6 @@ UNDEFINED = (
     "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
 )
 NO_VALUE = "it has no value"
-#: Titles of statements in the reason of a verdict.
-TITLES = ("holds for", "not for", "open for", "not measured for")
-
-
-class ClaimError(UsageError):
-    """A claim uses something that does not exist."""
 
 
 class NotMeasuredError(Exception):
@@ -35,12 +24,9 @@ class NotMeasuredError(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Whether a statement holds: True, False, or None if this is open, and then `why`.
-
-    `figure`: the figure that was compared. A statement without a figure or an answer was not
-    measured.
-    """
+class Statement:
+    """Whether a statement holds: True, False, or None if this is open or was not measured, and then
+    `why`. `figure`: the figure that was compared."""
 
     holds: bool | None
     why: str = ""
@@ -52,84 +38,63 @@ class Outcome:
             return True
         return self.figure is not None and not self.figure.is_missing
 
-    @property
-    def title(self) -> str:
-        holds, fails, is_open, is_unmeasured = TITLES
-        if not self.is_measured:
-            return is_unmeasured
-        return {True: holds, False: fails, None: is_open}[self.holds]
-
     def __bool__(self) -> bool:
-        raise ClaimError(
+        raise TypeError(
             "the interval may leave a comparison open, so it is neither true nor false: return it;"
             " for several statements return Answer({text: comparison})"
         )
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A row without figures: it failed, or its figures are `marked` and decide nothing."""
-
-    name: str
-    status: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Figure:
     """A figure and the bounds of its interval: the value itself if it is exact, infinite if
-    unknown. A figure that was not measured is NaN, and `why` gives the reason.
-
-    `gaps`: the rows that were left out of it.
-    """
+    unknown; NaN if it was not measured. `gaps`: the rows that it lacks, each with the reason."""
 
     value: float
     low: float
     high: float
-    why: str = ""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     @property
     def is_missing(self) -> bool:
         return math.isnan(self.value)
 
     @property
-    def is_exact(self) -> bool:
-        return not self.low < self.high
+    def why_missing(self) -> str:
+        return "; ".join(self.gaps[:3]) or NO_VALUE
 
     def __float__(self) -> float:
         return self.value
 
     def __bool__(self) -> bool:
         if self.is_missing:
-            raise NotMeasuredError(self.why)
-        raise ClaimError("compare the figure: above(), below() or within()")
+            raise NotMeasuredError(self.why_missing)
+        raise TypeError("compare the figure: above(), below() or within()")
 
-    def above(self, limit: Number) -> Outcome:
+    def above(self, limit: Number) -> Statement:
         """Return whether the figure is larger than a number or another figure."""
         difference = self - limit
-        return self.outcome(difference, difference.low > 0, difference.high <= 0)
+        return self._compared(difference, difference.low > 0, difference.high <= 0)
 
-    def below(self, limit: Number) -> Outcome:
+    def below(self, limit: Number) -> Statement:
         """Return whether the figure is smaller than a number or another figure."""
         difference = self - limit
-        return self.outcome(difference, difference.high < 0, difference.low >= 0)
+        return self._compared(difference, difference.high < 0, difference.low >= 0)
 
-    def within(self, low: float, high: float) -> Outcome:
+    def within(self, low: float, high: float) -> Statement:
         """Return whether low <= figure <= high."""
         is_within = low <= self.low and self.high <= high
         is_outside = self.high < low or self.low > high
-        return self.outcome(self, is_within, is_outside)
+        return self._compared(self, is_within, is_outside)
 
-    def outcome(self, difference: Figure, is_true: bool, is_false: bool) -> Outcome:
-        """Return the outcome of a comparison; `difference`: between the figure and the limit."""
+    def _compared(self, difference: Figure, is_true: bool, is_false: bool) -> Statement:
         if difference.is_missing:
-            return Outcome(None, difference.why, difference)
-        compared = replace(self, gaps=difference.gaps)
+            return Statement(None, difference.why_missing, difference)
+        figure = replace(self, gaps=difference.gaps)
         if is_true or is_false:
-            return Outcome(is_true, "", compared)
+            return Statement(is_true, "", figure)
         is_bounded = math.isfinite(difference.low) and math.isfinite(difference.high)
-        return Outcome(None, OPEN if is_bounded else NO_INTERVAL, compared)
+        return Statement(None, OPEN if is_bounded else NO_INTERVAL, figure)
 
     def __add__(self, other: Number) -> Figure:
         return combine(operator.add, self, other)
@@ -157,26 +122,22 @@ Number = Figure | float | None
 Column = Iterable[Number]
 
 
-def missing(why: str, gaps: Iterable[Gap] = ()) -> Figure:
-    return Figure(math.nan, math.nan, math.nan, why, tuple(gaps))
+def missing(*gaps: str) -> Figure:
+    return Figure(math.nan, math.nan, math.nan, gaps)
 
 
-def gaps_of(figures: Iterable[Figure]) -> tuple[Gap, ...]:
-    return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
-
-
-def as_figure(value: Any) -> Figure:
-    """Return a number as an exact figure, and None or NaN as a missing one. Raises ClaimError."""
+def as_figure(value: Number) -> Figure:
+    """Return a number as an exact figure, and None or NaN as a missing one."""
     if isinstance(value, Figure):
         return value
     if value is None:
-        return missing(NO_VALUE)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ClaimError(f"expected a number, got {one_line(repr(value), 80)}")
+        return missing()
     number = float(value)
-    if math.isnan(number):
-        return missing(NO_VALUE)
     return Figure(number, number, number)
+
+
+def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
 
 
 def combine(function: Callable[[float, float], float], left: Number, right: Number) -> Figure:
@@ -185,61 +146,53 @@ def combine(function: Callable[[float, float], float], left: Number, right: Numb
     b = as_figure(right)
     gaps = gaps_of([a, b])
     if a.is_missing or b.is_missing:
-        return missing(a.why or b.why, gaps)
+        return missing(*gaps)
     if function is operator.truediv and b.low <= 0 <= b.high:
         if b.value == 0:
-            return missing(UNDEFINED, gaps)
-        return Figure(a.value / b.value, -math.inf, math.inf, gaps=gaps)
+            return missing(*gaps, UNDEFINED)
+        return Figure(a.value / b.value, -math.inf, math.inf, gaps)
     value = function(a.value, b.value)
-    low = high = value
+    bounds = [value]
     for x in (a.low, a.high):
-        for y in (b.low, b.high):
-            corner = function(x, y)
-            # a comparison with NaN is false: an unknown bound times 0, or minus another
-            if corner < low:
-                low = corner
-            if corner > high:
-                high = corner
-    return Figure(value, low, high, gaps=gaps)
+        bounds += [function(x, b.low), function(x, b.high)]
+    known = [bound for bound in bounds if not math.isnan(bound)]  # an unknown bound times 0
+    return Figure(value, min(known), max(known), gaps)
 
 
 def log(number: Number) -> Figure:
     figure = as_figure(number)
-    if figure.is_missing or figure.value <= 0:
-        return missing(figure.why or UNDEFINED, figure.gaps)
-    value = math.log(figure.value)
+    if figure.is_missing:
+        return figure
+    if figure.value <= 0:
+        return missing(*figure.gaps, UNDEFINED)
     low = math.log(figure.low) if figure.low > 0 else -math.inf
-    high = math.log(figure.high)
-    return Figure(value, low, high, gaps=figure.gaps)
+    return Figure(math.log(figure.value), low, math.log(figure.high), figure.gaps)
 
 
 # --- helpers of claims ---
 
 
 def reduce(values: Column, function: Callable[[list[Figure]], Figure]) -> Figure:
-    """Return a function of the measured figures of a column."""
+    """Return a function of the measured figures of a column; a missing figure without any."""
     figures = [as_figure(value) for value in values]
-    known = [figure for figure in figures if not figure.is_missing]
+    measured = [figure for figure in figures if not figure.is_missing]
     gaps = gaps_of(figures)
-    if known:
-        return replace(function(known), gaps=gaps)
-    if figures and figures[0].why != NO_VALUE:
-        return missing(figures[0].why, gaps)
-    return missing(f"no measured row has {getattr(values, 'name', 'it')}", gaps)
+    if not measured:
+        return missing(*gaps)
+    return replace(function(measured), gaps=gaps)
 
 
-def interval(values: Any) -> Figure:
-    """Return a number, or the figure of the only row, as a figure. Raises ClaimError for several
+def interval(values: Number | Column) -> Figure:
+    """Return a number, or the figure of the only row, as a figure. Raises ValueError for several
     rows."""
-    if values is None or isinstance(values, Figure | numbers.Real):
+    if not isinstance(values, Iterable):
         return as_figure(values)
 
     def only(figures: list[Figure]) -> Figure:
-        if len(figures) == 1:
-            return figures[0]
-        raise ClaimError(
-            f"interval() takes one row, but {len(figures)} are left; select one with where()"
-        )
+        if len(figures) > 1:
+            rows = f"{len(figures)} are left; select one with where()"
+            raise ValueError(f"interval() takes one row, but {rows}")
+        return figures[0]
 
     return reduce(values, only)
 
@@ -263,31 +216,26 @@ def geomean(values: Column) -> Figure:
         if any(figure.value <= 0 for figure in figures):
             return missing(UNDEFINED)
         center = mean([log(figure) for figure in figures])
-        low = math.exp(center.low)
-        high = math.exp(center.high)
-        return Figure(math.exp(center.value), low, high)
+        return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
 
     return reduce(values, of_figures)
 
 
 def lowest(values: Column) -> Figure:
     """Return the lowest value, with the lowest of the bounds."""
-    return extreme(values, min)
+    return reduce(values, lambda figures: extreme(figures, min))
 
 
 def highest(values: Column) -> Figure:
     """Return the highest value, with the highest of the bounds."""
-    return extreme(values, max)
+    return reduce(values, lambda figures: extreme(figures, max))
 
 
-def extreme(values: Column, choose: Callable[[Iterable[float]], float]) -> Figure:
-    def of_figures(figures: list[Figure]) -> Figure:
-        value = choose(figure.value for figure in figures)
-        low = choose(figure.low for figure in figures)
-        high = choose(figure.high for figure in figures)
-        return Figure(value, low, high)
-
-    return reduce(values, of_figures)
+def extreme(figures: list[Figure], choose: Callable[[Iterable[float]], float]) -> Figure:
+    value = choose(figure.value for figure in figures)
+    low = choose(figure.low for figure in figures)
+    high = choose(figure.high for figure in figures)
+    return Figure(value, low, high)
 
 
 def fraction(part: Number, whole: Number) -> Figure:

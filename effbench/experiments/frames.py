@@ -1,5 +1,4 @@
-"""Turn results into a DataFrame for claims, with a column for each swept
-parameter."""
+"""Turn results into a DataFrame for claims, with a column for each swept parameter."""
 
 from __future__ import annotations
 
@@ -7,93 +6,74 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Result, Status
-from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure, Gap, as_figure, missing
+from effbench.experiments.figures import Figure, as_figure, missing
 from effbench.labels import OMITTED, flatten, row_names
-from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, bounds_of
+from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of a result with figures, without those that say how they came about.
-TEXTS = {"marked", "disturbance", "speedup_from", "speedup_disturbance"}
-FIGURES = RESULT_FIGURES.keys() - TEXTS
-#: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
-MARKED = "marked"
+#: Columns of a result with numbers.
+FIGURES = [name for name, kind in RESULT_FIGURES.items() if kind in (int, float)]
 #: Columns of the view -> start of the parameters that belong to them.
 OF_VIEW = {"mode": "mode.name", "model": "model.name"}
 
-#: A row of a frame.
-Row = Mapping[str, Any]
 
+def frame_of(results: Sequence[Result], paths: Mapping[str, str]) -> pd.DataFrame:
+    """Return one line per result. `paths`: name of a further column -> dotted path of its
+    parameter.
 
-def frame_of(
-    results: Sequence[Result], paths: Mapping[str, str], with_marks: bool = False
-) -> pd.DataFrame:
-    """Return one line per result: figures with intervals as Figure, and missing figures for one
-    that is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed,
-    so they decide nothing.
-
-    `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked
-    figures, for tables.
+    Figures of a result that is not `ok` are missing, and so are marked ones: the host was
+    disturbed, so they decide nothing.
     """
     import pandas as pd
 
     lines = []
     for result, title in zip(results, row_names(results), strict=True):
+        line = dict(vars(result))
         settings = OMITTED | flatten(result.params)
-        line = vars(result) | {"status": str(result.status)}
         for name, path in paths.items():
             line.setdefault(name, settings.get(path))
         for name in FIGURES:
             gap = gap_of(result, name, title)
-            line[name] = figure_of(result, name)
-            if gap and not (with_marks and gap.status == MARKED):
-                line[name] = missing(f"no measured row has {name}", [gap])
+            line[name] = missing(gap) if gap else figure_of(result, name)
         lines.append(line)
     frame = pd.DataFrame(lines)
     frame.attrs["paths"] = {**paths, **OF_VIEW}
     return frame
 
 
-def gap_of(result: Result, name: str, title: str) -> Gap | None:
-    """Return why a result has no figure of this name that decides something. Speedups have marks of
-    their own."""
-    if result.status is not Status.OK:
-        return Gap(title, result.status, str(result.reason))
-    disturbance = result.speedup_disturbance if name in SPEEDUPS else result.disturbance
-    if disturbance:
-        return Gap(title, MARKED, disturbance)
-    return None
+def gap_of(result: Result, name: str, title: str) -> str:
+    """Return why a result has no figure of this name that decides something; empty if it has."""
+    if result.status != Status.OK:
+        return f"{result.status}: {title} ({result.reason})"
+    disturbance = result.disturbance
+    if name in SPEEDUPS:  # they have marks of their own
+        disturbance = result.speedup_disturbance
+    return f"marked: {title} ({disturbance})" if disturbance else ""
 
 
-def figure_of(result: Result, name: str) -> Figure | float | None:
-    """Return one figure of a result. The figure of a single trial has no bounds, so its comparisons
-    stay open: the interval of a single trial's pairs does not contain the variation between
+def figure_of(result: Result, name: str) -> Figure:
+    """Return one figure of a result. A single trial gives it no bounds, so its comparisons stay
+    open: the interval of a single trial's pairs does not contain the variation between
     processes."""
-    value = result.value(name)
-    if value is None or name not in INTERVALS:
-        return value
-    low, high = bounds_of(result, name)
+    figure = as_figure(result.value(name))
+    if figure.is_missing or name not in INTERVALS:
+        return figure
+    low, high = (result.value(bound) for bound in INTERVALS[name])
     is_single = name in SPEEDUPS and result.trials == 1
     if low is not None and high is not None and not is_single:
-        return Figure(value, low, high)
-    if name == "speedup" and value == 1.0:
-        return value  # the baseline's
-    return Figure(value, 0.0, float("inf"))
-
-
-def column_of(rows: pd.DataFrame, name: str) -> pd.Series:
-    if name not in rows:
-        raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
-    return rows[name]
+        return Figure(figure.value, low, high)
+    if name == "speedup" and figure.value == 1.0:  # the baseline's
+        return figure
+    return Figure(figure.value, 0.0, float("inf"))
 
 
 def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows whose columns have these values; a list allows several."""
     for name, value in values.items():
         allowed = value if isinstance(value, list) else [value]
-        rows = rows[column_of(rows, name).isin(allowed)]
+        rows = rows[rows[name].isin(allowed)]
     return rows
 
 
@@ -101,37 +81,32 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
     """Return one cell's figure ÷ another's, for all pairs of cells that differ only in a setting.
 
     `ratio(rows, "latency_ms", mode=["eager", "default"])`: eager's latency ÷ default's, one line
-    per row of default. A row of the same sweep takes precedence. Raises ClaimError.
+    per row of default. A row of the same sweep takes precedence. Raises ValueError.
     """
     import pandas as pd
 
-    try:
-        ((name, (upper, lower)),) = setting.items()
-    except ValueError as error:
-        how = "ratio() takes one setting and two values: mode=['eager', 'default']"
-        raise ClaimError(how) from error
+    if len(setting) != 1:
+        raise ValueError("ratio() takes one setting with two values: mode=['eager', 'default']")
+    ((name, (upper, lower)),) = setting.items()
     path = rows.attrs["paths"].get(name, name)
-    figures = column_of(rows, column)
     tops: dict[Hashable, Figure] = {}
-    for index, row in where(rows, **{name: upper}).iterrows():
+    for _, row in where(rows, **{name: upper}).iterrows():
         cell = identity(row, path)
         key = (cell, row["sweep_id"])
         if key in tops:
-            raise ClaimError(
-                f"ratio(): several rows have {name} = {upper} and are otherwise the same cell"
-            )
-        tops[key] = as_figure(figures[index])
-        if not tops[key].is_missing:
-            tops[cell] = tops[key]
+            raise ValueError(f"ratio(): several rows with {name} = {upper} are otherwise the same")
+        tops[key] = row[column]
+        if not row[column].is_missing:
+            tops[cell] = row[column]
     ratios = {}
     for index, row in where(rows, **{name: lower}).iterrows():
         cell = identity(row, path)
-        top = tops.get((cell, row["sweep_id"]), tops.get(cell))
-        ratios[index] = as_figure(top) / figures[index]
+        top = tops.get((cell, row["sweep_id"]), tops.get(cell, missing()))
+        ratios[index] = top / row[column]
     return pd.Series(ratios, name=f"{column}, {upper} ÷ {lower}", dtype=object)
 
 
-def identity(row: Row, path: str) -> Hashable:
+def identity(row: Mapping[str, Any], path: str) -> Hashable:
     """Return a key of a cell and its environment without one parameter (or the whole mode or
     model). A model's inputs depend on its settings, so they are omitted with any of these."""
     omitted = [f"{path}."]
@@ -150,13 +125,11 @@ def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.Da
     """Yield the label and the rows of each combination of values, in order of appearance. Rows that
     lack one of the parameters (such as a baseline, which lacks a mode's setting) are in every part
     whose other values they have."""
-    combinations = rows[list(names)].dropna().drop_duplicates()
-    for values in combinations.itertuples(index=False, name=None):
+    for values in rows[list(names)].dropna().drop_duplicates().itertuples(index=False, name=None):
         part = rows
         words = []
         for name, value in zip(names, values, strict=True):
-            has_value = part[name] == value
-            part = part[has_value | part[name].isna()]
+            part = part[(part[name] == value) | part[name].isna()]
             text = f"{value:g}" if isinstance(value, float) else str(value)
             words.append(text if name in OF_VIEW else f"{name}={text}")
         yield " ".join(words), part

@@ -14,29 +14,32 @@ from effbench.experiments.facts import Facts
 from effbench.experiments.figures import (
     NO_VALUE,
     OPEN,
-    TITLES,
-    ClaimError,
     Figure,
-    Gap,
     NotMeasuredError,
-    Outcome,
+    Statement,
     as_figure,
     gaps_of,
 )
 from effbench.experiments.frames import split
-from effbench.labels import grouped
-from effbench.printable import describe, listed, one_line
+from effbench.printable import listed, one_line
 from effbench.store.decisions import ClaimVerdict
 
 
 @dataclass(frozen=True)
 class Part:
-    """The outcome of a part of the matrix, or of a statement of the claim (`label`; empty for all),
-    and the figure to show."""
+    """A statement about a part of the matrix, or one of several statements of the claim (`label`;
+    empty for all), and the figure to show."""
 
     label: str
-    outcome: Outcome
+    statement: Statement
     value: Figure | None = None
+
+    @property
+    def title(self) -> str:
+        """The words before the label in the reason of a verdict."""
+        if not self.statement.is_measured:
+            return "not measured for"
+        return {True: "holds for", False: "not for", None: "open for"}[self.statement.holds]
 
 
 @dataclass(frozen=True)
@@ -52,66 +55,59 @@ class Judgement:
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by the inputs of its function: name -> DataFrame of rows, or Facts. Raises
-    ClaimError if the function fails or uses something that does not exist."""
+    """Judge a claim by the inputs of its function: name -> DataFrame of rows, or Facts. Raises what
+    the function raises, and TypeError if its answer cannot be read."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {}
-    absences = []
-    for name, value in inputs.items():
-        if isinstance(value, Facts):
-            absences.append(value.absence)
-        elif value.empty:
-            return unmeasured(claim, "no row was measured")
-        else:
-            frames[name] = value
+    frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts)}
+    if any(frame.empty for frame in frames.values()):
+        return unmeasured(claim, "no row was measured")
+    absences = [value.absence for value in inputs.values() if isinstance(value, Facts)]
     if not frames and all(absences):
         return unmeasured(claim, absences[0])
     if not claim.axes:
-        answer = call(claim, inputs)
+        answer = answer_of(claim, inputs)
         return judge_parts(claim, answer, parts_of(answer, ""))
     answer = Answer(None)
-    with suppress(ClaimError):  # interval() finds one row in each part, but several in all
-        answer = call(claim, inputs)
-    parts = []
+    with suppress(ValueError):  # interval() finds one row in each part, but several in all
+        answer = answer_of(claim, inputs)
     ((name, frame),) = frames.items()
+    parts = []
     for label, rows in split(frame, claim.axes):
-        parts += parts_of(call(claim, {**inputs, name: rows}), label)
+        parts += parts_of(answer_of(claim, {**inputs, name: rows}), label)
     return judge_parts(claim, answer, parts)
 
 
 def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
     """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
     without measurements stays open."""
-    figures = [part.outcome.figure for part in parts]
-    gaps = gaps_of(figure for figure in figures if figure is not None)
-    measured = [part for part in parts if part.outcome.is_measured]
-    if measured:
-        if claim.axes:
-            parts = measured
-        verdict = verdict_of([part.outcome.holds for part in parts])
-        reason = reason_of(verdict, parts) + text_of_gaps(gaps)
-        return Judgement(claim, verdict, reason, value_of(answer), parts, answer.also)
-    statuses = {gap.status for gap in gaps}
-    if statuses == {Status.UNSUPPORTED}:
-        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, one_line(gaps[0].reason))
-    why = parts[0].outcome.why if parts else "no part of the matrix was measured"
-    return unmeasured(claim, why + text_of_gaps(gaps))
+    gaps = gaps_of(part.statement.figure for part in parts if part.statement.figure)
+    measured = [part for part in parts if part.statement.is_measured]
+    if not measured:
+        return unmeasured(claim, parts[0].statement.why if parts else "no row was measured")
+    if claim.axes:
+        parts = measured
+    verdict = verdict_of([part.statement.holds for part in parts])
+    reason = reason_of(verdict, parts)
+    left_out = [gap for gap in gaps if gap not in reason]
+    if left_out:
+        reason += f"; left out: {listed(left_out, 3)}"
+    return Judgement(claim, verdict, one_line(reason), value_of(answer), parts, answer.also)
 
 
 def unmeasured(claim: Claim, reason: str) -> Judgement:
     verdict = ClaimVerdict.NOT_MEASURED
     if reason.startswith(Status.UNSUPPORTED):
         verdict = ClaimVerdict.NOT_MEASURABLE
-    return Judgement(claim, verdict, reason)
+    return Judgement(claim, verdict, one_line(reason))
 
 
-def verdict_of(outcomes: Sequence[bool | None]) -> ClaimVerdict:
-    if True in outcomes and False in outcomes:
+def verdict_of(holds: Sequence[bool | None]) -> ClaimVerdict:
+    if True in holds and False in holds:
         return ClaimVerdict.DEPENDS
-    if None in outcomes:
+    if None in holds:
         return ClaimVerdict.UNDECIDED
-    if True in outcomes:
+    if True in holds:
         return ClaimVerdict.CONFIRMED
     return ClaimVerdict.REFUTED
 
@@ -120,74 +116,58 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     """Return where the claim holds and where it does not."""
     if len(parts) == 1 and not parts[0].label:
         words = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
-        return words.get(verdict, parts[0].outcome.why)
+        return words.get(verdict, parts[0].statement.why)
     separator = ", "
     if any(separator in part.label for part in parts):
         separator = " · "
-    groups = grouped(parts, lambda part: part.outcome.title)
     texts = []
-    for title in TITLES:
-        group = groups.get(title)
+    for title in ("holds for", "not for", "open for", "not measured for"):
+        group = [part for part in parts if part.title == title]
         if group:
             labels = listed([part.label for part in group], 6, separator)
-            why = group[0].outcome.why
-            because = "" if why in ("", OPEN) else f" ({why})"
-            texts.append(f"{title} {labels}{because}")
+            why = group[0].statement.why
+            texts.append(f"{title} {labels}" if why in ("", OPEN) else f"{title} {labels} ({why})")
     return "; ".join(texts)
-
-
-def text_of_gaps(gaps: Sequence[Gap]) -> str:
-    """Return the names of rows that are left out, and the reason of the first one."""
-    if not gaps:
-        return ""
-    names = listed([f"{gap.name} {gap.status}" for gap in gaps], 3)
-    return f"; left out: {names} ({one_line(gaps[0].reason)})"
 
 
 # --- what the claim's function answers ---
 
 
-def call(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
+def answer_of(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
     assert claim.function is not None
     try:
         result = claim.function(**inputs)
     except NotMeasuredError as error:
-        return Answer(Outcome(None, str(error)))
-    except ClaimError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's function may raise anything
-        raise ClaimError(f"its function raised {describe(error)}") from error
-    if not isinstance(result, Answer):
-        outcome = outcome_of(result)
-        return Answer(outcome, outcome.figure)
-    if not isinstance(result.also, Mapping):
-        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
-    return result
+        return Answer(Statement(None, str(error)))
+    if isinstance(result, Answer):
+        return result
+    statement = statement_of(result)
+    return Answer(statement, statement.figure)
 
 
 def parts_of(answer: Answer, label: str) -> list[Part]:
     if isinstance(answer.holds, Mapping):
         where = f": {label}" if label else ""
-        return [Part(text + where, outcome_of(holds)) for text, holds in answer.holds.items()]
-    outcome = outcome_of(answer.holds)
+        return [Part(text + where, statement_of(held)) for text, held in answer.holds.items()]
+    statement = statement_of(answer.holds)
     value = value_of(answer)
-    if value is None and answer.value is not None and outcome.holds is not None:
+    if value is None and answer.value is not None and statement.holds is not None:
         # a comparison with NaN is false, but decides nothing
-        outcome = Outcome(None, "its figure was not measured")
-    return [Part(label, outcome, value)]
+        statement = Statement(None, "its figure was not measured")
+    return [Part(label, statement, value)]
 
 
-def outcome_of(value: Any) -> Outcome:
-    """Return a comparison, a bool or None (not measured) as an outcome. Raises ClaimError."""
-    if isinstance(value, Outcome):
+def statement_of(value: Any) -> Statement:
+    """Return a comparison, a bool or None (not measured) as a statement. Raises TypeError."""
+    if isinstance(value, Statement):
         return value
     if isinstance(value, Figure) and value.is_missing:
-        return Outcome(None, value.why, value)
+        return Statement(None, value.why_missing, value)
     if value is None:
-        return Outcome(None, NO_VALUE)
+        return Statement(None, NO_VALUE)
     if type(value).__name__ in ("bool", "bool_"):  # bool_ is NumPy's
-        return Outcome(bool(value))
-    raise ClaimError(
+        return Statement(bool(value))
+    raise TypeError(
         "expected a comparison such as figure.above(1), a bool or None, got"
         f" {one_line(repr(value), 80)}"
     )
@@ -195,9 +175,7 @@ def outcome_of(value: Any) -> Outcome:
 
 def value_of(answer: Answer) -> Figure | None:
     value = as_figure(answer.value)
-    if value.is_missing:
-        return None
-    return value
+    return None if value.is_missing else value
 
 
 # --- JSON ---
@@ -212,7 +190,7 @@ def bounds(value: Figure | None) -> dict[str, float]:
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        return as_json(value.value if value.is_exact else bounds(value))
+        return as_json(bounds(value) if value.low < value.high else value.value)
     if hasattr(value, "tolist"):  # NumPy and pandas
         return as_json(value.tolist())
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Published claims with their measured verdicts, and the tables of experiments."""
+"""Published claims with their measured verdicts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from effbench.cell import Status
 from effbench.experiments import FOLDER
-from effbench.experiments.definition import Claim, Pivot
+from effbench.experiments.definition import Claim
 from effbench.experiments.figures import Figure
 from effbench.labels import ABSENT, grouped, natural
 from effbench.metrics import is_missing, significant
@@ -19,9 +18,6 @@ from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.secrets import masked
 from effbench.table import Column, Shown, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: A record of `entries`, or a row of the table `claim_verdict` with its environment.
 Record = Mapping[str, Any]
@@ -41,30 +37,26 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
     fraction."""
     if value is None:
         return ABSENT
-    scale = 100 if unit == "%" else 1
+    if len(unit) > 2 and "/" not in unit and value == 1:
+        unit = unit.removesuffix("s")  # 1 warm-up
     space = "" if unit in ("×", "%", "") else " "
-
-    def text(number: float) -> str:
-        scaled = scale * number
-        is_whole = float(scaled).is_integer() and abs(scaled) < 1e15
-        if is_whole:
-            return f"{scaled:.0f}"
-        return significant(scaled, 3)
-
-    is_noun = len(unit) > 2 and "/" not in unit
-    if is_noun and value == 1:
-        unit = unit.removesuffix("s")
-    figure = f"{text(value)}{space}{unit}"
+    text = f"{number_text(value, unit)}{space}{unit}"
     if low is None or high is None or low == high:
-        return figure
-    return f"{figure} [{text(low)}, {text(high)}]"
+        return text
+    return f"{text} [{number_text(low, unit)}, {number_text(high, unit)}]"
+
+
+def number_text(number: float, unit: str) -> str:
+    scaled = 100.0 * number if unit == "%" else float(number)
+    if scaled.is_integer() and abs(scaled) < 1e15:
+        return f"{scaled:.0f}"
+    return significant(scaled, 3)
 
 
 def value_text(value: Any, unit: str = "") -> str:
     """Return any value of a claim as text."""
     if isinstance(value, Figure):
-        has_bounds = math.isfinite(value.low) and math.isfinite(value.high)
-        if has_bounds:
+        if math.isfinite(value.low) and math.isfinite(value.high):
             return figure_text(value.value, value.low, value.high, unit)
         value = value.value
     if is_missing(value):
@@ -128,15 +120,11 @@ def shipped_verdicts() -> list[dict[str, Any]]:
 def _shipped(record: Record | None) -> dict[str, Any]:
     if record is None or record["machine"] is None:
         return {}
-    # not in this database
     measured = dict(record["measured"])
-    measured.pop("sweeps", None)
+    measured.pop("sweeps", None)  # they are not in this database
     kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
-    return kept | {
-        "machine": f"{record['machine']} (reference)",
-        "measured": measured,
-        "reference": True,
-    }
+    machine = f"{record['machine']} (reference)"
+    return kept | {"machine": machine, "measured": measured, "reference": True}
 
 
 def _judgement(row: Record) -> dict[str, Any]:
@@ -172,69 +160,31 @@ def claims_table(
     ]
     if with_machine:
         columns.append(Column("machine", filter=True, optional=True))
-    rows = []
-    for record in records:
-        verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
-        value = measured.get("value")
-        text = figure_text(
-            value, measured.get("low"), measured.get("high"), measured.get("unit") or ""
-        )
-        when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
-        rows.append(
-            {
-                "claim": record["claim"],
-                "statement": record["statement"],
-                # a newer effbench may know other verdicts
-                "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),
-                "measured": Shown(value if is_number(value) else None, text),
-                "published": record["published"] or "",
-                "why": record["reason"],
-                "experiment": _experiment(record, pages or {}),
-                "machine": Shown(None, record["machine"] or "", "name", sub=when),
-            }
-        )
+    rows = [_row(record, pages or {}) for record in records]
     return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
 
 
-def _experiment(record: Record, pages: Mapping[str, str]) -> Shown:
-    """Return the experiment, linked to a sweep behind the verdict if the site shows one."""
-    sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
-    linked = next((sweep_id for sweep_id in sweeps if sweep_id in pages), "")
-    sub = f"sweep {linked or sweeps[-1]}" if sweeps else ""
-    return Shown(None, record["experiment"], sub=sub, link=pages.get(linked, ""))
-
-
-def pivot_table(pivot: Pivot, rows: pd.DataFrame, with_marks: pd.DataFrame) -> Table:
-    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show
-    their status, and marked rows their value with `~`.
-
-    `with_marks`: the same rows with marked figures, which decide nothing.
-    """
-    from effbench.experiments.frames import column_of  # imports pandas
-
-    def values_of(frame: pd.DataFrame) -> list[str]:
-        values = pivot.value(frame) if callable(pivot.value) else column_of(frame, pivot.value)
-        return [value_text(value, pivot.unit) for value in values]
-
-    for name in (pivot.columns, *pivot.rows):
-        column_of(rows, name)  # names the nearest column of a misspelt one
-    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    headings: dict[str, None] = {}
-    values, marked = values_of(rows), values_of(with_marks)
-    for (_, row), value, marked_value in zip(rows.iterrows(), values, marked, strict=True):
-        text = value
-        if value == ABSENT and marked_value != ABSENT:
-            text = f"~{marked_value}"
-        elif value == ABSENT and row["status"] != Status.OK:
-            text = row["status"]
-        heading = value_text(row[pivot.columns])
-        headings[heading] = None
-        key = tuple(value_text(row[name]) for name in pivot.rows)
-        lines.setdefault(key, {}).setdefault(heading, []).append(text)
-    columns = [Column(name) for name in pivot.rows]
-    columns += [Column(f"{heading} ", heading, numeric=True) for heading in headings]
-    body = []
-    for key, line in lines.items():
-        cells = [", ".join(line.get(heading, [ABSENT])) for heading in headings]
-        body.append([*key, *cells])
-    return Table.of(columns, body)
+def _row(record: Record, pages: Mapping[str, str]) -> dict[str, Any]:
+    """Return the cells of a record; its experiment is linked to a sweep behind the verdict if the
+    site shows one."""
+    verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
+    value = measured.get("value")
+    text = figure_text(value, measured.get("low"), measured.get("high"), measured.get("unit") or "")
+    when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
+    sweeps = [str(sweep_id) for sweep_id in measured.get("sweeps") or ()]
+    sweep_id = sweeps[-1] if sweeps else ""
+    for other in reversed(sweeps):
+        if other in pages:
+            sweep_id = other
+    sub = f"sweep {sweep_id}" if sweep_id else ""
+    return {
+        "claim": record["claim"],
+        "statement": record["statement"],
+        # a newer effbench may know other verdicts
+        "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),
+        "measured": Shown(value if is_number(value) else None, text),
+        "published": record["published"] or "",
+        "why": record["reason"],
+        "experiment": Shown(None, record["experiment"], sub=sub, link=pages.get(sweep_id, "")),
+        "machine": Shown(None, record["machine"] or "", "name", sub=when),
+    }

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from effbench.config import db_option, db_setting
-from effbench.errors import ConfigError, SchemaError, StoreError
+from effbench.errors import SchemaError, StoreError
 from effbench.folders import expand_user
 from effbench.outputs import create_folder
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
@@ -85,49 +85,34 @@ class NoDatabaseError(StoreError):
 
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an
-    unusable URL."""
+    unusable URL, ConfigError for an unknown home folder."""
     given = os.fspath(url)
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
-    has_password = re.search(r"\bpassword=", given) and "://" not in given
-    if has_password or re.match(r"postgres\w*(\+\w+)?//", given):
-        raise StoreError(
-            f"not a database URL (it is not shown, for it may hold a password); {_FORMS}"
-        )
-    if "://" not in given and not re.match(r"(sqlite|postgres\w*)(\+\w+)?:", given):
-        return sa.URL.create("sqlite", database=expanded(given))
+    if "://" not in given:
+        if re.match(r"(sqlite|postgres\w*)(\+\w+)?:?/", given) or "password=" in given:
+            hidden = "it is not shown, for it may hold a password"
+            raise StoreError(f"not a database URL ({hidden}); {_FORMS}")
+        return sa.URL.create("sqlite", database=expand_user(given, "db"))
     try:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
         raise StoreError(f"not a database URL: {masked_url(given)}; {_FORMS}") from error
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        return _file_url(given, parsed)
+        if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
+            form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
+            raise StoreError(f"{masked_url(given)}: expected {form}")
+        return parsed
     return _server_url(given, parsed)
-
-
-def _file_url(given: str, parsed: sa.URL) -> sa.URL:
-    if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
-        form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
-        raise StoreError(f"{masked_url(given)}: expected {form}")
-    return parsed
 
 
 def _server_url(given: str, parsed: sa.URL) -> sa.URL:
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
     if "@" in (parsed.host or ""):
-        raise StoreError(
-            f"{masked_url(given)}: the user name or password contains @; write it as %40"
-        )
+        how = "the user name or password contains @; write it as %40"
+        raise StoreError(f"{masked_url(given)}: {how}")
     return parsed.set(drivername="postgresql+psycopg")
-
-
-def expanded(path: str) -> str:
-    """Return the path with its `~` replaced. Raises StoreError if there is no such home folder."""
-    try:
-        return expand_user(path, "db")
-    except ConfigError as error:
-        raise StoreError(str(error)) from None
 
 
 def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
@@ -164,13 +149,11 @@ def name_of(connection: sa.Connection) -> str:
     return describe(connection.engine.url)
 
 
-def connect(
-    url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False
-) -> sa.Engine:
+def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
     """Return an engine after a test connection. `create`: create a missing SQLite file and its
     folder."""
     if url.get_backend_name() == "sqlite":
-        return _sqlite_engine(url, write, create, untrusted)
+        return _sqlite_engine(url, write, create)
     return _server_engine(url, write)
 
 
@@ -185,12 +168,10 @@ def existing(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(
-    url: str | os.PathLike[str], *, write: bool = False, untrusted: bool = False
-) -> Iterator[sa.Connection]:
+def connected(url: str | os.PathLike[str], *, write: bool = False) -> Iterator[sa.Connection]:
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it."""
     parsed = parse_url(url)
-    engine = connect(parsed, write=write, untrusted=untrusted)
+    engine = connect(parsed, write=write)
     try:
         with (writing(engine) if write else engine).begin() as connection:
             yield connection
@@ -358,13 +339,12 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
-def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
     path = Path(url.database or "")
     _check_path(path, create=create)
     # absolute, because the working directory may change later
     file = path.absolute()
-    # only a writable connection removes the files of a write-ahead log
-    mode = "ro" if untrusted and not _has_write_ahead_log(file) else "rw"
+    mode = "rw"  # also for readers: only it removes the files of a write-ahead log
     try:
         _open_sqlite(file, "rwc" if create else mode, write).close()
     except sqlite3.Error as error:
@@ -466,10 +446,7 @@ def _has_no_index(error: sqlite3.Error) -> bool:
     """Return whether SQLite cannot create the log's index: then no other process can have the
     database open."""
     message = str(error).lower()
-    return any(
-        part in message
-        for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full")
-    )
+    return re.search("unable to open|read-?only|disk i/o|disk is full", message) is not None
 
 
 def _unfinished(file: Path) -> Path | None:
@@ -477,10 +454,7 @@ def _unfinished(file: Path) -> Path | None:
     or None. It is next to the file that links lead to."""
     real = os.path.realpath(file)
     logs = (Path(f"{real}-wal"), Path(f"{real}-journal"))
-    return next((log for log in logs if log.exists() and log.stat().st_size), None)
-
-
-def _has_write_ahead_log(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as stream:
-        return stream.read(20)[18:] == b"\2\2"
-    return False
+    for log in logs:
+        if log.exists() and log.stat().st_size:
+            return log
+    return None

@@ -21,7 +21,7 @@ from effbench.store.schema import (
     VERDICT,
     ClaimVerdict,
 )
-from effbench.store.sweeps import hardware, is_future
+from effbench.store.sweeps import hardware
 from effbench.store.values import now, text
 
 __all__ = ["ClaimVerdict"]
@@ -135,7 +135,8 @@ def add_verdicts(
 ) -> None:
     """Add rows of `claim_verdict`; `judged` holds them without `environment_id` and `judged_at`."""
     given = {"environment_id": environment_id, "judged_at": now()}
-    if rows := [{**row, **given} for row in judged]:
+    rows = [{**row, **given} for row in judged]
+    if rows:
         connection.execute(sa.insert(VERDICT), rows)
 
 
@@ -148,8 +149,7 @@ def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
     query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
     query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
     newest: dict[tuple[str, ...], dict[str, Any]] = {}
-    rows = connection.execute(query).mappings().all()
-    for row in sorted(rows, key=lambda row: not is_future(row["judged_at"])):
+    for row in connection.execute(query).mappings():
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
         newest.pop(key, None)
         newest[key] = dict(row)

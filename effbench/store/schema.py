@@ -285,7 +285,7 @@ RESULT = table(
     in_plan(),
 )
 
-#: a machine's measured ceilings and the noise between its processes; the newest row counts
+#: the measured ceilings of a GPU; the newest row counts. `noise`: of earlier versions
 CALIBRATION = table(
     "calibration",
     Column("id", Integer, primary_key=True, autoincrement=True),

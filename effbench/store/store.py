@@ -177,9 +177,9 @@ class Store:
         return self._write(sweeps.add_environment, env, details)
 
     def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+        self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
     ) -> None:
-        self._write(sweeps.add_calibration, environment_id, gpu_uuid, measured)
+        self._write(sweeps.add_calibration, environment_id, gpu_uuid, ceilings)
 
     def join(self, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
         return self._write(joining.join, list(sweep_ids), name)

@@ -209,9 +209,13 @@ def resolve(ref: str, newest_first: Sequence[KnownSweep], database: str) -> str:
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     if ref == "last":
         return _last(known).id
-    sweep = _with_id_or_name(ref, known) or with_label(ref, known) or _starting(ref, known)
+    exact = [sweep for sweep in known if sweep.id == ref]
+    exact += [sweep for sweep in known if sweep.name == ref]
+    if exact:
+        return exact[0].id
+    sweep = with_label(ref, known) or _starting(ref, known)
     if sweep is None:
-        some = ", ".join(map(str, known[:4])) + (" …" if known[4:] else "")
+        some = listed([str(sweep) for sweep in known], 4)
         raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
     return sweep.id
 
@@ -226,35 +230,26 @@ def _last(known: Sequence[KnownSweep]) -> KnownSweep:
     return known[0]
 
 
-def _with_id_or_name(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
-    with_id = [sweep for sweep in known if sweep.id == ref]
-    with_name = [sweep for sweep in known if sweep.name == ref]
-    return next(iter([*with_id, *with_name]), None)
-
-
-def _starting(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
-    """Return the sweep whose id starts like this, or None. Raises UsageError if there are
-    several."""
-    starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
-    if len(starting) > 1:
-        raise UsageError(
-            f"{len(starting)} sweep ids start with {ref!r}, such as {starting[0].id}; give a longer"
-            " start"
-        )
-    return starting[0] if starting else None
-
-
 def with_label(label: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
     """Return the only sweep with this label, or None. A re-run has the label of the sweep that it
     confirms and does not count. Raises UsageError if there are several."""
     labelled = [sweep for sweep in known if sweep.label == label]
     labelled = [sweep for sweep in labelled if not sweep.is_rerun] or labelled
-    if len(labelled) > 1:
-        ids = listed([str(sweep) for sweep in labelled], MOST_LISTED)
-        raise UsageError(
-            f"{len(labelled)} sweeps have the label {label!r}: {ids}; name one by its id"
-        )
-    return labelled[0] if labelled else None
+    return _only(labelled, f"have the label {label!r}")
+
+
+def _starting(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
+    """Return the only sweep whose id starts like this, or None. Raises UsageError if there are
+    several."""
+    starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
+    return _only(starting, f"have ids that start with {ref!r}")
+
+
+def _only(matching: Sequence[KnownSweep], what: str) -> KnownSweep | None:
+    if len(matching) > 1:
+        ids = listed([str(sweep) for sweep in matching], MOST_LISTED)
+        raise UsageError(f"{len(matching)} sweeps {what}: {ids}; name one by its id")
+    return matching[0] if matching else None
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
@@ -539,34 +534,21 @@ def recorded(connection: sa.Connection, sweep_id: str) -> Recorded:
 
 
 def add_calibration(
-    connection: sa.Connection,
-    environment_id: str,
-    gpu_uuid: str | None,
-    measured: Mapping[str, dict[str, Any] | None],
+    connection: sa.Connection, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
 ) -> None:
-    """Store `ceilings`, `noise` or both (docs/explanation/measuring.md) of this environment; older
-    rows stay."""
-    row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now(), **measured}
-    connection.execute(sa.insert(CALIBRATION).values(**row))
+    """Store the measured ceilings of a GPU in this environment; older rows stay."""
+    row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now()}
+    connection.execute(sa.insert(CALIBRATION).values(**row, ceilings=ceilings))
 
 
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
-    """Return the environment's newest `ceilings` and newest `noise`, with time and GPU of the
-    newest row; None if neither was measured."""
+    """Return the environment's newest `ceilings`, with their time and GPU; None if they were not
+    measured."""
+    query = sa.select(CALIBRATION.c.measured_at, CALIBRATION.c.gpu_uuid, CALIBRATION.c.ceilings)
+    query = query.where(
+        CALIBRATION.c.environment_id == environment_id, CALIBRATION.c.ceilings.is_not(None)
+    )
     # by time, because ids follow the order of import
-    query = sa.select(CALIBRATION).order_by(
-        CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc()
-    )
-    rows = (
-        connection.execute(query.where(CALIBRATION.c.environment_id == environment_id))
-        .mappings()
-        .all()
-    )
-    if not rows:
-        return None
-    rows = sorted(rows, key=lambda row: is_future(row["measured_at"]))
-    newest = {
-        name: next((row[name] for row in rows if row[name] is not None), None)
-        for name in ("ceilings", "noise")
-    }
-    return {"measured_at": rows[0]["measured_at"], "gpu_uuid": rows[0]["gpu_uuid"], **newest}
+    newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
+    row = connection.execute(newest_first.limit(1)).mappings().first()
+    return None if row is None else dict(row)

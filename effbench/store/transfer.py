@@ -155,7 +155,7 @@ class _Copy:
         if not self.is_new:
             sweeps.lock(self.connection, self.sweep_id)
             self.merge(SWEEP, [row])
-        self.take_plan(baselines)
+        self.take_plan()
         self.take_trials(samples)
         self.take_decisions(baselines)
         has_gone_on = not self.is_new and self.go_on(row)
@@ -167,26 +167,17 @@ class _Copy:
             self.arrival.outcome = "completed"
         return self.arrival
 
-    def take_plan(self, baselines: bool) -> None:
-        """Take the environments and cells to which anything of the sweep refers, and its plan."""
-        planned = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
-        is_needed: sa.ColumnElement[bool] = CELL.c.key.in_(planned)
-        # an acknowledgement may name a cell that is not planned
-        if baselines and self.source.has(ACKNOWLEDGEMENT):
-            acknowledged = sa.select(ACKNOWLEDGEMENT.c.cell_key)
-            acknowledged = acknowledged.where(ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id)
-            is_needed = sa.or_(is_needed, CELL.c.key.in_(acknowledged))
+    def take_plan(self) -> None:
+        """Take the environments and cells to which the sweep refers, and its plan."""
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(self.environments()))
-        self.take(CELL, is_needed)
+        self.take(CELL, CELL.c.key.in_(self.planned()))
         self.take(PLANNED, PLANNED.c.sweep_id == self.sweep_id)
 
-    def environments(self) -> sa.Select[tuple[str]] | sa.CompoundSelect[tuple[str]]:
-        """Return the query for the ids of the environments of the sweep's trials and verdicts."""
-        of_trials = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == self.sweep_id)
-        if not self.source.has(VERDICT):
-            return of_trials
-        of_verdicts = sa.select(VERDICT.c.environment_id)
-        return of_trials.union(of_verdicts.where(VERDICT.c.sweep_id == self.sweep_id))
+    def planned(self) -> sa.Select[tuple[str]]:
+        return sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
+
+    def environments(self) -> sa.Select[tuple[str]]:
+        return sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == self.sweep_id)
 
     def take_trials(self, with_samples: bool) -> None:
         key_of = itemgetter(*_KEYS[TRIAL])
@@ -215,12 +206,12 @@ class _Copy:
         environments = self.environments()
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
-        of_checks = sa.and_(
-            VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments)
-        )
-        self.take(VERDICT, sa.or_(VERDICT.c.sweep_id == self.sweep_id, of_checks))
+        is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
+        self.take(VERDICT, sa.and_(is_of_sweep, VERDICT.c.environment_id.in_(environments)))
         if baselines:
-            self.take(ACKNOWLEDGEMENT, ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id)
+            is_of_sweep = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
+            is_planned = ACKNOWLEDGEMENT.c.cell_key.in_(self.planned())
+            self.take(ACKNOWLEDGEMENT, sa.and_(is_of_sweep, is_planned))
             self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
 
     def take(self, table: sa.Table, where: sa.ColumnElement[bool]) -> None:

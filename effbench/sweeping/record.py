@@ -36,7 +36,7 @@ class TrialStore(Protocol):
     def calibration(self, environment_id: str) -> dict[str, Any] | None: ...
 
     def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+        self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
     ) -> None: ...
 
 

@@ -435,7 +435,7 @@ class HeapFacts(ctypes.Structure):
 def fill_heap() -> None:
     """Allocate the free pieces that imports have left in glibc's heap, about 700 of 1 MB. Otherwise
     a trial's small objects, such as autograd's nodes, scatter over them; a training step of 0.5 ms
-    took 2 % longer (benchmarks/heap_holes.py)."""
+    took 2 % longer."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):  # another C library, or glibc before 2.33
         return

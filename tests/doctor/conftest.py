@@ -11,7 +11,7 @@ import fake_nvml
 import pytest
 from made_sweeps import environment
 
-from effbench.doctor.finding import Machine
+from effbench.doctor.finding import ExaminedMachine
 
 H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
@@ -52,7 +52,7 @@ def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
-) -> Callable[..., Machine]:
+) -> Callable[..., ExaminedMachine]:
     """A machine with one H200, these changes to NVML's answers, and only the kernel's files (path
     -> text) given."""
 
@@ -62,12 +62,12 @@ def machine(
         probe: Any = answer,
         db: str = "a.db",
         **changes: Any,
-    ) -> Machine:
+    ) -> ExaminedMachine:
         for name, content in (files or {}).items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content + "\n")
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
-        return Machine(db, probe, environ or {}, tmp_path)
+        return ExaminedMachine(db, probe, environ or {}, tmp_path)
 
     return make

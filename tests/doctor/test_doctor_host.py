@@ -26,7 +26,6 @@ VM = {
 @pytest.mark.parametrize(
     ("check", "files", "usable", "warned"),
     [
-        (checks.load, {}, 16, None),
         (checks.load, {"proc/loadavg": "9.0 1 1 1/2 3"}, 16, "CPU load 9.0"),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
@@ -46,7 +45,6 @@ VM = {
             16,
             "CPU quota of 4 out of 16 cores (cgroup)",
         ),
-        (checks.governor, {}, 2, None),
         (
             checks.governor,
             {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)},
@@ -64,11 +62,7 @@ VM = {
 def test_conditions(machine, monkeypatch, check, files, usable, warned):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
     found = [finding.what for finding in check(machine({**VM, **files})) if finding.needs_attention]
-    assert (found == []) is (warned is None)
-    assert warned is None or warned in " ".join(found)
-    assert not any(
-        finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, "")))
-    )
+    assert warned in " ".join(found) if warned else not found
 
 
 @pytest.fixture
@@ -175,16 +169,8 @@ def test_a_compiler_that_fails(here, machine, outcome, error):
     assert list((here / "cache" / "effbench" / "compile").iterdir()) == []
 
 
-def test_a_compiler_is_not_tried_where_caches_cannot_be_written(here, monkeypatch):
-    (here / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "file"))
-    assert checks.try_compiler(SimpleNamespace(call=None)) is None, (
-        "another check reports the folder"
-    )
-
-
-def test_variables(machine):
-    for name in checks.SPOILS:
-        (finding,) = checks.variables(machine(environ={name: "1"}))
-        assert (finding.level, finding.fix) == ("warning", f"unset {name}")
-        assert levels(checks.variables(machine(environ={name: "0", "HOME": "/root"}))) == []
+@pytest.mark.parametrize("name", checks.SPOILS)
+def test_variables(machine, name):
+    (finding,) = checks.variables(machine(environ={name: "1"}))
+    assert (finding.level, finding.fix) == ("warning", f"unset {name}")
+    assert levels(checks.variables(machine(environ={name: "0", "HOME": "/root"}))) == []

@@ -1,11 +1,10 @@
 """Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs
 them whole."""
 
+import math
 import os
-import shutil
 import subprocess
 import time
-import warnings
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from effbench.errors import UnsupportedError
 from effbench.experiments import (
     _processes,
     _timing,
-    _tools,
     checks,
     compiled_call,
     dynamo,
@@ -24,80 +22,34 @@ from effbench.experiments import (
     graph_limits,
     graph_weights,
     inductor,
-    operators,
     shapes,
     storage,
-    torchscript,
     warmup_calls,
 )
 from effbench.experiments.definition import execute
-from effbench.modes.base import needs_compiler
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU = torch.device("cpu")
 
 
+def raising(error):
+    def function():
+        raise error
+
+    return function
+
+
 def test_what_a_call_raises_is_an_observation():
-    def fails():
-        raise ValueError("first\nsecond")
-
-    assert checks.attempt(fails).facts() == {
-        "succeeded": False,
-        "error_type": "ValueError",
-        "error": "first",
-    }
-    done = checks.attempt(lambda: 3)
-    assert (done.value, done.facts()) == (3, {"succeeded": True, "error_type": None, "error": None})
-    with pytest.raises(KeyboardInterrupt):  # Ctrl-C is none
-        checks.attempt(lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+    tried = checks.attempt(raising(ValueError("first\nsecond")))
+    assert tried.facts() == {"succeeded": False, "error_type": "ValueError", "error": "first"}
+    with pytest.raises(KeyboardInterrupt):
+        checks.attempt(raising(KeyboardInterrupt()))
 
 
-def test_tensors_as_facts():
-    assert _tools.listed(torch.arange(6).view(2, 3)) == [0, 1, 2]
-    assert _tools.listed(torch.tensor([1.5, float("nan"), float("inf")])) == [1.5, "nan", "inf"]
-    assert len(_tools.listed(torch.zeros(100), most=5)) == 5
-    x, nan = torch.randn(3), torch.tensor([float("nan")])
-    assert _tools.close(x, x + 1e-7)
-    assert (
-        not _tools.close(x, x + 0.01) and not _tools.close(x, x[:1]) and not _tools.close(nan, nan)
-    )
-
-
-def test_needs(monkeypatch):
-    for check in (graph_weights.weights, graph_limits.limits, inductor.memory):
-        with pytest.raises(UnsupportedError, match="needs CUDA, but this runs on cpu"):
-            check(CPU)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert needs_compiler(CPU)
-    with pytest.raises(UnsupportedError, match=r"C\+\+ compiler"):
-        inductor.triton(CPU)
-
-
-@pytest.mark.parametrize(
-    ("kind", "message", "is_deprecated"),
-    [(UserWarning, "slow", False), (FutureWarning, "f is deprecated", True)],
-)
-def test_warnings_of_deprecation(kind, message, is_deprecated):
-    facts = torchscript.warned_by(lambda: warnings.warn(message, kind, stacklevel=1))
-    assert facts["is_deprecated"] is is_deprecated
-    assert not torchscript.is_deprecated(["script"])
-
-
-def test_operators_are_counted():
-    with torch.library._scoped_library("counted_here", "DEF") as library:
-        library.define("add(Tensor x) -> Tensor")
-        library.define("add.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
-        library.define("add_(Tensor(a!) x) -> Tensor(a!)")
-        library.define("_private(Tensor x) -> Tensor", tags=(torch.Tag.core,))
-        names = torch._C._dispatch_get_all_op_names()
-        assert operators.count("counted_here", names) == {
-            "overloads": 4,
-            "names": 3,
-            "public_functional_names": 1,
-        }
-        assert [str(op) for op in operators.core_overloads("counted_here", names)] == [
-            "counted_here._private.default"
-        ]
+@pytest.mark.parametrize("check", [graph_weights.weights, graph_limits.limits, inductor.memory])
+def test_needs(check):
+    with pytest.raises(UnsupportedError, match="needs CUDA, but this runs on cpu"):
+        check(CPU)
 
 
 def test_what_the_shipped_checks_find_can_be_otherwise():
@@ -125,17 +77,11 @@ def by_name(module, x):
 def test_weights(capture, is_by_name):
     module = nn.Linear(4, 4).requires_grad_(False)
     facts = graph_weights.observe(module, torch.randn(2, 4), capture)
-    expected = {
-        "replay_equals_eager_at_first": True,
-        "replay_follows_in_place_update": True,
-        "replay_follows_rebinding": is_by_name,
-        "replay_follows_dtype_change": is_by_name,
-        "replay_is_stale_after_rebinding": not is_by_name,
-        "replay_is_stale_after_dtype_change": not is_by_name,
-        "capturing_again_follows_rebinding": True,
-        "capturing_again_follows_dtype_change": True,
-    }
-    assert {name: facts[name] for name in expected} == expected
+    assert facts["replay_follows_in_place_update"]
+    assert facts["capturing_again_follows_rebinding"]
+    for change in ("rebinding", "dtype_change"):
+        assert facts[f"replay_follows_{change}"] is is_by_name
+        assert facts[f"replay_is_stale_after_{change}"] is not is_by_name
 
 
 def replays(function, x):
@@ -150,66 +96,54 @@ def never_again(function, x):
     return lambda: output
 
 
-def pad(module, poison=1e4, capture=replays):
-    return graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison)
+@pytest.mark.parametrize(
+    ("module", "capture", "wrong_sizes"),
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), replays, []),
+        (graph_limits.MixesRows(), replays, [3, 5, 6, 7]),  # those that are captured need none
+        (nn.Linear(8, 8), never_again, [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_padding(module, capture, wrong_sizes):
+    facts = graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison=math.nan)
+    assert facts["wrong_sizes"] == wrong_sizes
 
 
-@pytest.mark.parametrize("poison", [1e4, float("nan")])
-def test_padding(poison):
-    facts = pad(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), poison)
-    assert facts["rows_equal_eager"] and facts["wrong_sizes"] == []
-    assert facts["sizes_tried"] == 8
-    facts = pad(graph_limits.MixesRows(), poison)
-    assert facts["wrong_sizes"] == [3, 5, 6, 7], "those that are captured need none"
-    assert facts["first_wrong"]["raw_size"] == 3
-    assert facts["first_wrong"]["padded"] != facts["first_wrong"]["eager"]
+@pytest.mark.parametrize(
+    ("peaks", "expected"),
+    [
+        ({"as_shipped": 10, "memory_planning": 8, "no_locality": 10}, [True, False]),
+        ({"as_shipped": 10, "no_locality": 11}, [None, True]),
+    ],
+)
+def test_judging_peaks(peaks, expected):
+    found = inductor.judge(peaks)
+    names = ("memory_planning", "reorder_for_locality")
+    assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
 
 
-def test_padding_of_a_stale_buffer():
-    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9))
-
-
-def test_judging_peaks_and_first_calls():
-    peaks = {
-        "as_shipped": 10,
-        "memory_planning": 8,
-        "no_locality": 10,
-        "locality_alone": 12,
-        "no_reordering": 14,
-    }
-    names = ("memory_planning", "reorder_for_locality", "reorder_for_locality_alone")
-    for given, expected in (
-        (peaks, [True, False, True]),
-        ({"as_shipped": 10, "no_locality": 11}, [None, True, None]),
-    ):
-        found = inductor.judge(given)
-        assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
+def test_judging_first_calls():
     answers = [{"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.0], "steady_ms": 2.0}] * 6
     late = {"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.5], "steady_ms": 2.0}
     facts = warmup_calls.judge(answers)
     assert (facts["first_steady_call"], facts["processes"]) == (3, 6)
     assert facts["equivalent_within_fraction"] == pytest.approx(0.03)
-    assert warmup_calls.judge([*answers[1:], late])["first_steady_call"] is None, (
-        "the whole interval counts"
-    )
+    whole_interval = warmup_calls.judge([*answers[1:], late])
+    assert whole_interval["first_steady_call"] is None
 
 
-def test_variants_in_turn(monkeypatch):
-    """Measurements next to slow host work do not count, and parts come from differences within a
-    round."""
+def test_measurements_next_to_slow_host_work_do_not_count(monkeypatch):
     speeds = iter([1.0] * 40 + [3.0] * 2 + [1.0] * 100)
     monkeypatch.setattr(_timing, "reading", lambda: next(speeds))
-    clock = iter(range(1000))
-    measured = _timing.in_turn(
-        {"a": lambda: 10.0 + next(clock), "b": lambda: float(next(clock))}, rounds=20
-    )
+    measured = _timing.in_turn({"a": lambda: 10.0, "b": lambda: 1.0}, rounds=20)
     assert 0 < _timing.disturbed_fraction(measured) < 0.2
-    assert _timing.paired_ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {
-        "value": 2.5,
-        "low": 2.0,
-        "high": 3.0,
-    }
-    assert _timing.undisturbed([(5.0, 9.0)] * 3, limit=1.0) == [5.0] * 3, "too few others are left"
+    few = _timing.undisturbed([(5.0, 9.0)] * 3, limit=1.0)
+    assert few == [5.0] * 3, "too few others are left"
+
+
+def test_parts_come_from_differences_within_a_round():
+    ratio = _timing.paired_ratio([2.0, math.nan, 6.0], [1.0, 1.0, 2.0])
+    assert ratio == {"value": 2.5, "low": 2.0, "high": 3.0}
     whole = {
         "default": 30.0,
         f"default, {compiled_call.SKIP_GUARDS}": 26.0,
@@ -218,39 +152,26 @@ def test_variants_in_turn(monkeypatch):
         "one operator": 1.0,
         "one operator, force_eager": 4.0,
     }
-    facts = compiled_call.taken_apart(
-        "default", {name: [value] * 7 for name, value in whole.items()}
-    )
-    parts = {name: part["value"] for name, part in facts["parts_us"].items()}
-    assert (
-        list(parts.values()) == [3.0, 4.0, 6.0, 2.0, 15.0]
-        and sum(parts.values()) == whole["default"]
-    )
-    assert (
-        facts["largest_part"].startswith("Inductor")
-        and facts["saves_most"] == compiled_call.SKIP_GUARDS
-    )
+    samples = {name: [value] * 7 for name, value in whole.items()}
+    facts = compiled_call.taken_apart("default", samples)
+    parts = [part["value"] for part in facts["parts_us"].values()]
+    assert parts == [3.0, 4.0, 6.0, 2.0, 15.0] and sum(parts) == whole["default"]
+    assert facts["saves_most"] == compiled_call.SKIP_GUARDS
 
 
-def test_a_fork_answers_and_its_tree_is_measured():
+def test_a_fork_answers():
     assert _processes.in_fork(lambda: {"pid": os.getpid() != os.getppid()}) == {"pid": True}
     with pytest.raises(RuntimeError, match="ValueError in a forked process: wrong"):
-        _processes.in_fork(lambda: (_ for _ in ()).throw(ValueError("wrong")))
+        _processes.in_fork(raising(ValueError("wrong")))
     with pytest.raises(RuntimeError, match="ended with status 3"):
         _processes.in_fork(lambda: os._exit(3))
+
+
+def test_the_memory_of_a_process_tree():
     with subprocess.Popen(["sleep", "30"]) as child, _processes.tree_memory() as memory:
         time.sleep(0.3)
         child.kill()
     assert memory["processes"] >= 2 and memory["peak_bytes"] > 10 * 2**20
-
-
-@pytest.mark.slow
-def test_the_parts_of_a_compiled_call_run_alone():
-    calls = compiled_call.Calls(CPU, 8, 2, 2)
-    with _tools.fresh_compile_cache():
-        calls.add_parts("default")
-    assert not calls.missing and len(calls.measures) == 2
-    assert all(measure() > 0 for measure in calls.measures.values())
 
 
 FUNCTIONS = """
@@ -258,11 +179,7 @@ import os, sys, time
 
 def adds(device, one, two):
     print("not part of the answer")
-    pandas_is_found = sys.modules.get("pandas", True) is not None
-    return {"sum": one + two, "device": str(device), "pandas_is_found": pandas_is_found}
-
-def raises(device):
-    raise ValueError("what was wrong")
+    return {"sum": one + two, "pandas_is_found": sys.modules.get("pandas", True) is not None}
 
 def dies(device):
     os.abort()
@@ -272,27 +189,24 @@ def hangs(device):
 """
 
 
-@pytest.mark.slow
-def test_a_fresh_process(tmp_path):
-    path = tmp_path / "functions_here.py"
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("functions") / "functions_here.py"
     path.write_text(FUNCTIONS)
-    module = execute(path)
-    assert fresh.in_fresh_process(module.adds, CPU, hide=("pandas",), one=1, two=2) == {
-        "succeeded": True,
-        "error_type": None,
-        "error": None,
-        "sum": 3,
-        "device": "cpu",
-        "pandas_is_found": False,
-    }
-    failures = {
-        "raises": ("ValueError", "wrong"),
-        "dies": ("killed by SIGABRT", ""),
-        "hangs": ("timeout", "not done"),
-    }
-    for name, (error_type, error) in failures.items():
-        found = fresh.in_fresh_process(
-            getattr(module, name), CPU, timeout_s=3 if name == "hangs" else 60
-        )
-        assert (found["succeeded"], found["error_type"]) == (False, error_type)
-        assert error in found["error"]
+    return execute(path)
+
+
+@pytest.mark.slow
+def test_a_fresh_process(functions):
+    facts = fresh.in_fresh_process(functions.adds, CPU, hide=("pandas",), one=1, two=2)
+    assert facts["succeeded"] and facts["sum"] == 3 and not facts["pandas_is_found"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "timeout_s", "error_type"),
+    [("dies", 60, "killed by SIGABRT"), ("hangs", 3, "timeout")],
+)
+def test_a_fresh_process_that_fails(functions, name, timeout_s, error_type):
+    facts = fresh.in_fresh_process(getattr(functions, name), CPU, timeout_s=timeout_s)
+    assert (facts["succeeded"], facts["error_type"]) == (False, error_type)

@@ -15,12 +15,11 @@ Notes.
 
 import torch
 
-from effbench.experiments import Answer, Claim, Pivot, geomean, ratio
+from effbench.experiments import Answer, Claim, geomean, ratio
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 20
 SWEEPS = {"main": ["model=tiny", "model.module.width=16,64"]}
-TABLES = [Pivot("Latency (ms)", "latency_ms", rows=["bs", "width"])]
 
 
 @check()
@@ -42,6 +41,7 @@ about = Claim("about", "Words.", not_measurable="it is about words")
 def write(tmp_path):
     def make(text, name="mine.py"):
         path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -50,15 +50,11 @@ def write(tmp_path):
 
 def test_what_a_file_says(write):
     found = load(write(GOOD, "my_own.py"))
-    assert (found.name, found.question, found.gpu_seconds) == (
-        "my-own",
-        "Is a wider layer slower?",
-        20,
-    )
+    assert (found.name, found.question) == ("my-own", "Is a wider layer slower?")
     assert (found.swept, found.checks) == ({"width": "model.module.width"}, ["count"])
-    (wider, about), (table,) = found.claims, found.tables
+    wider, about = found.claims
     assert (wider.id, wider.inputs, wider.axes) == ("wider", ["main", "count"], ["bs"])
-    assert about.inputs == [] and (table.sweep, table.columns) == ("rows", "mode")
+    assert about.inputs == []
 
 
 def test_columns_of_swept_parameters(write):
@@ -84,11 +80,7 @@ def test_columns_of_swept_parameters(write):
 MISTAKES = [
     ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "must be literals"),
     ("GPU_SECONDS = 20", "GPU_SECONDS =", "invalid syntax"),
-    (
-        "import torch\n",
-        "import nosuch\n",
-        "running it raised ModuleNotFoundError: No module named 'nosuch'",
-    ),
+    ("import torch\n", "import nosuch\n", "running it raised ModuleNotFoundError"),
     (
         '{"main": ["model=tiny", "model.module.width=16,64"]}',
         "[1]",
@@ -104,11 +96,6 @@ MISTAKES = [
         "takes other, count; expected some of rows, main, count",
     ),
     ("def wider(main, count)", "def wider(count)", "each splits the rows of one sweep"),
-    (
-        'each="bs")\ndef wider(main, count)',
-        ")\ndef wider()",
-        "claim wider: its function takes ; expected",
-    ),
 ]
 
 
@@ -122,34 +109,18 @@ def test_every_mistake_is_named_with_its_file(write, before, after, text):
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_cannot_be_read(write, tmp_path):
-    path = write(GOOD)
-    path.write_bytes('"""Größe?"""'.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"cannot read the experiment .*mine.py.*utf-8"):
-        load(path)
-    with pytest.raises(ConfigError, match=r"cannot read the experiment .*nowhere"):
-        load(tmp_path / "nowhere.py")
-
-
 def test_an_outline_runs_nothing(write, tmp_path, monkeypatch):
     path = write(
         GOOD.replace("import torch", "import pathlib\npathlib.Path(__file__ + '.ran').touch()")
     )
-    found = outline(path)
-    assert [claim.id for claim in found.claims] == [
-        "wider",
-        "about",
-    ] and found.question == "Is a wider layer slower?"
+    assert [claim.id for claim in outline(path).claims] == ["wider", "about"]
     monkeypatch.setattr(effbench.experiments, "FOLDER", tmp_path)
     assert load_all()[0].name == "mine"
     assert not (tmp_path / "mine.py.ran").exists()
-    load(path)
-    assert (tmp_path / "mine.py.ran").exists()
 
 
 @pytest.fixture
 def shipped(write, tmp_path, monkeypatch):
-    (tmp_path / "shipped").mkdir()
     for name, claim in (("one", "P1"), ("two", "P2")):
         text = GOOD.replace('"wider"', f'"{claim}"').replace('"about"', f'"{claim}a"')
         write(text, f"shipped/{name}.py")
@@ -161,30 +132,17 @@ def shipped(write, tmp_path, monkeypatch):
     ("words", "names"),
     [
         (["two", "one"], ["two", "one"]),
-        (["P2"], ["two"]),
         (["p2"], ["two"]),
-        (["all"], ["one", "two"]),
         (["P1", "one", "all"], ["one", "two"]),
+        (["mine.py", "one"], ["mine", "one"]),
     ],
 )
-def test_find(words, names):
+def test_find(words, names, write, monkeypatch):
+    monkeypatch.chdir(write(GOOD).parent)
     assert [experiment.name for experiment in find(words)] == names
 
 
 @pytest.mark.usefixtures("shipped")
-def test_find_a_file(write):
-    assert [experiment.name for experiment in find([str(write(GOOD)), "one"])] == ["mine", "one"]
-
-
-@pytest.mark.usefixtures("shipped")
-@pytest.mark.parametrize(
-    ("word", "text"),
-    [
-        ("tow", "did you mean two?"),
-        ("zzz", "lists them"),
-        ("x.yaml", "give a Python file"),
-    ],
-)
-def test_nothing_is_found(word, text):
-    with pytest.raises(ConfigError, match=text):
-        find([word])
+def test_nothing_is_found():
+    with pytest.raises(ConfigError, match=r"did you mean two\?; .* lists them"):
+        find(["tow"])

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import random
 from itertools import product
 
 import pandas as pd
@@ -14,9 +13,7 @@ from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
     UNDEFINED,
-    ClaimError,
     Figure,
-    Gap,
     NotMeasuredError,
     missing,
 )
@@ -32,13 +29,10 @@ def bounds(figure):
 
 @pytest.mark.parametrize("function", [operator.add, operator.sub, operator.mul, operator.truediv])
 def test_bounds_hold_for_all_values_within(function):
-    draw = random.Random(7)
-    for _ in range(200):
-        a, b = (sorted(draw.uniform(-3, 3) for _ in range(3)) for _ in "ab")
-        made = function(Figure(a[1], a[0], a[2]), Figure(b[1], b[0], b[2]))
-        for x, y in product(a, b):
-            inner = function(x, y)
-            assert made.low - 1e-9 <= inner <= made.high + 1e-9, (function, a, b)
+    a, b = (-2.0, -0.5, 3.0), (0.25, 1.0, 2.0)
+    made = function(Figure(a[1], a[0], a[2]), Figure(b[1], b[0], b[2]))
+    inner = [function(x, y) for x, y in product(a, b)]
+    assert (made.low, made.high) == (min(inner), max(inner))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +56,7 @@ def test_arithmetic(figure, expected):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "holds", "why"),
+    ("statement", "holds", "why"),
     [
         (X.above(1.2), True, ""),
         (X.above(1.45), None, OPEN),
@@ -81,59 +75,39 @@ def test_arithmetic(figure, expected):
         ((X / 0).above(1), None, UNDEFINED),
     ],
 )
-def test_comparisons_are_open_where_intervals_overlap(outcome, holds, why):
-    assert (outcome.holds, outcome.why) == (holds, why)
-    assert outcome.is_measured is (why not in (GAP.why, UNDEFINED))
-    with pytest.raises(ClaimError, match="neither true nor false"):
-        bool(outcome)
+def test_comparisons_are_open_where_intervals_overlap(statement, holds, why):
+    assert (statement.holds, statement.why) == (holds, why)
+    with pytest.raises(TypeError, match="neither true nor false"):
+        bool(statement)
 
 
 @pytest.mark.parametrize(
-    "figure",
-    [
-        GAP + 1,
-        1 / GAP,
-        mean([GAP]),
-        fraction(GAP, 2),
-        highest([GAP]) - 1,
-        interval(GAP),
-    ],
+    "figure", [GAP + 1, 1 / GAP, mean([GAP]), fraction(GAP, 2), highest([GAP]) - 1, interval(GAP)]
 )
 def test_what_is_missing_stays_missing(figure):
-    assert figure.is_missing and figure.why == "no CUDA here"
+    assert figure.is_missing and figure.gaps == ("no CUDA here",)
     with pytest.raises(NotMeasuredError, match="no CUDA here"):
         bool(figure)
 
 
 def test_rows_without_a_figure_are_left_out_and_named():
-    gap = Gap("mlp", "error", "why")
-    column = pd.Series(
-        [Figure(2, 2, 2), missing("no measured row has speedup", [gap]), 4.0, None], name="speedup"
-    )
-    assert (mean(column).value, mean(column).gaps) == (3, (gap,))
-    assert bounds(mean(1 / column)) == pytest.approx((0.375, 0.375, 0.375))
-    assert (2 / fraction(geomean(1 + 1 / column), 3)).above(1).figure.gaps == (gap,)
-    for empty in (mean(column[:0]), geomean(column[1:2])):
-        assert empty.why == "no measured row has speedup"
-    assert interval(column[:2]).value == 2 and interval([]).is_missing
-    assert geomean([1, -1]).why == UNDEFINED
+    column = pd.Series([Figure(2, 2, 2), missing("error: mlp"), Figure(4, 4, 4), None])
+    assert (mean(column).value, mean(column).gaps) == (3, ("error: mlp",))
+    assert (2 / fraction(geomean(1 + 1 / column), 3)).above(1).figure.gaps == ("error: mlp",)
+    assert interval(column[:2]).value == 2
+    assert geomean(column[1:2]).gaps == ("error: mlp",)
+    assert interval([]).is_missing and mean([]).is_missing
 
 
-def test_mistakes():
-    with pytest.raises(ClaimError, match="expected a number, got 'a'"):
-        X + "a"
-    with pytest.raises(ClaimError, match="but 2 are left"):
+def test_several_rows_are_no_interval():
+    with pytest.raises(ValueError, match="but 2 are left"):
         interval([1, 2])
-    with pytest.raises(ClaimError, match=r"compare the figure: above\(\)"):
-        bool(X)
 
 
 def test_facts():
     facts = facts_of(
         {
-            "count": 3,
             "works": True,
-            "none": None,
             "list": [1, {"x": 2}],
             "ms": {"value": 2.0, "low": 1.0, "high": 3.0},
             "if": {"a": {"x": 1}},
@@ -141,9 +115,9 @@ def test_facts():
             "late": {"succeeded": False, "error_type": "timeout", "error": "180 s"},
         }
     )
-    assert facts.count == 3 and facts.works is True and facts.none is None
-    assert facts.ms == Figure(2.0, 1.0, 3.0)
+    assert facts.works is True and facts.ms == Figure(2.0, 1.0, 3.0)
     assert facts["list"][1].x == 2 and facts["if"].a.x == 1
-    assert facts.gpu.speed.why == "unsupported: no CUDA" and facts.late.x.why == "timeout: 180 s"
-    with pytest.raises(ClaimError, match="returned no 'cuont'; it has count, works"):
+    assert facts.gpu.speed.gaps == ("unsupported: no CUDA",)
+    assert facts.late.x.gaps == ("timeout: 180 s",)
+    with pytest.raises(LookupError, match="returned no 'cuont'; it has works"):
         facts.cuont  # noqa: B018

@@ -12,17 +12,27 @@ from made_sweeps import a_result
 
 from effbench.cell import Result
 from effbench.experiments.definition import load, load_all
-from effbench.experiments.run import Machine, Run
+from effbench.experiments.run import Reproduction
+from effbench.metrics import INTERVALS
 from effbench.report.claims import shipped_verdicts
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-#: The rows are of an earlier version, which had one more column.
+ROWS = Path(__file__).parents[2] / "results" / "reference" / "claims-rows-h200.jsonl"
 FIELDS = {field.name for field in dataclasses.fields(Result)}
 
 
-def chosen(experiment, sweeps, rows):
-    """The rows of the experiment's sweeps, in the order of its models; some were reused from other
-    experiments."""
+def result_of_line(line):
+    """A result of an earlier version, which had other columns; figures without an interval were
+    exact."""
+    facts = {name: value for name, value in json.loads(line).items() if name in FIELDS}
+    for name, bounds in INTERVALS.items():
+        if name in facts and not facts.keys() & set(bounds):
+            facts |= dict.fromkeys(bounds, facts[name])
+    return a_result(**facts)
+
+
+def chosen(experiment, sweeps, results):
+    """The results of the experiment's sweeps, in the order of its models; some were reused from
+    other experiments."""
     axes = []
     for words in experiment.sweeps.values():
         pairs = (word.partition("=")[::2] for word in words)
@@ -30,15 +40,15 @@ def chosen(experiment, sweeps, rows):
             {key: value.split(",") for key, value in pairs if key in ("model", "bs", "mode")}
         )
     models = [model for axis in axes for model in axis["model"]]
-    own = [
-        row
-        for row in rows
-        if row.sweep_id in sweeps
-        and any(
-            all(str(getattr(row, key)) in values for key, values in axis.items()) for axis in axes
+    own = []
+    for result in results:
+        is_meant = any(
+            all(str(getattr(result, key)) in values for key, values in axis.items())
+            for axis in axes
         )
-    ]
-    return sorted(own, key=lambda row: models.index(row.model))
+        if result.sweep_id in sweeps and is_meant:
+            own.append(result)
+    return sorted(own, key=lambda result: models.index(result.model))
 
 
 def same(found, expected):
@@ -60,11 +70,8 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return [
-        a_result(**{name: value for name, value in json.loads(line).items() if name in FIELDS})
-        for line in (REFERENCE / "claims-rows-h200.jsonl").read_text().splitlines()
-    ]
+def results():
+    return [result_of_line(line) for line in ROWS.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +80,13 @@ def expected():
 
 
 @pytest.mark.parametrize(("path", "name"), list(cases()))
-def test_a_claim_has_its_verdict_figures_and_intervals(path, name, rows, expected):
-    run = Run(load(path), Machine(None, "here", "an H200", has_cuda=True), "")
+def test_a_claim_has_its_verdict_figures_and_intervals(path, name, results, expected):
+    run = Reproduction(load(path), server=None, probed={"gpus": ["an H200"]}, db="")
     (claim,) = [claim for claim in run.experiment.claims if claim.id == name]
     row = expected[name]
     run.checks = row["measured"].get("evidence", {})
-    of_claim = chosen(run.experiment, row["measured"].get("sweeps", ()), rows)
-    run.rows = dict.fromkeys(run.experiment.sweeps, of_claim)
+    of_claim = chosen(run.experiment, row["measured"].get("sweeps", ()), results)
+    run.results = dict.fromkeys(run.experiment.sweeps, of_claim)
     found = run.verdict_row(run.judge(claim))
     assert not run.mistakes
     assert (found["verdict"], found["reason"]) == (row["verdict"], row["reason"])
@@ -92,8 +99,6 @@ def test_a_claim_has_its_verdict_figures_and_intervals(path, name, rows, expecte
 
 def test_every_claim_has_a_shipped_verdict(expected):
     outlines = load_all()
-    assert all(
-        outline.question.endswith("?") and 0 < outline.gpu_seconds <= 3600 for outline in outlines
-    )
+    assert all(outline.question.endswith("?") for outline in outlines)
     judged = [claim.id for outline in outlines for claim in outline.claims]
-    assert sorted(judged) == sorted(expected) and len(judged) == 45
+    assert sorted(judged) == sorted(expected)

@@ -1,18 +1,17 @@
 """Experiments that are really run on the CPU: what is measured, what is reused, what is judged and
 kept."""
 
-import dataclasses
 import tempfile
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import sqlalchemy as sa
+from made_sweeps import DEFAULT, EAGER, environment, sql
 
 from effbench.experiments import run as running
 from effbench.experiments.definition import load, load_all
-from effbench.experiments.run import Machine, Run
+from effbench.experiments.run import Reproduction, cached_results, probe_machine
 from effbench.launcher import cells as plan
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
@@ -46,7 +45,7 @@ QUICK = [
 ]
 EXPERIMENT = '''"""What does repeating cost?"""
 
-from effbench.experiments import Answer, Claim, Pivot, geomean, mean, where
+from effbench.experiments import Answer, Claim, geomean, mean, where
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 1
@@ -59,7 +58,6 @@ SWEEPS = {
         "protocol.rounds=3",
     ]
 }
-TABLES = [Pivot("Speedup", "speedup", unit="×")]
 
 
 @check()
@@ -86,12 +84,17 @@ about = Claim("about", "Words", not_measurable="it is about words")
 @Claim("gpu", "Of GPUs", needs="cuda")
 def of_gpus(rows):
     return True
+
+
+@Claim("mistaken", "It has a mistake")
+def mistaken(rows):
+    return rows.nothing
 '''
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    """A folder with a mode and `mine.py` as the working directory; one fork server for all."""
+def mine(tmp_path_factory):
+    """Runs the experiment in a folder with a mode and `mine.py`, in one fork server."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "effbench_test_own_mode.py").write_text(OWN, encoding="utf-8")
     (folder / "own_conf" / "mode").mkdir(parents=True)
@@ -105,44 +108,30 @@ def machine(tmp_path_factory):
             # locks: no other effbench keeps us waiting
             patch.setattr(tempfile, "tempdir", str(folder))
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-            yield Machine.here(server, "cpu")
+            probed = probe_machine(server, "cpu")
+            experiment = load(Path("mine.py"))
+
+            def run(*words, fresh=False):
+                done = Reproduction(
+                    experiment, server, probed, "x.db", [*QUICK, *words], fresh, quiet=True
+                )
+                done.execute()
+                return done
+
+            yield run
 
 
-@pytest.fixture
-def db(tmp_path):
-    return str(tmp_path / "x.db")
-
-
-@pytest.fixture(scope="module")
-def mine(machine):
-    return load(Path("mine.py"))
-
-
-@pytest.fixture
-def bare(mine):
-    """With one claim, which asks for no check."""
-    return dataclasses.replace(mine, claims=mine.claims[:1])
-
-
-@pytest.fixture
-def go(machine, db):
-    return lambda one, *words, fresh=False: Run(
-        one, machine, db, [*QUICK, *words], fresh, quiet=True
-    ).execute()
-
-
-def stored(db):
-    with Store.open(db) as store:
+def stored():
+    with Store.open("x.db") as store:
         return {row["claim"]: row for row in store.verdicts()}, store.sweeps()
 
 
 @pytest.fixture(scope="module")
-def measured(machine, mine, tmp_path_factory):
-    """The experiment, run once: its database, and what is stored there."""
-    db = str(tmp_path_factory.mktemp("measured") / "x.db")
-    done = Run(mine, machine, db, QUICK, quiet=True).execute()
-    rows, (sweep,) = stored(db)
-    return SimpleNamespace(db=db, done=done, rows=rows, sweep=sweep)
+def measured(mine):
+    """The experiment, run once, and what is stored of it."""
+    done = mine()
+    rows, (sweep,) = stored()
+    return SimpleNamespace(done=done, rows=rows, sweep=sweep)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +141,17 @@ def measured(machine, mine, tmp_path_factory):
         ("counts", Verdict.CONFIRMED, "holds"),
         ("about", Verdict.NOT_MEASURABLE, "it is about words"),
         ("gpu", Verdict.NOT_MEASURABLE, running.NO_CUDA),
+        ("mistaken", Verdict.NOT_MEASURED, "it cannot be judged: AttributeError"),
     ],
 )
 def test_all_kinds_of_claims(measured, claim, verdict, reason):
-    (judged,) = [each for each in measured.done.judgements if each.claim.id == claim]
     row = measured.rows[claim]
-    assert (judged.verdict, judged.reason) == (verdict, reason), judged.value
-    assert (row["verdict"], row["reason"]) == (verdict, reason)
+    assert row["verdict"] == verdict and row["reason"].startswith(reason)
+
+
+def test_a_mistake_is_named_with_its_claim(measured):
+    (mistake,) = measured.done.mistakes
+    assert mistake.startswith("mine.py: claim mistaken: AttributeError")
 
 
 def test_what_is_stored_of_a_claim_about_rows(measured):
@@ -178,115 +171,97 @@ def test_what_is_stored_of_a_claim_about_a_check(measured):
     assert list(row["measured"]["evidence"]) == ["counted"]
 
 
-def test_nothing_is_measured_twice(measured, mine, machine):
-    again = Run(mine, machine, measured.db, QUICK, quiet=True).execute()
-    assert (again.reused, again.rows) == (4, measured.done.rows)
-    assert len(stored(measured.db)[1]) == 1
+def test_nothing_is_measured_twice(measured, mine):
+    again = mine()
+    assert again.reused == 4
+    assert again.results == measured.done.results
+    assert len(stored()[1]) == 1
 
 
-@pytest.fixture
-def elsewhere(measured, machine):
-    """The machine of the stored results, on which nothing runs."""
-    with Store.open(measured.db) as store:
-        return Machine.stored(machine.server, *store.environments())
-
-
-def test_stored_results_are_judged_again(measured, mine, elsewhere):
-    assert Run(mine, elsewhere, measured.db, QUICK).execute().missing == ""
-    rows, sweeps = stored(measured.db)
-    assert rows["slower"]["measured"] == measured.rows["slower"]["measured"]
-    assert len(sweeps) == 1
-
-
-def test_what_was_not_measured_is_not_judged(measured, mine, elsewhere):
-    other = Run(mine, elsewhere, measured.db, [*QUICK, "bs=1,2,3"]).execute()
-    assert "2 of 6 cells of the sweep main were not measured with" in other.missing
-    assert not other.judgements
-    renamed = dataclasses.replace(mine, name="other")
-    other = Run(renamed, elsewhere, measured.db, QUICK).execute()
-    assert "the facts of counted were not gathered" in other.missing
-
-
-def test_fresh_results(go, db, bare):
-    go(bare, "bs=1")
-    assert go(bare, "bs=1", fresh=True).reused == 0 and len(stored(db)[1]) == 2
-
-
-@pytest.mark.slow
-def test_only_whole_cases_measured_in_the_same_way_are_reused(go, db, bare):
-    go(bare, "bs=1")
-    go(bare, "bs=2", "mode=eager")
-    done = go(bare)
-    assert done.reused == 2
-    order = [(row.bs, row.mode) for row in done.rows["main"]]
-    assert order == [(1, "eager"), (1, "repeated"), (2, "eager"), (2, "repeated")]
-    assert stored(db)[1][0].cells == 2, "the case that lacked a mode is measured whole"
-    assert (
-        done.judgements[0].verdict == Verdict.CONFIRMED
-        and len({row.sweep_id for row in done.rows["main"]}) == 2
-    )
-    less = go(bare, "exclude=[{mode:repeated,bs:2}]")
-    assert (less.reused, len(less.rows["main"])) == (3, 3)
-    for override in ("protocol.rounds=2", "baseline_mode=repeated", "model.module.width=16"):
-        assert go(bare, override).reused == 0
-
-
-@pytest.mark.slow
-def test_unfinished_cases_are_not_reused(go, db, bare):
-    go(bare)
-    engine = sa.create_engine(f"sqlite:///{db}")
-    with engine.begin() as connection:  # as if it had been stopped before the last trial of bs=2
-        connection.exec_driver_sql("UPDATE sweep SET state = 'interrupted'")
-        key = connection.exec_driver_sql(
-            "SELECT key FROM cell WHERE bs = 2 AND mode = 'eager'"
-        ).scalar()
-        connection.execute(
-            sa.text("UPDATE result SET trials = 1 WHERE cell_key = :key"), {"key": key}
-        )
-    engine.dispose()
-    done = go(bare)
-    assert done.reused == 2 and {row.bs for row in done.rows["main"][:2]} == {1}
-    with engine.begin() as connection:  # as if it had had less time than now
-        connection.execute(
-            sa.text("UPDATE result SET status = 'timeout' WHERE cell_key = :key"), {"key": key}
-        )
-    engine.dispose()
-    assert go(bare, "timeout_s=0.001").reused == 4 and go(bare).reused == 2
-
-
-def test_a_database_with_quotes_in_its_name(mine):
-    assert r'db="a\"b.db"' in running.command_of(mine, "main", [], 'a"b.db')
-
-
-def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
+def test_ctrl_c_judges_nothing(measured, mine, monkeypatch):
     def stopped(jobs, command):
         command.stop.set()
         return original(jobs, command)
 
     original = plan.conduct
     monkeypatch.setattr(plan, "conduct", stopped)
-    done = go(bare)
-    assert done.interrupted and done.judgements == []
-    assert stored(db)[0] == {}
+    before = stored()[0]
+    with pytest.raises(KeyboardInterrupt):
+        mine(fresh=True)
+    assert stored()[0] == before
+
+
+PROTOCOL = SimpleNamespace(name="standard", rounds=5, eliminate=None)
+SETTINGS = SimpleNamespace(protocol=PROTOCOL, baseline_mode="eager")
+
+
+def used(made, settings=SETTINGS, **options):
+    with Store.open(made.path) as store:
+        cells = [EAGER, DEFAULT]
+        results = cached_results(store, cells, environment().id, settings, **options)
+    return {result.sweep_id for result in results}
+
+
+@pytest.fixture
+def made(tmp_path):
+    from made_sweeps import Made
+
+    return Made(tmp_path / "made.db")
+
+
+def test_marked_cases_are_measured_again_if_that_is_possible(made):
+    quiet = made.sweep([EAGER, DEFAULT])
+    busy = made.sweep({EAGER: {}, DEFAULT: {"disturbance": "host busy"}})
+    assert used(made) == {busy}, "the newest, as after measuring on a busy host"
+    assert used(made, accepts_marked=False) == {quiet}
+
+
+def test_imported_sweeps_come_last(made):
+    own, imported = made.sweep([EAGER, DEFAULT]), made.sweep([EAGER, DEFAULT])
+    sql(made.path, f"UPDATE sweep SET imported_at = started_at WHERE id = '{imported}'", rows=1)
+    assert used(made) == {own}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"baseline_mode": "default"}, {"protocol": SimpleNamespace(rounds=3)}]
+)
+def test_a_sweep_measured_otherwise_is_not_reused(made, changed):
+    made.sweep([EAGER, DEFAULT])
+    assert used(made, SimpleNamespace(**vars(SETTINGS) | changed)) == set()
+
+
+def test_a_case_that_lacks_a_mode_is_not_reused(made):
+    made.sweep([EAGER])
+    made.sweep([DEFAULT])
+    assert used(made) == set()
+
+
+def test_unfinished_cells_are_not_reused(made):
+    made.sweep([EAGER, DEFAULT], state="interrupted")
+    assert used(made)
+    made.sql("UPDATE result SET trials = 1")
+    assert used(made) == set()
+
+
+def test_a_database_with_quotes_in_its_name():
+    (experiment,) = [known for known in load_all() if known.name == "small-batches"]
+    assert r'db="a\"b.db"' in running.command_of(experiment, "main", [], 'a"b.db')
 
 
 @pytest.mark.slow
-def test_shipped_sweeps_can_be_planned_and_have_their_parameters():
-    for outline in load_all():
-        planned = []
+@pytest.mark.parametrize("outline", load_all(), ids=lambda outline: outline.name)
+def test_shipped_sweeps_can_be_planned_and_have_their_parameters(outline):
+    planned = []
 
-        def only_plan(jobs, command, planned=planned):
-            parts, _ = plan.split(jobs)
-            planned.extend(plan.resolve(parts, has_cuda=True))
+    def only_plan(jobs, command):
+        parts, _ = plan.split(jobs)
+        planned.extend(plan.resolve(parts, has_cuda=True))
 
-        for words in outline.sweeps.values():
-            before = len(planned)
-            assert (
-                hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object()) is None
-            )
-            assert len(planned) > before
-        for path in outline.swept.values():
-            held = [cell.params() for cell in planned]
-            for part in path.split("."):
-                held = [inner[part] for inner in held if part in inner]
-            assert held, f"no cell of {outline.name} has {path}"
+    for words in outline.sweeps.values():
+        hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object())
+    assert bool(planned) is bool(outline.sweeps)
+    for path in outline.swept.values():
+        held = [cell.params() for cell in planned]
+        for part in path.split("."):
+            held = [inner[part] for inner in held if part in inner]
+        assert held, f"no cell of {outline.name} has {path}"

@@ -69,7 +69,7 @@ def fill(folder: Path) -> tuple[Made, list[str]]:
         }
         store.acknowledge([key], EVIL[0])
         ceilings = {"copy_bytes_per_s": 4.2e12, "flops_per_s": {"bfloat16": 7e14, "float32": 5e13}}
-        store.add_calibration(environment().id, "GPU-1", ceilings=ceilings, noise={"launch": 0.01})
+        store.add_calibration(environment().id, "GPU-1", ceilings=ceilings)
         measured = {"value": 1.5, "low": 1.4, "high": 1.6, "unit": "×", "sweeps": [ids[-1]]}
         judged = {"reason": EVIL[0], "sweep_id": ids[-1], "measured": measured}
         store.add_verdicts(

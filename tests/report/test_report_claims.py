@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from effbench.experiments import Claim, Pivot
-from effbench.experiments.figures import ClaimError, Figure, as_figure, missing
-from effbench.experiments.frames import frame_of
-from effbench.report.claims import claims_table, entries, pivot_table, value_text
+from effbench.experiments import Claim
+from effbench.experiments.figures import Figure, as_figure, missing
+from effbench.report.claims import claims_table, entries, value_text
 
 AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)
 
@@ -76,55 +75,3 @@ def test_a_line_for_each_claim_and_machine():
     table = claims_table(found)
     assert [row["measured"].text for row in table.rows[:2]] == ["1.43× [1.40, 1.47]", "—"]
     assert json.loads(table.render("json"))[2]["judged_at"] is None
-
-
-def row(mode, bs, kernels, status="ok", width=16):
-    params = {"model": {"module": {"width": width}}, "mode": {"name": mode}, "bs": bs}
-    facts = {
-        "sweep_id": "s",
-        "cell_key": f"{mode}{bs}{width}",
-        "model": "mlp",
-        "status": status,
-        "reason": None,
-        "params": params,
-    }
-    return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
-
-
-def drawn(pivot, rows):
-    frames = (frame_of(rows, {}, with_marks) for with_marks in (False, True))
-    return pivot_table(pivot, *frames).render("csv").splitlines()
-
-
-def test_tables_of_an_experiment():
-    rows = [row("eager", 1, 12), row("graph", 1, 3), row("eager", 8, 14)]
-    rows.append(row("graph", 8, None, "oom"))
-    expected = ["model,bs,eager ,graph ", "mlp,1,12,3", "mlp,8,14,oom"]
-    assert drawn(Pivot("x", "kernels"), rows) == expected
-    pivot = Pivot("x", lambda rows: rows.kernels / 2, rows=["mode"], columns="bs", unit="calls")
-    assert drawn(pivot, rows) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
-    gaps = [row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)]
-    expected = ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
-    assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == expected
-
-
-@pytest.mark.parametrize(
-    "pivot",
-    [
-        Pivot("x", "kernles"),
-        Pivot("x", "kernels", rows=["kernles"]),
-        Pivot("x", "bs", columns="kernles"),
-    ],
-)
-def test_tables_of_unknown_columns(pivot):
-    with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
-        drawn(pivot, [row("eager", 1, 12)])
-
-
-def test_tables_of_an_experiment_show_marked_figures():
-    marked = row("graph", 1, 3) | {"marked": True, "disturbance": "host busy"}
-    rows = [row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")]
-    expected = ["model,bs,eager ,graph ", "mlp,1,12,~3", "mlp,8,14,oom"]
-    assert drawn(Pivot("x", "kernels"), rows) == expected
-    pivot = Pivot("x", lambda rows: rows.kernels / 2, unit="calls")
-    assert drawn(pivot, rows)[1] == "mlp,1,6 calls,~1.50 calls"

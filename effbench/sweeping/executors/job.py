@@ -80,10 +80,10 @@ class JobStore:
         return {"ceilings": ceilings} if ceilings else None
 
     def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+        self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
     ) -> None:
-        self.request.ceilings[environment_id] = measured["ceilings"]
-        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, **measured)
+        self.request.ceilings[environment_id] = ceilings
+        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, ceilings=ceilings)
 
 
 class JobProgress(Progress):

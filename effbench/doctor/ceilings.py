@@ -1,0 +1,65 @@
+"""The ceilings of the GPUs: measure them (`effbench doctor --calibrate`), and report them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from effbench.cell import Environment
+from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem
+from effbench.errors import StoreError
+from effbench.metrics import significant
+from effbench.store.store import Store
+from effbench.sweeping import pool
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import gpu_slot
+
+
+def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
+    """Measure and store the ceilings of each GPU; yield a problem for each that fails. Raises
+    StoreError."""
+    answer = machine.probed
+    environment = Environment(**answer["environment"])
+    with Store.open(machine.db, mode="write") as store:
+        environment_id = store.add_environment(environment, answer["details"])
+        for gpu in reversed(answer["gpus"]):  # the newest row counts: that of the first GPU
+            reason = pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu))
+            if reason:
+                what = f"GPU {gpu['index']}: its ceilings could not be measured: {reason}"
+                yield problem(what, "how close cells come to the GPU's ceilings is unknown")
+
+
+def stored(machine: ExaminedMachine) -> dict[str, Any] | None:
+    """Return the newest calibration of this environment; None without one or a readable
+    database."""
+    environment_id = Environment(**machine.probed["environment"]).id
+    with suppress(StoreError), Store.open(machine.db, mode="read") as store:
+        return store.calibration(environment_id)
+    return None  # `checks.database` reports the error
+
+
+def report(machine: ExaminedMachine) -> Iterator[Finding]:
+    """Yield a finding about the ceilings of the GPU."""
+    if not machine.probed["gpus"]:
+        return
+    known = stored(machine)
+    if known is None:
+        effect = "the first sweep measures them"
+        yield note("ceilings are not measured yet", effect, "effbench doctor --calibrate")
+    elif known["ceilings"]:
+        yield good(f"ceilings: {ceilings_text(known['ceilings'])}")
+
+
+def ceilings_text(rates: Mapping[str, Any]) -> str:
+    """Return the ceilings as text: `copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs`."""
+    texts = []
+    if rates.get("copy_bytes_per_s"):
+        texts.append(f"copies {significant(rates['copy_bytes_per_s'] / 1e12, 3)} TB/s")
+    for dtype, speed in (rates.get("flops_per_s") or {}).items():
+        if speed:
+            texts.append(f"{dtype} {significant(speed / 1e12, 3)} TFLOP/s")
+    for name, title in (("launch_ms", "a launch"), ("graph_replay_ms", "a graph replay")):
+        if rates.get(name):
+            texts.append(f"{title} {significant(1000 * rates[name], 2)} µs")
+    return ", ".join(texts)
