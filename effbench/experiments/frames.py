@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import Result, Status
 from effbench.experiments.figures import Figure, as_figure, missing
 from effbench.labels import OMITTED, flatten, row_names
-from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS
+from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, bounds_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def frame_of(results: Sequence[Result], paths: Mapping[str, str]) -> pd.DataFram
 
 def gap_of(result: Result, name: str, title: str) -> str:
     """Return why a result has no figure of this name that decides something; empty if it has."""
-    if result.status != Status.OK:
+    if result.status is not Status.OK:
         return f"{result.status}: {title} ({result.reason})"
     disturbance = result.disturbance
     if name in SPEEDUPS:  # they have marks of their own
@@ -60,7 +60,7 @@ def figure_of(result: Result, name: str) -> Figure:
     figure = as_figure(result.value(name))
     if figure.is_missing or name not in INTERVALS:
         return figure
-    low, high = (result.value(bound) for bound in INTERVALS[name])
+    low, high = bounds_of(result, name)
     is_single = name in SPEEDUPS and result.trials == 1
     if low is not None and high is not None and not is_single:
         return Figure(figure.value, low, high)

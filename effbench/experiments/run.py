@@ -258,7 +258,7 @@ def cached_results(
         for result in store.results(sweep.id):
             # a cell may end before the last round if its interval is narrow enough
             has_ended = sweep.state == "completed" or result.trials >= sweep.rounds
-            is_final = has_ended or not Status(result.status).is_measured
+            is_final = has_ended or not result.status.is_measured
             is_accepted = accepts_marked or not result.marked
             if result.environment_id == environment_id and is_final and is_accepted:
                 final[result.cell_key] = result

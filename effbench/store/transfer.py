@@ -113,9 +113,12 @@ def _copy_sweep(
 ) -> Arrival:
     """Copy a sweep in one transaction. Raises RefusedError if it is damaged or contradicts
     `target`."""
+    arrival = Arrival(one_line(sweep_id, 64))
     try:
         with target.writing() as connection:
-            return _Copy(source, connection, target.name, sweep_id).run(baselines, samples)
+            sweep = SweepCopy(source, connection, target.name, sweep_id, arrival)
+            sweep.run(baselines, samples)
+            return arrival
     except (ArithmeticError, TypeError, ValueError) as error:
         fault: Exception = error
     except StoreError as error:
@@ -123,8 +126,8 @@ def _copy_sweep(
         if not _is_about_values(cause):
             raise
         fault = getattr(cause, "orig", None) or error
-    name = one_line(sweep_id, 64)
-    raise RefusedError(f"{source.name}: sweep {name} is damaged: {one_line(fault, 100)}") from fault
+    what = f"sweep {arrival.sweep_id} is damaged: {one_line(fault, 100)}"
+    raise RefusedError(f"{source.name}: {what}") from fault
 
 
 def _is_about_values(error: BaseException | None) -> bool:
@@ -134,20 +137,21 @@ def _is_about_values(error: BaseException | None) -> bool:
     return isinstance(error, of_database) or type(error) is exc.StatementError
 
 
-class _Copy:
-    """Copies one sweep into the database `name`."""
+@dataclass
+class SweepCopy:
+    """Copies one sweep into the database `name`. `is_new`: the database does not know it yet."""
 
-    def __init__(self, source: Source, connection: sa.Connection, name: str, sweep_id: str) -> None:
-        self.source = source
-        self.connection = connection
-        self.name = name
-        self.sweep_id = sweep_id
-        self.arrival = Arrival(one_line(sweep_id, 64))
-        self.is_new = False  # whether the database does not know the sweep yet
+    source: Source
+    connection: sa.Connection
+    name: str
+    sweep_id: str
+    arrival: Arrival
+    is_new: bool = False
 
-    def run(self, baselines: bool, samples: bool) -> Arrival:
+    def run(self, baselines: bool, samples: bool) -> None:
         row = self.source.sweep(self.sweep_id)
-        row["command"], row["overrides"] = masked(row["command"]), masked_db(row["overrides"])
+        row["command"] = masked(row["command"])
+        row["overrides"] = masked_db(row["overrides"])
         row["imported_at"] = now()
         self.arrival.name = row["name"]
         insert = connect.insert(self.connection, SWEEP).values(**row).on_conflict_do_nothing()
@@ -156,7 +160,9 @@ class _Copy:
             sweeps.lock(self.connection, self.sweep_id)
             self.merge(SWEEP, [row])
         self.take_plan()
-        self.take_trials(samples)
+        self.take(TRIAL, TRIAL.c.sweep_id == self.sweep_id)
+        if samples:
+            self.take_samples()
         self.take_decisions(baselines)
         has_gone_on = not self.is_new and self.go_on(row)
         if self.is_new or self.arrival.added["trial"]:
@@ -165,7 +171,6 @@ class _Copy:
             self.arrival.outcome = "imported"
         elif has_gone_on or self.arrival.added:
             self.arrival.outcome = "completed"
-        return self.arrival
 
     def take_plan(self) -> None:
         """Take the environments and cells to which the sweep refers, and its plan."""
@@ -179,23 +184,16 @@ class _Copy:
     def environments(self) -> sa.Select[tuple[str]]:
         return sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == self.sweep_id)
 
-    def take_trials(self, with_samples: bool) -> None:
-        key_of = itemgetter(*_KEYS[TRIAL])
-        keys: dict[int, Any] = {}  # of the trials by their numbers in the source
+    def take_samples(self) -> None:
+        """Take the samples, which belong to trials by their numbers here."""
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
-        for trials in batched(self.source.rows(TRIAL, of_sweep), CHUNK):
-            for trial in trials:
-                keys[trial.pop("id")] = key_of(trial)
-            self.merge(TRIAL, trials)
-        if not with_samples:
-            return
-        columns = [TRIAL.c[name] for name in _KEYS[TRIAL]]
-        query = sa.select(TRIAL.c.id, *columns).where(of_sweep)
-        numbers = {tuple(key): number for number, *key in self.connection.execute(query)}
+        keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
+        numbers = {tuple(key): number for number, *key in self.connection.execute(keys)}
+        trials = {number: tuple(key) for number, *key in self.source.fetch(keys)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
         for samples in batched(self.source.rows(SAMPLE, in_sweep), CHUNK):
             for sample in samples:
-                sample["trial_id"] = numbers[keys[sample["trial_id"]]]
+                sample["trial_id"] = numbers[trials[sample["trial_id"]]]
             self.merge(SAMPLE, samples)
 
     def take_decisions(self, baselines: bool) -> None:
@@ -215,7 +213,7 @@ class _Copy:
             self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
 
     def take(self, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
-        """Merge rows; drop ids of decisions, which belong to one database."""
+        """Merge rows; drop ids that belong to one database."""
         for rows in batched(self.source.rows(table, where), CHUNK):
             for row in rows:
                 if "id" not in _KEYS[table]:

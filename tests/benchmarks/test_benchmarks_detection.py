@@ -4,10 +4,8 @@ named after."""
 import importlib
 import itertools
 import math
-import os
 import re
 import statistics
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -50,18 +48,6 @@ def test_a_template_has_the_spread_and_the_shifts_of_its_recording():
     assert one.with_spread(0.2, ("latency_ms",)).deviations[:, 0].std() == pytest.approx(0.2)
 
 
-def test_what_is_drawn_follows_the_template(templates):
-    one = next(template for template in templates if template.kind == "launch-bound")
-    shift, injected = one.shift(RANDOM), np.log([1.05, 1, 1, 1])
-    logs = np.concatenate([np.log(one.trials(RANDOM, shift, injected).figures) for _ in range(400)])
-    assert np.nanmean(logs - one.levels - shift, axis=0)[:2] == pytest.approx(
-        [np.log(1.05), 0.0], abs=0.004
-    )
-    drifts = np.stack([one.shift(RANDOM, drift=0.3) for _ in range(300)])
-    assert drifts[:, :3].std(axis=0) == pytest.approx(0.3, rel=0.15)
-    assert drifts[:, 3].std() < 0.05
-
-
 def test_the_recording_names_no_machine():
     text = detection.RECORDING.read_text(encoding="utf-8")
     assert len(text) < 1e6 and not re.search(r"GPU-[0-9a-f]{6}|/|pid|uuid|host_?name", text)
@@ -100,16 +86,3 @@ def test_the_rules_of_peers():
     assert not detection.conbench(history, 10.5 + 4.99 * deviation) and not detection.conbench(
         history[:1], 99.0
     )
-
-
-def test_a_quick_look_prints_every_table(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "detection.py"), "--quick", "--jobs", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert len(re.findall(r"^\| ---", done.stdout, re.M)) == 4
-    assert all(f"| {rule} |" in done.stdout for rule in detection.RULES)

@@ -42,10 +42,6 @@ def planned(monkeypatch, folder):
     return found
 
 
-def test_there_are_commands():
-    assert {line.split()[1] for _, line in pages.commands()} >= {"-m", *cli.COMMANDS}
-
-
 @pytest.mark.parametrize("line", dict.fromkeys(line for _, line in pages.commands()))
 def test_commands_parse(line, planned, capsys):
     words = pages.arguments(line)

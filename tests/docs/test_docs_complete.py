@@ -15,7 +15,6 @@ import effbench
 from effbench import cli, errors, streams
 from effbench.buckets import PRESETS
 from effbench.cell import SEVERITY, mode_settings
-from effbench.models.build import resolve_target
 from effbench.models.spec import KEYS
 from effbench.store import schema
 from effbench.sweeping import client
@@ -24,21 +23,6 @@ TABLES = pages.tables()
 BUCKETED = mode_settings(
     yaml.safe_load((TABLES.shipped("conf") / "mode" / "bucketed-graph.yaml").read_text())
 )
-
-
-def test_generated_tables_have_a_meaning_for_every_row():
-    used = []
-    for page, text in pages.pages().items():
-        for kind, name in TABLES.MARK.findall(text):
-            if kind != "notebook":
-                used.append(name)
-                for line in (
-                    TABLES.MAKERS[kind](name).splitlines()
-                    if name not in ("models", "modes", "checks")
-                    else ()
-                ):
-                    assert not line.endswith("|  |"), f"{page}, {name}: {line}"
-    assert set(used) == {*TABLES.TABLES, *cli.COMMANDS, *TABLES.MEASURED}
 
 
 def exceptions():
@@ -73,18 +57,6 @@ def in_source(pattern, below="effbench"):
 )
 def test_every_name_is_in_a_table_of_its_page(page, names):
     assert names and names <= pages.rows(page).keys(), names - pages.rows(page).keys()
-
-
-def test_the_modes_that_train_are_in_a_table():
-    given = [
-        yaml.safe_load(path.read_text())
-        for path in (TABLES.shipped("conf") / "mode").glob("*.yaml")
-    ]
-    modes = {
-        mode["name"]: resolve_target(mode["_target_"])(**mode_settings(mode)) for mode in given
-    }
-    names = {name for name, mode in modes.items() if "training" in mode.phases}
-    assert names and names <= pages.rows("how-to/train.md").keys()
 
 
 def test_every_column_of_every_table_is_on_the_page_of_results():
@@ -129,11 +101,6 @@ def test_every_page_is_in_the_navigation():
         r": ([\w/-]+\.md)$", (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M
     )
     assert sorted(listed) == sorted(page for page in pages.pages() if not page.startswith(".."))
-
-
-def test_links_in_the_readme_lead_somewhere():
-    for link in re.findall(r"\]\(([^)\s#]+)", pages.pages()["../README.md"]):
-        assert (pages.ROOT / link).is_file(), link
 
 
 def test_pages_name_no_machine_and_no_issue():

@@ -35,13 +35,6 @@ def test_the_saved_notebook_is_small_and_complete():
     assert all(cell["outputs"] for cell in code)
 
 
-def test_its_page_shows_every_cell():
-    page = pages.tables().on_page_markdown(pages.pages()["how-to/notebook.md"])
-    for _, source in sources(committed()[1:]):
-        assert source in page
-    assert page.count("data:image/png;base64,") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Jupyter's own
 def test_the_notebook_runs(tmp_path):

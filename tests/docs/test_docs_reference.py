@@ -30,13 +30,7 @@ def test_tables_are_up_to_date(page):
     assert TABLES.refreshed(text) == text, "run python docs/tables.py"
 
 
-def test_the_readme_has_its_two_commands_on_one_line():
-    for marker in ("try", "test"):
-        assert re.search(rf"<!-- {marker} -->\n```sh\n.* -c constraints.txt.*\n```\n", README), (
-            marker
-        )
-
-
+@pytest.mark.slow
 def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
     with Store.open(tmp_path / "reference.db", mode="write") as store:
         for gpu in ("h200", "h100"):
@@ -51,6 +45,7 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
         assert found[row.sweep_id, row.cell_key] == pytest.approx(row.latency_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.glob("*.db")), ids=lambda path: path.name)
 def test_references_have_no_faults(path, tmp_path):
     assert check(str(shutil.copy(path, tmp_path)), deep=True) == []

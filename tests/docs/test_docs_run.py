@@ -75,14 +75,6 @@ def test_own_models_and_modes_run(line, here):
     assert set(found["status"]) == {"ok"}, found["reason"].tolist()
 
 
-def test_facts_of_a_mode_are_stored(here):
-    effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
-    query = next(
-        block.text for block in pages.blocks("sql") if block.page == "reference/extending.md"
-    )
-    assert all(nodes > 3 for _, nodes in run_sql(query))
-
-
 def run_sql(query):
     with closing(sqlite3.connect("results/effbench.db")) as connection:
         return connection.execute(query).fetchall()
@@ -137,17 +129,6 @@ def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     assert "seconds to the first output" in (folder / "data/charts-first-call-0.js").read_text(
         encoding="utf-8"
     )
-
-
-def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
-    make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, commands)
-    names = re.search(
-        r"its name to `(\w+)` in `effbench/cli.py`", pages.pages()["reference/extending.md"]
-    )[1]
-    assert {*getattr(cli, names)} == cli.COMMANDS.keys()
-    monkeypatch.setitem(cli.COMMANDS, "count", "count")
-    assert cli.run(["count"]) == 0
-    assert re.fullmatch(r"(\d+ \w+\n)+", capsys.readouterr().out)
 
 
 def test_documented_reasons_are_reasons(results):

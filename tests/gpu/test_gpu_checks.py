@@ -9,7 +9,7 @@ import pytest
 
 from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
-from effbench.experiments.run import Machine
+from effbench.experiments.run import probe_machine
 from effbench.message import CheckRequest
 from effbench.sweeping.checks import run_checks
 
@@ -46,7 +46,7 @@ def facts(server):
         for outline in load_all()
         for name in load(outline.path).checks
     }
-    gpus = Machine.here(server, "cuda").probed["gpus"]
+    gpus = probe_machine(server, "cuda")["gpus"]
     with ThreadPoolExecutor(6) as threads:
         answers = threads.map(
             lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values()
