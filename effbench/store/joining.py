@@ -49,7 +49,7 @@ class HostSweep:
     sweep: sa.RowMapping
     environment: dict[str, Any]
     cell_keys: list[str]
-    trials: Sequence[sa.Row[Any]]
+    trials: Sequence[Any]
 
     @property
     def id(self) -> str:
@@ -69,12 +69,15 @@ class HostSweep:
 
     @property
     def rounds(self) -> int:
-        return 1 + max(trial.round for trial in self.trials)
+        return 1 + max(int(trial.round) for trial in self.trials)
 
     @property
     def compilations(self) -> int:
-        numbers = [trial.compilation for trial in self.trials if trial.compilation is not None]
-        return 1 + max(numbers, default=-1)
+        numbers: list[int] = [-1]
+        for trial in self.trials:
+            if trial.compilation is not None:
+                numbers.append(trial.compilation)
+        return 1 + max(numbers)
 
     def facts(self, host: str) -> dict[str, Any]:
         """Return what the joined sweep records about this host."""

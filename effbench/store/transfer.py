@@ -188,8 +188,8 @@ class SweepCopy:
         """Take the samples, which belong to trials by their numbers here."""
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
         keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
-        numbers = {tuple(key): number for number, *key in self.connection.execute(keys)}
-        trials = {number: tuple(key) for number, *key in self.source.fetch(keys)}
+        numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
+        trials = {row[0]: tuple(row[1:]) for row in self.source.fetch(keys)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
         for samples in batched(self.source.rows(SAMPLE, in_sweep), CHUNK):
             for sample in samples:

@@ -14,7 +14,7 @@ import pages
 import pytest
 
 import effbench
-from effbench import cli, commands
+from effbench import cli
 from effbench.report import figures
 from effbench.store import Store
 from effbench.sweeping import pool
