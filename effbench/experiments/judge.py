@@ -81,7 +81,8 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
 def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
     """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
     without measurements stays open."""
-    gaps = gaps_of(part.statement.figure for part in parts if part.statement.figure)
+    figures = [part.statement.figure for part in parts]
+    gaps = gaps_of(figure for figure in figures if figure is not None)
     measured = [part for part in parts if part.statement.is_measured]
     if not measured:
         return unmeasured(claim, parts[0].statement.why if parts else "no row was measured")

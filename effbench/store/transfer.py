@@ -189,7 +189,7 @@ class SweepCopy:
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
         keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
         numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
-        trials = {row[0]: tuple(row[1:]) for row in self.source.fetch(keys)}
+        trials: dict[int, Any] = {row[0]: tuple(row[1:]) for row in self.source.fetch(keys)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
         for samples in batched(self.source.rows(SAMPLE, in_sweep), CHUNK):
             for sample in samples:

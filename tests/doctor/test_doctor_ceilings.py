@@ -32,14 +32,17 @@ def report(machine):
     return [(finding.level, finding.what) for finding in ceilings.report(machine)]
 
 
-def test_the_report(machine, db, answer, cpu_answer):
+def test_a_machine_without_a_gpu_has_no_ceilings(machine, db, cpu_answer):
+    assert report(machine(db=db, probe=cpu_answer)) == []
+
+
+def test_the_report(machine, db, answer):
     assert report(machine(db=db)) == [("note", "ceilings are not measured yet")]
     with Store.open(db, mode="write") as store:
         environment_id = Environment(**answer["environment"]).id
         store.add_calibration(environment_id, "GPU-1", ceilings=RATES)
     ((level, what),) = report(machine(db=db))
     assert level == "good" and what.startswith("ceilings: copies 4.02 TB/s")
-    assert report(machine(db=db, probe=cpu_answer)) == []
 
 
 def test_measured_on_every_gpu(machine, db, answer, monkeypatch):

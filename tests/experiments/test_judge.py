@@ -123,7 +123,7 @@ def test_failed_rows_are_left_out_and_named():
     failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
     judged = of(eager(), row(), *failed, row("default", status="oom"))
     assert judged.verdict == Verdict.CONFIRMED
-    names = ", ".join(f"error: mlp bs={bs} cuda-graph (why)" for bs in (2, 4, 8))
+    names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
     assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
     assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
 
@@ -141,7 +141,7 @@ def test_a_comparison_with_nan_decides_nothing():
 def test_nothing_was_measured(status, verdict, each):
     judged = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
     assert (judged.verdict, judged.value) == (verdict, None)
-    assert judged.reason == f"{status}: mlp bs=1 cuda-graph (why)"
+    assert judged.reason == f"{status}: mlp bs=1 cuda-graph float32 (why)"
 
 
 def test_claims_that_cannot_be_judged():
@@ -279,7 +279,7 @@ def test_marked_rows_decide_nothing_and_are_named():
     assert (judged.verdict, judged.value) == (Verdict.NOT_MEASURED, None)
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
     assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0))
-    assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph (host busy)"
+    assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph float32 (host busy)"
 
 
 def test_a_speedup_of_pairs_counts_although_its_times_are_marked():
@@ -297,7 +297,7 @@ def test_a_speedup_over_a_marked_baseline_decides_nothing_but_its_own_time_does(
     rows = [eager(**BUSY), row(speedup_disturbance="the baseline's times: host busy")]
     judged = of(*rows)
     assert judged.verdict == Verdict.NOT_MEASURED
-    assert judged.reason == "marked: mlp bs=1 cuda-graph (the baseline's times: host busy)"
+    assert judged.reason == "marked: mlp bs=1 cuda-graph float32 (the baseline's times: host busy)"
 
     def quick(rows):
         return mean(where(rows, mode="cuda-graph").latency_ms).below(5)
