@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.cell import Cell, Trial
-from effbench.config import Protocol
 from effbench.printable import about, between
-from effbench.stats.intervals import LEAST_TRIALS
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings
 
@@ -19,9 +17,8 @@ from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings
 COLD = "cold"
 #: Likely seconds, besides warm-up and timing, to start a process, build the model and compare it.
 LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.3, 5.0
-#: Most seconds that modes usually take to compile with an empty cache, and with a filled one.
-COMPILE_S, AUTOTUNE_S = 60.0, 300.0
-WARM_COMPILE_S = 15.0
+#: Most seconds that modes usually take to compile.
+COMPILE_S = 60.0
 #: Smallest assumed number of trials that run at the same time, on average; the rest is waiting.
 LEAST_PARALLEL = 0.01
 
@@ -100,36 +97,17 @@ class Span:
 
 
 def protocol_span(trial: PlannedTrial, settings: Settings) -> Span:
-    """Return how long a trial takes that nothing is known of; it may turn out not to be needed."""
-    protocol, cell = settings.protocol, trial.run.cell
+    """Return how long a trial takes that nothing is known of."""
+    protocol = settings.protocol
     low_s = LEAST_OVERHEAD_S + protocol.warmup_s + min(protocol.min_time_s, protocol.budget_s)
     high_s = MOST_OVERHEAD_S + max(protocol.warmup_s, protocol.max_warmup_s)
-    high_s += protocol.budget_s + protocol.load_s + compile_s(cell, trial.round, protocol)
+    high_s += protocol.budget_s + protocol.load_s
+    if "modes.eager." not in trial.run.cell.mode.get("_target_", ""):
+        high_s += COMPILE_S
     high_s = min(high_s, settings.timeout_s)
-    if trial.round >= least_rounds(protocol):
-        low_s = 0.0
+    if trial.round > 0 and (protocol.enough_interval or protocol.eliminate):
+        low_s = 0.0  # rounds may end early
     return Span(min(low_s, high_s), high_s)
-
-
-def compile_s(cell: Cell, round: int, protocol: Protocol) -> float:
-    """Return the most seconds that the cell's mode usually compiles in this round."""
-    mode = " ".join(map(str, cell.mode.values()))
-    if "modes.eager." in mode:
-        return 0.0
-    if round >= protocol.compilations:
-        return WARM_COMPILE_S
-    if "autotune" in mode:
-        return AUTOTUNE_S
-    return COMPILE_S
-
-
-def least_rounds(protocol: Protocol) -> int:
-    """Return the number of rounds that a cell surely has: rounds may end early."""
-    if protocol.eliminate is not None:
-        return 1
-    if protocol.enough_interval is not None:
-        return min(LEAST_TRIALS, protocol.rounds)
-    return protocol.rounds
 
 
 def duration_text(
@@ -168,7 +146,8 @@ def duration_text(
 
 
 class TimeLeft:
-    """Tracks the trials of a sweep and estimates its end. The caller serialises the calls.
+    """Tracks the trials of a sweep and estimates its end whenever one ends. The caller serialises
+    the calls.
 
     `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded
     ones, to which the percentage refers: a trial that is no longer needed counts as done.
@@ -186,33 +165,28 @@ class TimeLeft:
         self.whole = max(whole, len(trials))
         self.compilations = compilations
         self.clock = clock
+        self.began_s = clock()
         self.rounds_left: dict[CellRun, set[int]] = defaultdict(set)
         self.left: Counter[TrialKind] = Counter()
         for trial in trials:
             self.rounds_left[trial.run].add(trial.round)
             self.left[self.kind_of(trial.run, trial.round)] += 1
-        self.running: dict[PlannedTrial, float] = {}
         self.durations = Durations()
-        self.began_s: float | None = None
         self.ran_s = 0.0
+        self.ends_s: float | None = None
 
     def kind_of(self, run: CellRun, round: int) -> TrialKind:
         return TrialKind.of(run.cell, is_cold=round < self.compilations)
 
-    def started(self, trial: PlannedTrial) -> None:
-        now = self.clock()
-        if self.began_s is None:
-            self.began_s = now
-        self.running[trial] = now
-
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
-        now = self.clock()
-        self.ran_s += now - self.running.pop(trial, now)
+        self.ran_s += record.wall_s or 0.0
         if record.status.is_measured:
             self.durations.add(trial.run.cell, record)
             self.remove(trial.run, {trial.round})
         elif LOST not in record.extra:  # another job repeats a lost one
             self.dropped(trial.run)
+        if self.durations.numbers:
+            self.ends_s = self.clock() + self.expected_s()
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
@@ -232,24 +206,17 @@ class TimeLeft:
 
     def seconds(self) -> float | None:
         """Return the estimated seconds until the end; None before a trial has been measured."""
-        if self.left.total() == 0:
-            return 0.0
-        if self.began_s is None or not self.durations.numbers:
+        if self.ends_s is None:
             return None
-        now = self.clock()
-        work_s = sum(number * self.expected_s(kind) for kind, number in self.left.items())
-        ran_s = self.ran_s
-        for trial, started_s in self.running.items():
-            running_s = now - started_s
-            ran_s += running_s
-            work_s -= min(running_s, self.expected_s(self.kind_of(trial.run, trial.round)))
-        # trials run in parallel on several devices, and wait between each other
-        parallel = ran_s / max(now - self.began_s, 1e-9)
-        return max(0.0, work_s) / max(parallel, LEAST_PARALLEL)
+        return max(0.0, self.ends_s - self.clock())
 
-    def expected_s(self, kind: TrialKind) -> float:
-        """Return the expected seconds of such a trial, from the most similar ones, or from all."""
-        expected_s = self.durations.expected_s(kind)
-        if expected_s is None:
-            return sum(self.durations.seconds.values()) / self.durations.numbers.total()
-        return expected_s
+    def expected_s(self) -> float:
+        """Return the expected seconds for all trials that are left."""
+        durations = self.durations
+        mean_s = sum(durations.seconds.values()) / durations.numbers.total()
+        work_s = 0.0
+        for kind, number in self.left.items():
+            work_s += number * (durations.expected_s(kind) or mean_s)
+        # trials run in parallel on several devices, and wait between each other
+        parallel = self.ran_s / max(self.clock() - self.began_s, 1e-9)
+        return work_s / max(parallel, LEAST_PARALLEL)

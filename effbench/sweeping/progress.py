@@ -200,7 +200,6 @@ class Progress:
     def started(self, slot: str, trial: PlannedTrial) -> None:
         with self.lock:
             self.running[trial] = SlotStatus(slot, START)
-            self.time_left.started(trial)
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
