@@ -1,5 +1,5 @@
-"""Tables of commands, reports and pages: rows are data, and every format renders the same
-columns."""
+"""Tables of commands, reports and pages. A column declares how to get its value from a row and how
+to show it; every format renders the same columns."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ TONES = {
     "good": "green",
     "": "",
 }
-#: The values of a row by the keys of columns.
+#: Values by the keys of columns.
 Record = Mapping[str, Any]
-_MARKDOWN = frozenset("|`*[]\\")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+#: Characters that begin Markdown or HTML -> entity.
+_ENTITIES = {character: f"&#{ord(character)};" for character in "|`*[]\\"}
+_ENTITIES |= {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Shown(NamedTuple):
@@ -79,15 +80,24 @@ class Shown(NamedTuple):
             return f"[{style}]{text}[/]"
         return text
 
+    @property
+    def markdown(self) -> str:
+        text = markdown_text(self.line)
+        if self.tone == "best":
+            return f"**{text}**"
+        return text
+
 
 @dataclass(frozen=True)
 class Column:
-    """`key`: name of the value in rows, CSV and JSON. `title`: heading of the rendered column
-    (default: the key).
+    """`key`: name of the value in CSV and JSON. `title`: heading of the rendered column (default:
+    the key). `value`: returns the value of a row, or a `Shown`; by default the row is a mapping
+    with this key.
 
-    `format`: turns a value into text. `optional`: hide the column if it is empty in all rows. On
-    the site, `help` is a tooltip, `filter` offers the values as a filter, `wide` wraps long text,
-    and `mode` hides the column with that mode.
+    `format`: turns a value into text. `optional`: hide the column if it is empty in all rows.
+    `once`: the terminal repeats such columns only if one of them changes. On the site, `help` is a
+    tooltip, `filter` offers the values as a filter, `wide` wraps long text, and `mode` hides the
+    column with that mode.
     """
 
     key: str
@@ -99,6 +109,8 @@ class Column:
     filter: bool = False
     wide: bool = False
     mode: str | None = None
+    once: bool = False
+    value: Callable[[Any], Any] | None = None
 
     @property
     def heading(self) -> str:
@@ -106,8 +118,14 @@ class Column:
             return self.key
         return self.title
 
-    def shown(self, row: Record) -> Shown:
-        value = row.get(self.key)
+    def of(self, row: Any) -> Any:
+        """Return the value of a row, or a `Shown`."""
+        if self.value is None:
+            return row.get(self.key)
+        return self.value(row)
+
+    def shown(self, row: Any) -> Shown:
+        value = self.of(row)
         if isinstance(value, Shown):
             return value
         if self.format is not None:
@@ -117,16 +135,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: key -> value. `data`: records for CSV and JSON, if they differ from the rows.
-    `group`: key of a column; the terminal draws a line where its value changes. `once`: keys whose
-    values the terminal shows only if one of them differs from the row above. `caption`: for the
-    site."""
+    """`rows`: what the columns get their values from. `data`: records for CSV and JSON, if they
+    differ from the columns. `group`: key of a column; the terminal draws a line where its value
+    changes. `caption`: for the site."""
 
     columns: Sequence[Column]
-    rows: Sequence[Record]
+    rows: Sequence[Any]
     data: Sequence[Record] | None = None
     group: str | None = None
-    once: Sequence[str] = ()
     caption: str = ""
 
     @classmethod
@@ -171,17 +187,19 @@ class Table:
         columns = self.used
         for column in columns:
             self._add_column(drawn, column, stacked)
-        before: Record | None = None
+        group_before: list[Shown] = []
+        once_before: list[Shown] = []
         for row in self.rows:
-            if lines and before is not None and self._begins_group(row, before):
+            group = [column.shown(row) for column in columns if column.key == self.group]
+            once = [column.shown(row) for column in columns if column.once]
+            if lines and group_before and group != group_before:
                 drawn.add_section()
-            blank = self._repeated(row, before)
-            texts = []
+            cells = []
             for column in columns:
-                text = "" if column.key in blank else column.shown(row).rich(stacked)
-                texts.append(text)
-            drawn.add_row(*texts)
-            before = row
+                is_repeated = column.once and once == once_before
+                cells.append("" if is_repeated else column.shown(row).rich(stacked))
+            drawn.add_row(*cells)
+            group_before, once_before = group, once
         return drawn
 
     def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
@@ -208,15 +226,6 @@ class Table:
             drawn.add_row()
         return drawn
 
-    def _begins_group(self, row: Record, before: Record) -> bool:
-        return self.group is not None and row.get(self.group) != before.get(self.group)
-
-    def _repeated(self, row: Record, before: Record | None) -> Sequence[str]:
-        """Return the keys `once` if all their values are those of the row before."""
-        if before is None or any(row[key] != before[key] for key in self.once):
-            return ()
-        return self.once
-
     def _markdown(self) -> str:
         columns = self.used
         lines = [
@@ -224,12 +233,7 @@ class Table:
             ["---:" if column.numeric else "---" for column in columns],
         ]
         for row in self.rows:
-            line = []
-            for column in columns:
-                shown = column.shown(row)
-                text = markdown_text(shown.line)
-                line.append(f"**{text}**" if shown.tone == "best" else text)
-            lines.append(line)
+            lines.append([column.shown(row).markdown for column in columns])
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def records(self) -> list[dict[str, Any]]:
@@ -270,9 +274,4 @@ def as_json(data: Any) -> str:
 def markdown_text(text: object) -> str:
     """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML,
     code, emphasis, a link or an image."""
-    escaped = []
-    for character in one_line(text):
-        if character in _MARKDOWN:
-            character = f"&#{ord(character)};"
-        escaped.append(_HTML.get(character, character))
-    return "".join(escaped)
+    return "".join(_ENTITIES.get(character, character) for character in one_line(text))

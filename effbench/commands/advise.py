@@ -33,7 +33,7 @@ from effbench.report.advice import (
     sweep_with,
 )
 from effbench.report.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
-from effbench.report.tables import UNCLEAR, figure_of, figure_texts, rows_of
+from effbench.report.tables import figure_of, figure_texts, rows_of
 from effbench.stats.elimination import PROCESS_SD, Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
@@ -557,7 +557,7 @@ def gains(advice: Recommendation) -> list[str]:
     ratios: list[str] = []
     for name, column in SPEEDUPS.items():
         text, interval = speedup_texts(advice, chosen, name)
-        if not text or text.endswith(UNCLEAR):
+        if not text:
             continue
         quantity = column.removesuffix("_ms")
         bounds = f" ({interval}×)" if interval else ""

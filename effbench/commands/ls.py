@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from effbench.cell import Result, Status
 from effbench.commands import options
-from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import (
+    cell_names,
     grouped,
     label_rows,
     row_names,
 )
 from effbench.metrics import METRICS
 from effbench.printable import count
-from effbench.report.marks import note as marks_note
+from effbench.report import marks
 from effbench.report.marks import signed
-from effbench.report.tables import rows_of
+from effbench.report.tables import rows_of, unmeasured
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -32,21 +31,6 @@ HELP = (
     "List the sweeps in the database, or the planned cells, failed results or artifacts of one"
     " sweep."
 )
-
-
-class Unit(NamedTuple):
-    """What has one result: a cell in an environment."""
-
-    cell_key: str
-    environment_id: str
-
-    @classmethod
-    def of(cls, result: Result) -> Unit:
-        return cls(result.cell_key, result.environment_id)
-
-    @classmethod
-    def of_trial(cls, row: Mapping[str, Any]) -> Unit:
-        return cls(row["cell_key"], row["environment_id"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,47 +87,32 @@ def print_table(rows: Sequence[Record]) -> None:
     terminal().print_table(Table(columns, rows))
 
 
-def names_of(store: Store, sweep: SweepInfo) -> dict[Unit, str]:
-    """Return the unique name of every planned cell, once for each environment that it was planned
-    for or ran in. The environment id is "" if no environment is known."""
-    ran = [row["id"] for row in store.environments_of(sweep.id)]
-    ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
-    environments = {row["id"]: row for row in store.environments(ids)}
-    added = labels(environments.values())
-    known = [key for key in ids if key in environments]
-    identities = {}
-    for cell in store.planned(sweep.id):
-        for key in known or [""]:
-            identity = cell.identity()
-            if key:
-                facts: dict[str, Any] = {name: environments[key][name] for name in TELLING}
-                facts |= added[key]
-                identity = replace(identity, environment_id=key, **facts)
-            identities[Unit(cell.key, key)] = identity
-    return dict(zip(identities, row_names(identities.values()), strict=True))
-
-
 def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     """Print each cell's files, and the artifacts that it could not write, with the reason."""
-    names = names_of(store, sweep)
+    names = cell_names(store.planned(sweep.id))
     # only the last attempt of a round still has its files
     last = {}
     for trial in store.trials(sweep.id):
         if {"artifacts", "artifact_notes"} & trial["extra"].keys():
-            last[Unit.of_trial(trial)] = trial["extra"]
+            last[unit_of(trial)] = trial
     rows = []
-    for unit, extra in last.items():
-        for name in extra.get("artifacts", ()):
-            path = folder / name
-            text = str(path) if path.is_file() else f"{path} (gone)"
-            rows.append({"cell": names[unit], "file": text})
+    for trial in last.values():
+        name, extra = names[trial["cell_key"]], trial["extra"]
+        for file in extra.get("artifacts", ()):
+            path = folder / file
+            rows.append({"cell": name, "file": str(path) if path.is_file() else f"{path} (gone)"})
         for kind, why in extra.get("artifact_notes", {}).items():
-            rows.append({"cell": names[unit], "file": f"no {kind}: {why}"})
+            rows.append({"cell": name, "file": f"no {kind}: {why}"})
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
         )
     print_table(rows)
+
+
+def unit_of(trial: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what has one result: a cell in an environment."""
+    return trial["cell_key"], trial["environment_id"]
 
 
 def print_sweeps(store: Store) -> None:
@@ -172,39 +141,40 @@ def print_sweeps(store: Store) -> None:
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
-    devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
-    results = {Unit.of(result): result for result in store.results(sweep.id)}
-    names = names_of(store, sweep)
-    known = store.environments({unit.environment_id for unit in names if unit.environment_id})
-    interpreters = {row["id"]: interpreter_of(row) for row in known}
-
-    def place(unit: Unit) -> tuple[str, tuple[str | None, ...] | None]:
-        return unit.cell_key, interpreters.get(unit.environment_id)
-
-    shown = set(map(place, results))
+    """Print the results of a sweep, then the planned cells that have none."""
+    results = rows_of(store, sweep)
     rows = []
-    for unit, name in names.items():
-        result = results.get(unit)
-        if result is None and place(unit) in shown:
-            continue
-        shown.add(place(unit))
-        status, trials, latency = "not run yet", 0, ""
-        if result is not None:
-            status, trials = str(result.status), result.trials
-            text = METRICS["latency_ms"].format(result.latency_ms)
-            latency = signed(text, bool(result.marked))
+    for result, name in zip(results, row_names(results), strict=True):
+        latency = METRICS["latency_ms"].format(result.latency_ms)
         rows.append(
             {
-                "cell key": unit.cell_key[:12],
+                "cell key": result.cell_key[:12],
                 "cell": name,
-                "device": devices[unit.cell_key],
-                "status": status,
-                "trials": trials,
-                "latency": latency,
+                "device": result.device,
+                "status": result.status,
+                "trials": result.trials,
+                "latency": signed(latency, bool(result.marked)),
             }
         )
+    planned = store.planned(sweep.id)
+    missing = {cell.key for cell in planned}
+    if results:
+        missing = set(unmeasured(store, sweep, results))
+    names = cell_names(planned)
+    for cell in planned:
+        if cell.key in missing:
+            rows.append(
+                {
+                    "cell key": cell.key[:12],
+                    "cell": names[cell.key],
+                    "device": cell.device,
+                    "status": "not run yet",
+                    "trials": 0,
+                    "latency": "",
+                }
+            )
     print_table(rows)
-    note = marks_note(label_rows(rows_of(store, sweep)))
+    note = marks.note(label_rows(results))
     if note:
         terminal().print_line(escape(note), "dim")
 
@@ -214,29 +184,29 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     traceback."""
     rows = rows_of(store, sweep)
     failed = {}
-    for row, name in zip(rows, row_names(rows), strict=True):
-        if row.status is not Status.OK:
-            failed[name] = row
+    for result, name in zip(rows, row_names(rows), strict=True):
+        if result.status is not Status.OK:
+            failed[name] = result
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
         terminal().print(text, highlight=False)
     elif traceback:
-        print_tracebacks(store, sweep, {name: Unit.of(row) for name, row in failed.items()})
+        print_tracebacks(store, sweep, failed)
     else:
         table = []
-        for name, row in failed.items():
-            table.append({"status": row.status, "cell": name, "reason": row.reason})
+        for name, result in failed.items():
+            table.append({"status": result.status, "cell": name, "reason": result.reason})
         print_table(table)
 
 
-def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Unit]) -> None:
+def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
     trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
-    last = {Unit.of_trial(trial): trial for trial in trials}
+    last = {unit_of(trial): trial for trial in trials}
     console = terminal()
-    for name, unit in failed.items():
-        trial = last[unit]
+    for name, result in failed.items():
+        trial = last[result.cell_key, result.environment_id]
         extra = trial["extra"]
         head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
         console.print_line(f"{head}: {escape(trial['reason'] or '')}")

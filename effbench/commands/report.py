@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
-from effbench.printable import one_line
+from effbench.printable import count
 from effbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def write_html(args: argparse.Namespace) -> None:
         f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s):"
         " open it in a browser"
     )
-    omitted = one_line(content.omitted())
-    if omitted:
-        print(omitted)
+    if content.omitted:
+        omitted = count(content.omitted, "older sweep")
+        print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")
 
 
 def warn_of_other_references(content: ReportData, baseline: str | None) -> None:

@@ -4,7 +4,6 @@ has just run."""
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -28,15 +27,11 @@ from effbench.report.bottlenecks import (
     WHY_NOT_PROFILED,
     bottleneck_table,
     no_bottlenecks,
+    reason_of,
 )
-from effbench.report.notes import notes, on_a_busy_host
+from effbench.report.notes import notes
 from effbench.report.reasons import sentence
-from effbench.report.summary import (
-    ModeSummary,
-    by_mode,
-    modes_table,
-    notes_on_means,
-)
+from effbench.report.summary import by_mode, modes_table
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
@@ -56,8 +51,6 @@ if TYPE_CHECKING:
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
-#: Columns of the means that only reports have.
-NOT_SHOWN = ("relative_memory", "compile_cold_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,20 +121,15 @@ def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
     nothing = no_bottlenecks(rows)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
-        return
-    if args.format == "markdown":
-        options.write(nothing or with_note(table.render("markdown"), rows), args)
-        return
-    with options.console(args) as console:
-        if nothing is not None:
-            console.print_line(nothing)
-        else:
+    elif nothing is not None:
+        options.write(nothing, args)
+    elif args.format == "markdown":
+        options.write(with_note(table.render("markdown"), rows), args)
+    else:
+        with options.console(args) as console:
             console.print_table(table, lines=True)
-            if any(row["why"] == NOT_PROFILED for row in table.rows):
+            if any(reason_of(row) == NOT_PROFILED for row in rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
-        for line in on_a_busy_host(rows):
-            console.print_line(escape(line))
-        if nothing is None:
             print_note(console, rows)
 
 
@@ -158,8 +146,7 @@ def show(
     table: SpeedupTable,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Print title, table, legend, the best modes of each model, the reasons of failures, `remarks`,
-    and the mean speedups."""
+    """Print the table with its legend, the winners, reasons, remarks, and the mean speedups."""
     console.print(title_of(sweep, rows), highlight=False)
     if not table.is_shown:
         metric = METRICS[table.metrics[0]]
@@ -172,11 +159,7 @@ def show(
         console.print_table(table.long(), lines=True)
     footnotes = [*about(table), *table.legend()]
     if footnotes:
-        console.print(
-            escape(" · ".join(footnotes)),
-            style="dim",
-            highlight=False,
-        )
+        console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
         print_note(console, rows)
     decided = [row for row in table.rows if row.best]
@@ -184,9 +167,10 @@ def show(
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
     for text in [*reasons(rows), *remarks]:
         console.print_line(escape(text))
-    modes = by_mode(rows)
-    if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:
-        print_means(console, modes)
+    if table.metrics[0] == "speedup" and len(table.rows) > len(table.metrics):
+        means = modes_table(by_mode(rows))
+        console.print(f"\n{means.caption}", style="dim")
+        console.print_table(means)
 
 
 def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
@@ -202,26 +186,16 @@ def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
     return " · ".join(words)
 
 
-def print_means(console: Console, modes: Sequence[ModeSummary]) -> None:
-    """Print each mode's mean speedups and pass rate."""
-    means = modes_table(modes)
-    columns = [column for column in means.columns if column.key not in NOT_SHOWN]
-    console.print(f"\n{means.caption}", style="dim")
-    console.print_table(dataclasses.replace(means, columns=columns))
-    for note in notes_on_means(modes):
-        console.print_line(escape(note), "dim")
-
-
 def about(table: SpeedupTable) -> list[str]:
     """Return what the figures of a table are; nothing if it has none."""
     metric = METRICS[table.metrics[0]]
     if not table.has_figures:
         return []
     if metric.name == "speedup":
-        quantities = " and ".join(dict.fromkeys(row.quantity for row in table.rows))
-        return [f"× against {table.baseline_mode}, whose column shows its {quantities}"]
-    text = f"{metric.title}: {metric.help}"
-    return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
+        return [f"× against {table.baseline_mode}, whose column shows its times"]
+    if metric.better is Better.NEITHER:
+        return [f"{metric.title}: {metric.help}"]
+    return [f"{metric.title}: {metric.help}; {metric.better} is better"]
 
 
 def reasons(rows: LabelledRows) -> list[str]:
@@ -229,10 +203,9 @@ def reasons(rows: LabelledRows) -> list[str]:
     trials."""
     failed = [row for row in rows if not row.is_ok]
     lines = []
-    by_reason = grouped(failed, lambda row: (row.status, row.reason or NO_REASON))
-    for (status, reason), of_reason in by_reason.items():
-        cells = listed([row.name for row in of_reason], MOST_NAMES)
-        lines.append(f"{status} {cells}: {reason}")
+    by_reason = grouped(failed, lambda row: f"{row.status}: {row.reason or NO_REASON}")
+    for reason, of_reason in by_reason.items():
+        lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
     unsteady = []
     for row in rows:
         number = row.result.unsteady_trials
@@ -265,26 +238,19 @@ def end_of_sweep(outcome: Outcome) -> int:
     if environments > 1:
         where = f" in {environments} environments"
     cells = count(sweep.cells, "cell")
-    console.print_line(f"{tally(rows)} of {cells}{where} · database {db}")
-    options_of_sweep = ["--sweep", sweep.id]
+    console.print_line(escape(f"{tally(rows)} of {cells}{where} · database {db}"))
+    which = ["--sweep", sweep.id]
     if outcome.db != DEFAULT_DB:
-        options_of_sweep = ["--db", db, *options_of_sweep]
+        which = ["--db", db, *which]
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
     if is_interrupted:
-        console.print_line(f"interrupted; resume with: {escape(again)}")
+        console.print_line(escape(f"interrupted; resume with: {again}"))
     else:
-        words = ["effbench", "report", *options_of_sweep]
-        console.print_line(f"report: {escape(shlex.join(words))}")
+        console.print_line(escape(f"report: {shlex.join(['effbench', 'report', *which])}"))
     if has_failed:
-        words = [
-            "effbench",
-            "ls",
-            "--failures",
-            "--traceback",
-            *options_of_sweep,
-        ]
-        console.print_line(f"failures: {escape(shlex.join(words))}")
+        words = ["effbench", "ls", "--failures", "--traceback", *which]
+        console.print_line(escape(f"failures: {shlex.join(words)}"))
     if is_interrupted:
         return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)

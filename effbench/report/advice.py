@@ -13,7 +13,7 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, grouped, label_rows
 from effbench.metrics import INTERVALS, bounds_of, format_bytes
 from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import TIMES, Row, is_baseline, least, log_of, speedup_table
+from effbench.report.tables import TIMES, SpeedupRow, is_baseline, least, log_of, speedup_table
 from effbench.stats.elimination import CLOSE, Race
 from effbench.stats.intervals import LogEstimate, is_less
 from effbench.store.summary import break_even_calls
@@ -252,7 +252,7 @@ class Recommendation:
         return after
 
     @cached_property
-    def table(self) -> dict[str, Row]:
+    def table(self) -> dict[str, SpeedupRow]:
         """Quantity (latency, period) -> row of speedups."""
         kept = [row for row in self.rows if row.mode not in self.excluded]
         rows = speedup_table(kept, "speedup", self.question.baseline_mode).rows

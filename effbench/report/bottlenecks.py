@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from effbench.cell import Result
 from effbench.labels import (
     ABSENT,
     LabelledRow,
@@ -55,35 +56,32 @@ def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
             title = METRICS[name].title
             if name in TIMES:
                 title += " (speedup)"
-            columns.append(Column(name, title, numeric=True))
+            columns.append(Column(name, title, numeric=True, value=partial(shown_time, name=name)))
     return columns
 
 
-def time_cells(row: LabelledRow) -> dict[str, Shown]:
-    """Return the values of `time_columns`, with speedups as second lines. Failed results have
-    none."""
-    cells = {}
-    for name in TIMED:
-        if not row.status.is_measured or row.result.value(name) is None:
-            cells[name] = Shown(None, ABSENT)
-            continue
-        text = time_text(row.result, name)
-        speedup = _speedup_text(row.result, TIMES.get(name))
-        reason = marks.reason(row.result, name)
-        if reason is None:
-            cells[name] = Shown(None, text, sub=speedup)
-        else:
-            cells[name] = Shown(None, text, "unsure", speedup, hint=reason)
-    return cells
+def shown_time(row: LabelledRow, name: str) -> Shown:
+    """Return a time of a result, with the speedup as second line. Failed results have none."""
+    value = row.result.value(name)
+    if not row.status.is_measured or value is None:
+        return Shown(None, ABSENT)
+    reason = marks.reason(row.result, name)
+    tone = ""
+    if reason is not None:
+        tone = "unsure"
+    return Shown(
+        value, time_text(row.result, name), tone, speedup_text(row, name), hint=reason or ""
+    )
 
 
-def _speedup_text(result: Result, metric: str | None) -> str:
-    """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without
+def speedup_text(row: LabelledRow, time: str) -> str:
+    """Return the speedup in a time without its interval: `1.30×`, `1.02× n.s.`; nothing without
     one."""
-    if metric is None or result.value(metric) is None:
+    metric = TIMES.get(time)
+    if metric is None or row.result.value(metric) is None:
         return ""
-    is_unsure = marks.reason(result, metric) is not None
-    text, _ = figure_texts(metric, *figure_of(result, metric), is_unsure)
+    is_unsure = marks.reason(row.result, metric) is not None
+    text, _ = figure_texts(metric, *figure_of(row.result, metric), is_unsure)
     return text
 
 
@@ -101,37 +99,49 @@ def reason_of(row: LabelledRow) -> str:
     """Return what bounds a result, or why that is unknown."""
     if not row.is_ok:
         return f"{row.status}: {row.reason or NO_REASON}"
-    return why(row.result) or (NEEDS_GPU if row.result.device == "cpu" else NOT_PROFILED)
+    return why(row.result) or NOT_PROFILED
+
+
+def shown_bound(row: LabelledRow) -> Shown:
+    bound = None
+    if row.is_ok:
+        bound = row.result.bound
+    return Shown(bound, bound or ABSENT)
+
+
+def bottleneck_columns(rows: LabelledRows) -> list[Column]:
+    """Return the columns with each cell's times, its bottleneck and the reason."""
+    return [
+        *time_columns(rows),
+        Column("bound", filter=True, value=shown_bound),
+        Column("why", wide=True, value=reason_of),
+    ]
 
 
 def bottleneck_table(rows: LabelledRows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
-    names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    columns = [
-        Column(
-            name,
-            numeric=name == "bs",
-            filter=name == "model",
-        )
-        for name in names
-    ]
-    columns += [Column("mode", filter=True), *time_columns(rows)]
-    columns += [Column("bound", filter=True), Column("why", wide=True)]
-    shown, data = [], []
-    for row in rows:
-        record: dict[str, Any] = {name: str(row.labels.get(name, "")) for name in names}
-        record |= {"mode": row.mode, "status": row.status}
-        record |= {name: row.result.value(name) for name in FIGURES}
-        record |= {
-            "bound": row.result.bound,
-            "why": reason_of(row),
-            "marked": bool(row.result.marked),
-            "disturbance": why_marked(row.result),
-        }
-        bound = None
-        if row.is_ok:
-            bound = row.result.bound
-        cells = {**time_cells(row), "bound": Shown(None, bound or ABSENT)}
-        shown.append(record | cells)
-        data.append(record)
-    return Table(columns, shown, data)
+    columns = []
+    for name in dict.fromkeys(name for row in rows for name in row.labels):
+        value = partial(label_text, name=name)
+        columns.append(Column(name, numeric=name == "bs", filter=name == "model", value=value))
+    columns.append(Column("mode", filter=True, value=attrgetter("mode")))
+    columns += bottleneck_columns(rows)
+    return Table(columns, rows, [record(row) for row in rows])
+
+
+def label_text(row: LabelledRow, name: str) -> str:
+    return str(row.labels.get(name, ""))
+
+
+def record(row: LabelledRow) -> dict[str, Any]:
+    """Return a result for CSV and JSON."""
+    return {
+        **{name: str(value) for name, value in row.labels.items()},
+        "mode": row.mode,
+        "status": row.status,
+        **{name: row.result.value(name) for name in FIGURES},
+        "bound": row.result.bound,
+        "why": reason_of(row),
+        "marked": bool(row.result.marked),
+        "disturbance": why_marked(row.result),
+    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 import re
 import shlex
@@ -17,11 +15,9 @@ from effbench.comparison.compare import CellSelection, Compared, compare_sweeps
 from effbench.comparison.history import Filters, History
 from effbench.comparison.history import read as read_history
 from effbench.comparison.limits import read as read_limits
+from effbench.comparison.verdicts import Change, Verdict
 from effbench.config import DEFAULT_DB, quoted
-from effbench.environments import (
-    hardware_of,
-    interpreter_of,
-)
+from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import (
     LabelledRow,
@@ -29,20 +25,17 @@ from effbench.labels import (
     label_rows,
     short_label,
 )
-from effbench.printable import listed
 from effbench.report.figures.base import Point, points_of
-from effbench.report.tables import SpeedupTable, rows_of, speedup_table
+from effbench.report.tables import SpeedupTable, rows_of, speedup_table, unmeasured
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
-from effbench.store.values import plain
 
-#: Most omitted sweeps that are listed by name.
-MOST_NAMES = 5
-#: Most older sweeps that a site includes by default, and most of their planned cells together.
-MOST_OLDER = 200
-MOST_OLDER_CELLS = 20_000
+#: Most changes that a report shows.
+MOST_CHANGES = 10
+#: Most sweeps that a site includes by default.
+MOST_SWEEPS = 50
 #: Most results of the history per sweep of the report, so that it does not take longer the larger a
 #: database grows.
 MOST_RESULTS = 25_000
@@ -56,16 +49,9 @@ TrialRow = Mapping[str, Any]
 Timers = Mapping[str, tuple[int, Any]]
 
 
-class Trial(NamedTuple):
+class SampledTrial(NamedTuple):
     row: TrialRow
     samples: Timers
-
-
-class Command(NamedTuple):
-    """The command that measures a cell again, or the reason for its absence."""
-
-    text: str | None
-    why_not: str | None
 
 
 @dataclass(frozen=True)
@@ -82,6 +68,17 @@ class Changes:
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
     is_baseline: bool = False
+
+    @property
+    def significant(self) -> list[Change]:
+        """The significant changes. Ambiguous rows are only counted, as are missing cells, unless it
+        is a baseline: a sweep of a few cells after one of many is no fault."""
+        if self.compared is None:
+            return []
+        counted = {Verdict.SAME, Verdict.AMBIGUOUS}
+        if not self.is_baseline:
+            counted.add(Verdict.MISSING)
+        return [change for change in self.compared.changes if change.verdict not in counted]
 
 
 @dataclass
@@ -120,7 +117,7 @@ class DeviceSweep:
         for label in self.numbers:
             if self.axis in (label, short_label(label)):
                 axis = label
-        return points_of(self.labelled, self.baseline_mode, axis)
+        return points_of(self.labelled, axis)
 
     @cached_property
     def numbers(self) -> set[str]:
@@ -143,53 +140,41 @@ class DeviceSweep:
         """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
         name = f"{self.hardware} {self.sweep.id}"
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        unique = f"{self.hardware}\0{self.sweep.id}".encode("utf-8", "replace")
-        return f"{readable}-{hashlib.sha256(unique).hexdigest()[:6]}".lstrip("-")
+        return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}".lstrip("-")
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Iterator[SampledTrial]:
         """Yield the trials by cell key and environment; none without a database."""
         if self.database is None:
             return
         environments = [row["id"] for row in self.environments]
         with Store.open(self.database, mode="read") as store:
             for row, samples in store.trials_with_samples(self.sweep.id, environments):
-                yield Trial(row, samples)
+                yield SampledTrial(row, samples)
 
-    def command(self, params: Facts, environment_id: str) -> Command:
-        """Return the command that measures a cell again under its interpreter. Imported sweeps get
-        no command: a reader who pastes it would run code that someone else chose."""
-        if self.sweep.imported_at is not None:
-            why = "the sweep was imported, so review the parameters below before you run the cell"
-            return Command(None, why)
+    def command(self, params: Facts, environment_id: str) -> str | None:
+        """Return the command that measures a cell again under its interpreter. Return None if the
+        sweep did not record its overrides, or was imported: a reader who pastes it would run code
+        that someone else chose."""
         words = self.overrides.get(digest(dict(params)))
-        if words is None:
-            return Command(None, "the sweep did not record the overrides of its cells")
+        if words is None or self.sweep.imported_at is not None:
+            return None
         facts = (self.sweep.host.get("environments") or {}).get(environment_id) or {}
         interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
-        return Command(shlex.join(["effbench", *words, *interpreter]), None)
-
-
-@dataclass(frozen=True)
-class OlderSweep:
-    """A sweep that the overview does not show. `stamp`: changes if a trial or a result is added or
-    derived anew."""
-
-    info: SweepInfo
-    stamp: str
+        return shlex.join(["effbench", *words, *interpreter])
 
 
 @dataclass
 class ReportData:
-    """`device_sweeps`: in the order of the overview. `older`: sweeps that only have pages of their
-    own, newest first; `load` reads one. `sweeps`: all, newest first. `axis`: of the figures, None
-    for the default."""
+    """`device_sweeps`: those on the overview. `sweeps`: all that have pages, newest first; `load`
+    reads one. `omitted`: number of further sweeps. `axis`: of the figures, None for the
+    default."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
-    sweeps: Sequence[SweepInfo] = ()
     claims: Sequence[Facts] = ()
     history: History | None = None
-    older: Sequence[OlderSweep] = ()
+    sweeps: Sequence[SweepInfo] = ()
+    omitted: int = 0
     axis: str | None = None
 
     def set_axis(self, name: str) -> None:
@@ -207,8 +192,8 @@ class ReportData:
             )
 
     def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
-        """Read an older sweep, and yield its device sweeps, without changes. Those of the overview
-        are skipped: a sweep may be the newest on one of its machines only."""
+        """Read a sweep, and yield its device sweeps that are not on the overview, without
+        changes."""
         on_overview = {(known.sweep.id, known.hardware) for known in self.device_sweeps}
         with Store.open(self.database, mode="read") as store:
             device_sweeps = device_sweeps_of(store, info, self.database)
@@ -216,27 +201,6 @@ class ReportData:
             if (info.id, device_sweep.hardware) not in on_overview:
                 device_sweep.axis = self.axis
                 yield device_sweep
-
-    def omitted(self) -> str:
-        """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {known.sweep.id: known.sweep.name for known in self.device_sweeps}
-        shown |= {sweep.info.id: sweep.info.name for sweep in self.older}
-        names = []
-        for info in self.sweeps:
-            if info.trials and info.id not in shown:
-                name = info.name
-                # the name of a sweep on the page selects that one
-                if name is None or name in shown.values():
-                    name = info.id
-                names.append(name)
-        if not names:
-            return ""
-        which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
-        distinct = list(dict.fromkeys(names))  # all sweeps of the main branch may have one name
-        return (
-            f"{which}: {listed(distinct, MOST_NAMES)}. Select sweeps with --sweep NAME"
-            " (repeatable)."
-        )
 
 
 # --- reading ---
@@ -252,7 +216,7 @@ def read(
 ) -> ReportData:
     """Read the results of the referenced sweeps, by default of the newest of each hardware, and
     their changes; with `whole`, also history (with `references`, of their hardware), and without
-    `references` which older sweeps the site includes. `baseline`: what to compare with, instead of
+    `references` which other sweeps the site includes. `baseline`: what to compare with, instead of
     the previous sweep."""
     infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
@@ -267,9 +231,10 @@ def read(
             everything=True,
         )
         data.history = read_history(store, filters=filters)
-        data.sweeps = infos
         if not references:
-            data.older = older(store, infos, device_sweeps)
+            shown = [info for info in infos if _is_shown(info)]
+            data.sweeps = shown[:MOST_SWEEPS]
+            data.omitted = len(shown) - len(data.sweeps)
     # refuses an unknown one
     baselines = []
     if baseline:
@@ -327,29 +292,6 @@ def _is_shown(info: SweepInfo) -> bool:
     return info.trials > 0 and not (info.name or "").startswith(CONFIRMING)
 
 
-def older(
-    store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[DeviceSweep]
-) -> list[OlderSweep]:
-    """Return the sweeps with a trial that the overview does not have, or has on one of their
-    machines only; newest first, as many as the site includes."""
-    on_overview: dict[str, set[str]] = {}
-    for device_sweep in device_sweeps:
-        on_overview.setdefault(device_sweep.sweep.id, set()).add(device_sweep.hardware)
-    selected: list[OlderSweep] = []
-    cells = 0
-    for info in filter(_is_shown, infos):
-        shown = on_overview.get(info.id, set())
-        if shown and set(store.hardware(info.id)) == shown:
-            continue
-        recorded = store.recorded(info.id)
-        cells += recorded.results
-        if len(selected) == MOST_OLDER or cells > MOST_OLDER_CELLS:
-            break
-        facts = [dataclasses.asdict(info), dataclasses.asdict(recorded), sorted(shown)]
-        selected.append(OlderSweep(info, digest(plain(facts))))
-    return selected
-
-
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
@@ -365,32 +307,12 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
             hardware=hardware,
             rows=of_hardware,
             environments=[environments[key] for key in ids],
-            unmeasured=unmeasured(store, info, of_hardware, environments),
+            unmeasured=unmeasured(store, info, of_hardware),
             database=database,
             overrides=overrides,
         )
         device_sweeps.append(device_sweep)
     return device_sweeps
-
-
-def unmeasured(
-    store: Store,
-    info: SweepInfo,
-    rows: Sequence[Result],
-    environments: Mapping[str, Facts],
-) -> list[str]:
-    """Return the keys of the planned cells that have no result, for each interpreter of these rows.
-    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
-    an upgrade."""
-    measured: dict[tuple[str | None, ...], set[str]] = {}
-    for row in rows:
-        interpreter = interpreter_of(environments[row.environment_id])
-        measured.setdefault(interpreter, set()).add(row.cell_key)
-    planned = [str(cell["key"]) for cell in store.planned_cells(info.id)]
-    missing = []
-    for keys in measured.values():
-        missing += [key for key in planned if key not in keys]
-    return missing
 
 
 def read_changes(

@@ -3,9 +3,6 @@ per output."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
 from effbench.cell import Result
 from effbench.labels import LabelledRows
 from effbench.metrics import (
@@ -20,14 +17,11 @@ from effbench.store.summary import OF_BASELINE
 SIGN = "~"
 #: Cells that the note names before it counts the others.
 MOST_CELLS = 3
-#: Reasons that the note lists before it counts the others.
-MOST_REASONS = 3
 #: Metrics that follow from times, besides times, energies, rates and speedups.
 _FROM_TIMES = frozenset(
     {"gpu_idle_fraction", "roofline_fraction", "break_even_calls"}
     | {columns.separate for columns in SPEEDUP_COLUMNS.values()}
 )
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: What to do about marks, by device.
 ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
 ON_GPU = (
@@ -78,47 +72,9 @@ def note(rows: LabelledRows) -> str:
             reasons[row.name] = why.removeprefix(OF_BASELINE)
     if not reasons:
         return ""
-    if len(rows) == 1:
-        which = "the only result"
-    elif len(reasons) == len(rows):
-        which = f"all {len(rows)} results"
-    else:
-        which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
-    whys = listed(disturbances([*reasons.values()]), MOST_REASONS, "; ")
-    on_cpu = all(row.result.device == "cpu" for row in rows if row.name in reasons)
+    which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
+    example = next(iter(reasons.values()))
     advice = ON_GPU
-    if on_cpu:
+    if all(row.result.device == "cpu" for row in rows):
         advice = ON_CPU
-    return f"{SIGN} measured on a disturbed machine: {which}; {whys}. {advice}."
-
-
-def disturbances(reasons: Sequence[str]) -> list[str]:
-    """Return the distinct reasons, the most frequent first. Reasons that differ only in their
-    numbers become one with ranges: `host busy for 40–95 % of the timing`."""
-    groups: dict[str, list[str]] = {}
-    for reason in reasons:
-        groups.setdefault(_NUMBER.sub("#", reason), []).append(reason)
-    texts = []
-    for same in sorted(
-        groups.values(),
-        key=len,
-        reverse=True,
-    ):
-        texts.append(_with_ranges(same))
-    return texts
-
-
-def _with_ranges(reasons: Sequence[str]) -> str:
-    """Return a text for reasons that differ only in their numbers, each number replaced by its
-    range."""
-    words = _NUMBER.split(reasons[0])
-    text = words[0]
-    by_position = zip(*map(_NUMBER.findall, reasons), strict=True)
-    for numbers, word in zip(by_position, words[1:], strict=True):
-        low = min(numbers, key=float)
-        high = max(numbers, key=float)
-        text += low
-        if high != low:
-            text += f"–{high}"
-        text += word
-    return text
+    return f"{SIGN} measured on a disturbed machine: {which}, for example: {example}. {advice}."

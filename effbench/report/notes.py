@@ -1,5 +1,5 @@
-"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the speed of the
-host."""
+"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the hosts of a
+joined sweep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from effbench.labels import LabelledRow, LabelledRows
-from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.joining import JOINED
 from effbench.store.store import Store
@@ -15,8 +14,6 @@ from effbench.store.sweeps import SweepInfo
 
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
-
-
 #: Parts of `extra` that the notes need.
 NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
 
@@ -26,15 +23,16 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     notes, so a line names a row and its modes once."""
     if not rows:
         return []
-    hosts = joined_hosts(sweep)
     facts = store.trial_facts(sweep.id, NAMES)
-    groups: dict[str, dict[str, None]] = {}
+    cases: dict[str, dict[str, None]] = {}
     for row in rows:
         of_cell = facts.get((row.result.cell_key, row.result.environment_id), {})
         for text in texts_of(of_cell, row):
-            groups.setdefault(one_line(text), {})[row.case] = None
-    lines = [f"{listed(list(cases), MOST_NAMES)}: {text}" for text, cases in groups.items()]
-    return [*hosts, *lines]
+            cases.setdefault(one_line(text), {})[row.case] = None
+    lines = joined_hosts(sweep)
+    for text, names in cases.items():
+        lines.append(f"{listed([*names], MOST_NAMES)}: {text}")
+    return lines
 
 
 def joined_hosts(sweep: SweepInfo) -> list[str]:
@@ -44,7 +42,9 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
         host_ms = facts.get("host_ms")
         speed = "" if host_ms is None else f", fixed work {1000 * host_ms:.3g} µs"
         hosts.append(f"{facts.get('host')} ({facts.get('cpu_name')}{speed})")
-    return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")] if hosts else []
+    if not hosts:
+        return []
+    return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
 
 
 def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
@@ -52,30 +52,13 @@ def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
     off = facts.get("dropout_off")
     if isinstance(off, list):  # older versions recorded a number
         yield f"dropout off in training: {listed(list(map(str, off)), MOST_NAMES)}"
-    reason = facts.get("grad_mode_reason")
-    if reason:
-        yield f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})"
+    if facts.get("grad_mode_reason"):
+        mode, reason = facts.get("grad_mode"), facts["grad_mode_reason"]
+        yield f"all modes run with grad_mode={mode} ({reason})"
     # no pairs: unless that holds for all cells of this kind
-    reason = facts.get("no_pairs")
     is_plain = row.result.phase == "inference" and "stream" not in row.result.params
-    if reason is not None and is_plain:
-        yield f"speedups of separate processes: {reason}"
+    if facts.get("no_pairs") is not None and is_plain:
+        yield f"speedups of separate processes: {facts['no_pairs']}"
     differ = (facts.get("facts") or {}).get("weights_differ")
     if differ:
         yield f"weights differ between processes: {differ}"
-
-
-def on_a_busy_host(rows: LabelledRows) -> list[str]:
-    """Return a line for each latency speedup that was also measured while the host was disturbed.
-
-    It is another one where one side waits for the host and the other does not.
-    """
-    form = METRICS["speedup"].format
-    lines = []
-    for row in rows:
-        quiet, busy = row.result.speedup, row.result.busy_speedup
-        if quiet is not None and busy is not None and row.result.speedup_disturbance is None:
-            lines.append(
-                f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
-            )
-    return lines

@@ -1,22 +1,21 @@
-"""Speedup tables for `effbench show`, the site and Markdown: entries, the winner of each row, and
-what explains them."""
+"""Speedup tables for `effbench show`, the site and Markdown: the figure of each mode at each point,
+the winner of each row, and the legend."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import (
     Callable,
-    Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Result
-from effbench.environments import labelled
+from effbench.cell import Result, Status
+from effbench.environments import interpreter_of, labelled
 from effbench.errors import UsageError
 from effbench.labels import (
     LabelledRow,
@@ -36,7 +35,7 @@ from effbench.report import marks
 from effbench.report.marks import signed
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
-from effbench.store.summary import PAIRS, SEPARATE
+from effbench.store.summary import PAIRS
 from effbench.table import (
     Column,
     Shown,
@@ -50,27 +49,19 @@ if TYPE_CHECKING:
 
 FORMATS = ("markdown", "csv", "json")
 TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
-#: Replaces a figure whose interval is too wide.
-UNCLEAR = "unclear"
-#: Follows the interval of an unclear mean.
-TOO_WIDE = "too wide to state a mean"
 NO_INTERVAL = "one trial: no interval over processes"
-SOME_INTERVALS = "without an interval over processes: the mode or its baseline has one trial"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
-#: Ratio of the bounds above which a figure is unclear; for means over cells it is
-#: `intervals.CLEAR`.
-UNKNOWN = 100
-IS_UNCLEAR = f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one"
 #: How speedups were measured.
 FROM_PAIRS = "speedups from pairs: both sides in turn in one process"
+NOT_RUN = "not run"
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 #: Tied modes that a row names: more would make it taller than a screen.
 MOST_TIES = 6
-#: Fields of an entry in CSV.
-FACTS = (
+#: Attributes of a figure in CSV, and further ones in JSON.
+IN_CSV = (
     "value",
     "low",
     "high",
@@ -82,8 +73,7 @@ FACTS = (
     "marked",
     "disturbance",
 )
-#: Rates, whose best mode a time decides.
-RATES = ("throughput_per_s", "tokens_per_s")
+IN_JSON = (*IN_CSV, "text", "interval", "baseline")
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
@@ -101,43 +91,74 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
     return labelled(sorted(rows, key=place), environments)
 
 
-# --- an entry: one mode at one point ---
+def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[str]:
+    """Return the keys of the planned cells that have no result, for each interpreter of these rows.
+    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
+    an upgrade."""
+    environments = store.environments({row.environment_id for row in rows})
+    interpreters = {facts["id"]: interpreter_of(facts) for facts in environments}
+    planned = [str(cell["key"]) for cell in store.planned_cells(sweep.id)]
+    missing = []
+    for of_interpreter in grouped(rows, lambda row: interpreters[row.environment_id]).values():
+        measured = {row.cell_key for row in of_interpreter}
+        missing += [key for key in planned if key not in measured]
+    return missing
+
+
+def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
+    """Return whether other modes are compared with this result. Of several variants of the baseline
+    mode, this is the one with a speedup of exactly 1, unless none has a speedup."""
+    return row.base_mode == baseline_mode and row.result.speedup in (None, 1.0)
+
+
+# --- the figure of one mode at one point ---
 
 
 @dataclass
-class Entry:
-    """One mode at one point. `value`, `low` and `high` are in the metric's unit, and None unless
-    `status` is `ok`. `status` is None if the mode was not run. Only speedups with an interval and
-    without a mark have `significant`. `best`: significantly better than every other mode of its
-    row, and not marked. `disturbance`: why it is marked: measured on a disturbed machine, or
-    compared with a baseline that was. `time`: of a speedup, with a mark of its own."""
+class ModeFigure:
+    """A metric of one mode at one point, as tables show it. `best`: significantly better than every
+    other mode of its row, and not marked."""
 
-    text: str = "not run"
-    interval: str = ""
-    time: str = ""
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    status: str | None = None
-    reason: str | None = None
+    row: LabelledRow
+    metric: str
+    baseline_mode: str
     best: bool = False
-    trials: int | None = None
-    significant: bool | None = None
-    baseline: bool = False
-    disturbance: str | None = None
-    result: Result | None = None
 
     @property
-    def marked(self) -> bool:
-        return self.disturbance is not None
+    def result(self) -> Result:
+        return self.row.result
 
     @property
-    def is_ok(self) -> bool:
-        return self.status == "ok"
+    def status(self) -> Status:
+        return self.row.status
 
     @property
-    def is_unclear(self) -> bool:
-        return self.text == UNCLEAR
+    def trials(self) -> int:
+        return self.result.trials
+
+    @cached_property
+    def baseline(self) -> bool:
+        return is_baseline(self.row, self.baseline_mode)
+
+    @property
+    def value(self) -> float | None:
+        """In the metric's unit; None unless the result is ok."""
+        if not self.row.is_ok:
+            return None
+        return self.result.value(self.metric)
+
+    @property
+    def low(self) -> float | None:
+        """The lower bound of the 95 % interval."""
+        if not self.row.is_ok:
+            return None
+        return bounds_of(self.result, self.metric)[0]
+
+    @property
+    def high(self) -> float | None:
+        if not self.row.is_ok:
+            return None
+        return bounds_of(self.result, self.metric)[1]
 
     @property
     def is_compared(self) -> bool:
@@ -147,11 +168,81 @@ class Entry:
     @property
     def is_known(self) -> bool:
         """Whether the figure has an interval over processes."""
-        return self.low is not None and self.high is not None and self.trials != 1
+        return self.low is not None and self.trials != 1
+
+    @property
+    def shown_metric(self) -> str:
+        """The time instead of the speedup for the baseline, and for a mode without a baseline, as
+        the fastest mode is worth knowing without one."""
+        if self.metric in SPEEDUPS and not self.is_compared:
+            return SPEEDUPS[self.metric]
+        return self.metric
+
+    @cached_property
+    def disturbance(self) -> str | None:
+        """Why it is marked: measured on a disturbed machine, or compared with a baseline that
+        was."""
+        if not self.row.is_ok:
+            return None
+        return marks.reason(self.result, self.shown_metric)
+
+    @property
+    def marked(self) -> bool:
+        return self.disturbance is not None
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether a speedup's interval excludes 1; None without an interval or with a mark."""
+        low, high = self.low, self.high
+        is_speedup = self.shown_metric in SPEEDUPS
+        if low is None or high is None or not is_speedup or not self.is_known or self.marked:
+            return None
+        return not low <= 1 <= high
+
+    @property
+    def reason(self) -> str | None:
+        """Why the result is not ok, or why an ok one has no speedup."""
+        lacks_speedup = self.row.is_ok and self.metric in SPEEDUPS and self.value is None
+        if lacks_speedup and self.row.reason is None:
+            return f"{self.baseline_mode} has no ok result to compare with"
+        return self.row.reason
+
+    @cached_property
+    def text(self) -> str:
+        if not self.row.is_ok:
+            return self._text_of_failure
+        if self.shown_metric == self.metric:
+            return figure_texts(self.metric, *figure_of(self.result, self.metric), self.marked)[0]
+        if not self.baseline and self.result.value(self.shown_metric) is None:
+            return NO_BASELINE
+        return time_text(self.result, self.shown_metric)
+
+    @property
+    def _text_of_failure(self) -> str:
+        """The status, with a count that may explain it, and what a degraded mode measured."""
+        value = self.result.value(self.metric)
+        if self.metric in SPEEDUPS or value is None:
+            return str(self.status)
+        return f"{METRICS[self.metric].format(value)} ({self.status})"
+
+    @cached_property
+    def interval(self) -> str:
+        """The 95 % interval; times in the place of speedups have one only if they are marked."""
+        if not self.row.is_ok or (self.shown_metric != self.metric and not self.marked):
+            return ""
+        figure = figure_of(self.result, self.shown_metric)
+        return figure_texts(self.shown_metric, *figure, self.marked)[1]
+
+    @property
+    def time(self) -> str:
+        """The time that belongs to a speedup, with a mark of its own."""
+        if self.row.is_ok and self.shown_metric in SPEEDUPS:
+            return time_text(self.result, SPEEDUPS[self.shown_metric])
+        return ""
 
     @property
     def tone(self) -> str:
-        if not self.is_ok:
+        if not self.row.is_ok:
             return "status"
         if self.best:
             return "best"
@@ -161,64 +252,28 @@ class Entry:
 
     @property
     def shown(self) -> Shown:
-        return Shown(self.value, self.text, self.tone, self.details)
+        details = "\n".join(filter(None, [self.interval, self.time]))
+        return Shown(self.value, self.text, self.tone, details)
 
-    @property
-    def details(self) -> str:
-        """The interval and, on a line of its own, the time that belongs to a speedup."""
-        return "\n".join(filter(None, [self.interval, self.time]))
+    def explanations(self) -> Iterator[str]:
+        """Yield what a reader must know about this figure."""
+        if self.best:
+            yield "bold or ★: significantly the best of its row"
+        if NOT_SIGNIFICANT in self.text:
+            yield f"{NOT_SIGNIFICANT}: the interval includes 1"
+        if self.interval and self.trials == 1:
+            yield "low–high: 95 % interval within one process"
+        elif self.interval:
+            yield f"low–high: 95 % interval across {'hosts' if self.result.hosts else 'processes'}"
+        if self.is_compared and self.metric in INTERVALS and not self.is_known:
+            yield NO_INTERVAL
+        if self.is_compared and self.metric in SPEEDUPS and self.result.speedup_from == PAIRS:
+            yield FROM_PAIRS
+        if self.is_known and self.result.compilations == 1:
+            yield ONE_COMPILATION
 
-    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+    def record(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
-
-
-def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
-    """Return whether other modes are compared with this result. Of several variants of the baseline
-    mode, this is the one with a speedup of exactly 1, unless none has a speedup."""
-    return row.base_mode == baseline_mode and row.result.speedup in (None, 1.0)
-
-
-def entry_of(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
-    """Return the entry of a result."""
-    entry = Entry(
-        text=row.status,
-        status=row.status,
-        reason=row.reason,
-        trials=row.result.trials,
-        baseline=is_baseline(row, baseline_mode),
-        result=row.result,
-    )
-    value, low, high = figure_of(row.result, metric)
-    if not row.is_ok:
-        # a count may explain the status, and what a degraded mode measured is worth knowing
-        if metric not in SPEEDUPS and value is not None:
-            entry.text = f"{METRICS[metric].format(value)} ({row.status})"
-        return entry
-    entry.value, entry.low, entry.high = value, low, high
-    if metric in SPEEDUPS and (entry.baseline or value is None):
-        _show_time(entry, row.result, SPEEDUPS[metric], baseline_mode)
-        return entry
-    entry.disturbance = marks.reason(row.result, metric)
-    entry.text, entry.interval = figure_texts(metric, value, low, high, entry.marked)
-    if metric in SPEEDUPS:
-        entry.time = time_text(row.result, SPEEDUPS[metric])
-        if low is not None and high is not None and entry.is_known and not entry.marked:
-            entry.significant = not low <= 1 <= high
-    return entry
-
-
-def _show_time(entry: Entry, result: Result, time: str, baseline_mode: str) -> None:
-    """Show the time instead of the speedup: of the baseline, and of a mode without a baseline, as
-    the fastest mode is worth knowing without one."""
-    entry.disturbance = marks.reason(result, time)
-    if entry.value is None:
-        entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
-    if not entry.baseline and result.value(time) is None:
-        entry.text = NO_BASELINE
-        return
-    entry.text = time_text(result, time)
-    if entry.marked:
-        _, entry.interval = figure_texts(time, *figure_of(result, time), marked=True)
 
 
 def time_text(result: Result, metric: str) -> str:
@@ -235,17 +290,14 @@ def figure_of(result: Result, metric: str) -> tuple[float | None, float | None, 
 def figure_texts(
     metric: str, value: float | None, low: float | None, high: float | None, marked: bool = False
 ) -> tuple[str, str]:
-    """Return a figure and its interval: `1.30×` and `1.25–1.35`, `1.02× n.s.`, or `unclear` without
-    an interval. A marked figure always has its value, as `~1.30×`, and is never called (not)
-    significant."""
+    """Return a figure and its interval: `1.30×` and `1.25–1.35`, or `1.02× n.s.`. A marked
+    figure is `~1.30×`, and is never called (not) significant."""
     form = METRICS[metric].format
     if low is None or high is None:
         return signed(form(value), marked and value is not None), ""
     interval = f"{_without_unit(metric, low)}–{_without_unit(metric, high)}"
     if marked:
         return signed(form(value), marked), interval
-    if high > UNKNOWN * low:  # two trials that differ widely give astronomical bounds
-        return UNCLEAR, ""
     if metric in SPEEDUPS and low <= 1 <= high and low < high:
         return f"{form(value)} {NOT_SIGNIFICANT}", interval
     return form(value), interval
@@ -259,25 +311,33 @@ def _without_unit(metric: str, value: float) -> str:
 
 
 @dataclass
-class Row:
+class SpeedupRow:
     """One metric at one point. `labels`: model, other swept parameters, bs. `case`: all labels
-    except bs, as text. `cells`: one entry per mode. `leader`: the ok mode without a mark that has
-    the best figure. `tied`: modes whose difference from the leader is not significant, and marked
-    modes that may be better. `compares`: whether several modes are ok."""
+    except bs, as text. `cells`: mode -> figure of the modes that were run.
+    `leader`: the ok mode without a mark that has the best figure. `tied`: modes whose difference
+    from the leader is not significant, and marked modes that may be better."""
 
     labels: dict[str, Any]
     case: str
     metric: str
-    cells: dict[str, Entry]
+    cells: dict[str, ModeFigure]
     leader: str | None
     tied: Sequence[str]
-    compares: bool
+
+    @property
+    def compares(self) -> bool:
+        """Whether several modes are ok."""
+        return sum(figure.row.is_ok for figure in self.cells.values()) > 1
+
+    @property
+    def is_marked(self) -> bool:
+        return any(figure.marked for figure in self.cells.values())
 
     @property
     def best(self) -> list[str]:
         """The winner, or the modes that tie; empty without several ok modes and rounds to
         compare."""
-        has_rounds = any((entry.trials or 0) > 1 for entry in self.cells.values())
+        has_rounds = any(figure.trials > 1 for figure in self.cells.values())
         if self.leader is None or not self.compares or not has_rounds:
             return []
         return [self.leader, *self.tied]
@@ -288,20 +348,6 @@ class Row:
         if len(self.best) == 1:
             return self.best[0]
         return None
-
-    @property
-    def best_entry(self) -> Entry:
-        """The entry of the leader. Raises IndexError without one."""
-        return self.cells[self.best[0]]
-
-    @property
-    def ties_with_baseline(self) -> bool:
-        """Whether the baseline is among the best modes."""
-        return any(self.cells[mode].baseline for mode in self.best)
-
-    @property
-    def size(self) -> str:
-        return str(self.labels["bs"])
 
     @property
     def best_text(self) -> str:
@@ -317,17 +363,18 @@ class Row:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str) -> Row:
+def row_of(
+    point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str
+) -> SpeedupRow:
     """Return the row of the results at one point, with its winner."""
-    cells = {mode: Entry() for mode in modes}
-    for row in point:
-        cells[row.mode] = entry_of(row, metric, baseline_mode)
-    ok = {mode: entry for mode, entry in cells.items() if entry.is_ok}
-    best = _best_modes(ok, metric)
+    figures = {row.mode: ModeFigure(row, metric, baseline_mode) for row in point}
+    cells = {mode: figures[mode] for mode in modes if mode in figures}
+    ok = [figure.row for figure in cells.values() if figure.row.is_ok]
+    best = _best_modes(ok, metric, baseline_mode)
     leader = None
     if best:
         leader = best[0]
-    made = Row(point[0].labels, point[0].case, metric, cells, leader, best[1:], len(ok) > 1)
+    made = SpeedupRow(point[0].labels, point[0].case, metric, cells, leader, best[1:])
     if made.winner is not None:
         # a speedup over a marked baseline is marked, even if the winner's time is not
         winner = cells[made.winner]
@@ -335,48 +382,44 @@ def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode
     return made
 
 
-def _best_modes(ok: Mapping[str, Entry], metric: str) -> list[str]:
+def _best_modes(ok: LabelledRows, metric: str, baseline_mode: str) -> list[str]:
     """Return the ok mode without a mark that has the best figure, followed by the modes that may be
     as good. Empty for metrics without intervals."""
-    results = {mode: entry.result for mode, entry in ok.items() if entry.result is not None}
-    decisive = _decisive(results.values(), metric)
-    unmarked = [mode for mode in results if _can_lead(results[mode], metric, decisive)]
+    decisive = _decisive(ok, metric)
+    unmarked = [row for row in ok if _can_lead(row, decisive)]
     if decisive not in INTERVALS or not unmarked:
         return []
-    best, tied = least([results[mode] for mode in unmarked], decisive)
-    modes = [unmarked[place] for place in (best, *tied)]
-    if ok[modes[0]].significant is False:
+    best, tied = least([row.result for row in unmarked], decisive)
+    modes = [unmarked[place].mode for place in (best, *tied)]
+    if ModeFigure(unmarked[best], metric, baseline_mode).significant is False:
         # no winner, whatever the comparison of the two times gives
-        modes += [mode for mode, entry in ok.items() if entry.baseline and mode not in modes]
-    return modes + _possibly_better(results, modes, decisive)
+        bases = [row.mode for row in ok if is_baseline(row, baseline_mode)]
+        modes += [mode for mode in bases if mode not in modes]
+    others = [row for row in ok if row.mode not in modes]
+    return modes + _possibly_better(others, unmarked[best], decisive)
 
 
-def _can_lead(result: Result, metric: str, decisive: str) -> bool:
-    if metric in RATES and result.value(metric) is None:
-        return False
-    is_unmarked = marks.reason(result, decisive) is None
-    return is_unmarked and (result.value(decisive) or 0) > 0
+def _can_lead(row: LabelledRow, decisive: str) -> bool:
+    is_unmarked = marks.reason(row.result, decisive) is None
+    return is_unmarked and (row.result.value(decisive) or 0) > 0
 
 
-def _possibly_better(
-    results: Mapping[str, Result], modes: Sequence[str], decisive: str
-) -> list[str]:
-    """Return the marked modes, except `modes`, that may be better than the leader: not all of their
-    interval is worse than its."""
+def _possibly_better(rows: LabelledRows, leader: LabelledRow, decisive: str) -> list[str]:
+    """Return the marked modes that may be better than the leader: not all of their interval is
+    worse than its."""
     best_bound, worst_bound = INTERVALS[decisive]
     if is_higher_better(decisive):
         best_bound, worst_bound = worst_bound, best_bound
-    leader = results[modes[0]]
-    worst_of_leader = leader.value(worst_bound) or leader.value(decisive) or 0.0
+    worst_of_leader = leader.result.value(worst_bound) or leader.result.value(decisive) or 0.0
     better = []
-    for mode, result in results.items():
-        is_unsure = marks.reason(result, decisive) is not None
-        best_of_mode = result.value(best_bound) or result.value(decisive)
-        if mode in modes or not is_unsure or not best_of_mode:
+    for row in rows:
+        is_unsure = marks.reason(row.result, decisive) is not None
+        best = row.result.value(best_bound) or row.result.value(decisive)
+        if not is_unsure or not best:
             continue
-        margin = best_of_mode - worst_of_leader
+        margin = best - worst_of_leader
         if margin == 0 or (margin > 0) == is_higher_better(decisive):
-            better.append(mode)
+            better.append(row.mode)
     return better
 
 
@@ -384,18 +427,14 @@ def is_higher_better(metric: str) -> bool:
     return METRICS[metric].better is Better.HIGHER
 
 
-def _decisive(results: Iterable[Result], metric: str) -> str:
-    """Return the metric that decides which mode has the best figure of `metric`: a time for rates
-    and for speedups of separate processes. Speedups of pairs decide themselves: they are known
-    better than times."""
-    with_figure = [result for result in results if result.value(metric) is not None]
-    if metric in RATES:
-        if all(result.period_ms for result in with_figure):
-            return "period_ms"
-        return "latency_ms"
+def _decisive(rows: LabelledRows, metric: str) -> str:
+    """Return the metric that decides which mode has the best figure of `metric`: a time for
+    speedups of separate processes. Speedups of pairs decide themselves: they are known better than
+    times."""
     if metric not in SPEEDUPS:
         return metric
-    origins = {result.speedup_from for result in with_figure if result.value(metric) != 1.0}
+    compared = [row.result for row in rows if row.result.value(metric) not in (None, 1.0)]
+    origins = {result.speedup_from for result in compared}
     if origins == {PAIRS}:
         return metric
     return SPEEDUPS[metric]
@@ -441,216 +480,144 @@ def cost_of(result: Result, metric: str) -> LogEstimate:
 # --- the table ---
 
 
-def _show_entry(entry: Entry, row: Row) -> Shown:
-    return entry.shown
-
-
-def _origin_of(origins: Sequence[str | None]) -> list[str]:
-    """Return a note on how these speedups were measured, if some come from pairs."""
-    counts = Counter(origins)
-    if not counts[PAIRS]:
-        return []
-    if not counts[SEPARATE]:
-        return [FROM_PAIRS]
-    return [f"{FROM_PAIRS}; {counts[SEPARATE]} of {len(origins)} from separate processes"]
-
-
 @dataclass
 class SpeedupTable:
     """Metrics of each mode at each point (model, other swept parameters, bs): a row per point and
     metric."""
 
-    rows: list[Row]
+    rows: list[SpeedupRow]
     modes: list[str]
     metrics: list[str]
     baseline_mode: str = "eager"
 
     @property
-    def labels(self) -> list[Column]:
-        names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
-        return [
-            Column(
-                name,
-                numeric=name == "bs",
-                filter=True,
-            )
-            for name in names
-        ]
-
-    @property
-    def entries(self) -> list[Entry]:
-        return [entry for row in self.rows for entry in row.cells.values()]
-
-    @property
-    def results(self) -> list[Result]:
-        return [entry.result for entry in self.entries if entry.result is not None]
-
-    @property
-    def is_unclear(self) -> bool:
-        """Whether an interval is too wide for a figure."""
-        return any(entry.is_unclear for entry in self.entries)
+    def figures(self) -> list[ModeFigure]:
+        return [figure for row in self.rows for figure in row.cells.values()]
 
     @property
     def has_figures(self) -> bool:
         """Whether a cell has a figure of a metric of this table."""
-        return any(entry.value is not None for entry in self.entries)
+        return any(figure.value is not None for figure in self.figures)
 
     @property
     def is_shown(self) -> bool:
         """Whether a cell has a figure, or a status that explains why it has none."""
-        return self.has_figures or any(entry.status not in ("ok", None) for entry in self.entries)
+        return self.has_figures or any(not figure.row.is_ok for figure in self.figures)
 
     @property
     def is_marked(self) -> bool:
         """Whether a figure is marked."""
-        return any(entry.marked for entry in self.entries)
+        return any(row.is_marked for row in self.rows)
 
-    @property
-    def units(self) -> str:
-        """What the intervals are over."""
-        is_joined = any(result.hosts for result in self.results)
-        return "hosts" if is_joined else "processes"
-
-    @property
-    def _has_interval_over_processes(self) -> bool:
-        return any(entry.interval and entry.trials != 1 for entry in self.entries)
-
-    def legend(self, above: str = "") -> list[str]:
-        """Return explanations of the marks that occur in the table, and the notes, except those
-        that stand `above` it."""
-        texts = [*self._meanings_of_marks(), *self.notes()]
-        return [text for text in texts if text.lower() not in above.lower()]
-
-    def _meanings_of_marks(self) -> Iterator[str]:
-        entries = self.entries
-        if any(entry.best for entry in entries):
-            yield "bold or ★: significantly the best of its row"
-        ties = sum(len(row.best) > 1 for row in self.rows)
-        if ties:
-            yield f"{ties} of {len(self.rows)} rows have no ★: their best modes tie"
-        if any(NOT_SIGNIFICANT in entry.text for entry in entries):
-            yield f"{NOT_SIGNIFICANT}: the interval includes 1"
-        if self.is_unclear:
-            yield IS_UNCLEAR
-        if self._has_interval_over_processes:
-            yield f"low–high: 95 % interval across {self.units}"
-        if any(entry.interval and entry.trials == 1 for entry in entries):
-            yield "low–high: 95 % interval within one process"
-
-    def notes(self) -> list[str]:
-        """Return how speedups were measured, and what the intervals lack."""
-        compared = [entry for entry in self.entries if entry.is_compared]
-        notes = []
-        if self.metrics[0] in SPEEDUPS:
-            notes += _origin_of([entry.result.speedup_from for entry in compared if entry.result])
-        if self.metrics[0] in INTERVALS and not all(entry.is_known for entry in compared):
-            # modes may be eliminated after one round
-            has_interval = self._has_interval_over_processes
-            notes.append(SOME_INTERVALS if has_interval else NO_INTERVAL)
-        if self._compilations == {1}:
-            notes.append(ONE_COMPILATION)
-        return notes
-
-    @property
-    def _compilations(self) -> set[Any]:
-        """How many compilations are behind the intervals."""
-        known = [entry.result for entry in self.entries if entry.is_ok and entry.is_known]
-        return {result.compilations for result in known if result} - {None}
+    def legend(self) -> list[str]:
+        """Return explanations of the signs in the table, how speedups were measured, and what the
+        intervals lack."""
+        texts: dict[str, None] = {}
+        for figure in self.figures:
+            texts |= dict.fromkeys(figure.explanations())
+        return [*texts]
 
     def render(self, fmt: str) -> str:
-        """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all
+        """Return the table as `markdown`, `csv` (one line per figure, exact numbers) or `json` (all
         fields)."""
         if fmt != "json":
             return replace(self.wide(), data=self.records()).render(fmt)
-        names = (*FACTS, "text", "interval", "baseline")
         rows = []
         for row in self.rows:
-            cells = {mode: entry.facts(names) for mode, entry in row.cells.items()}
             rows.append(
                 {
                     "labels": row.labels,
                     "metric": row.metric,
                     "best": row.best,
-                    "cells": cells,
+                    "cells": {mode: figure.record(IN_JSON) for mode, figure in row.cells.items()},
                 }
             )
-        return as_json(
-            {
-                "rows": rows,
-                "modes": self.modes,
-                "metrics": self.metrics,
-                "baseline_mode": self.baseline_mode,
-            }
-        )
+        table = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
+        return as_json({"rows": rows, **table})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one record per entry, for CSV."""
+        """Return one record per figure, for CSV."""
         records = []
         for row in self.rows:
-            for mode, entry in row.cells.items():
-                named = {
-                    **row.labels,
-                    "mode": mode,
-                    "metric": row.metric,
-                }
-                records.append(named | entry.facts(FACTS))
+            for mode, figure in row.cells.items():
+                named = {"mode": mode, "metric": row.metric}
+                records.append(row.labels | named | figure.record(IN_CSV))
         return records
+
+    def _label_columns(self) -> list[Column]:
+        names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
+        columns = []
+        for name in names:
+            columns.append(
+                Column(
+                    name,
+                    numeric=name == "bs",
+                    filter=True,
+                    once=True,
+                    value=partial(label_of, name=name),
+                )
+            )
+        return columns
 
     def wide(
         self,
-        shown: Callable[[Entry, Row], Shown] = _show_entry,
+        shown: Callable[[ModeFigure], Shown] = attrgetter("shown"),
         best: bool = True,
         caption: str = "",
     ) -> Table:
         """Return a table with one column per mode. `shown`: returns the content of a cell. `best`:
         add a column with the winner, or the modes that tie."""
-        columns = self.labels
-        names = [column.key for column in columns]
+        columns = self._label_columns()
         if len(self.metrics) > 1:
-            columns.append(Column("its quantity", "speedup", filter=True))
+            quantity = attrgetter("quantity")
+            columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
         for mode in self.modes:
-            columns.append(
-                Column(
-                    f"mode {mode}",
-                    mode,
-                    numeric=True,
-                    mode=mode,
-                )
-            )
+            figure = partial(_shown_figure, mode=mode, shown=shown)
+            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=figure))
         if best and any(row.best for row in self.rows):
-            columns.append(Column("its best", "best"))
-        rows = []
-        for row in self.rows:
-            cells = {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
-            facts = {"its quantity": row.quantity, "its best": row.best_text}
-            rows.append(
-                {
-                    **row.labels,
-                    **facts,
-                    **cells,
-                }
-            )
-        return Table(
-            columns,
-            rows,
-            group="model",
-            caption=caption,
-            once=names,
-        )
+            columns.append(Column("its best", "best", value=attrgetter("best_text")))
+        return Table(columns, self.rows, group="model", caption=caption)
 
     def long(self) -> Table:
         """Return a table with one row per point and mode, for narrow terminals."""
-        columns = [*self.labels, Column("a mode", "mode")]
+        points = grouped(self.rows, lambda row: tuple(row.labels.values()))
+        rows = []
+        for point in points.values():
+            rows += [ModeAtPoint(mode, point) for mode in self.modes]
+        columns = self._label_columns()
+        columns.append(Column("a mode", "mode", value=attrgetter("mode")))
         for metric in self.metrics:
-            columns.append(Column(metric, METRICS[metric].title, numeric=True))
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in self.rows:
-            for mode in self.modes:
-                values = rows.setdefault(
-                    (*row.labels.values(), mode), {**row.labels, "a mode": mode}
-                )
-                values[row.metric] = row.cells[mode].shown
-        return Table(columns, [*rows.values()], group="model")
+            figure = partial(ModeAtPoint.shown, metric=metric)
+            columns.append(Column(metric, METRICS[metric].title, numeric=True, value=figure))
+        return Table(columns, rows, group="model")
+
+
+def label_of(row: SpeedupRow | ModeAtPoint, name: str) -> Any:
+    return row.labels[name]
+
+
+def _shown_figure(row: SpeedupRow, mode: str, shown: Callable[[ModeFigure], Shown]) -> Shown:
+    if mode not in row.cells:
+        return Shown(None, NOT_RUN, "absent")
+    return shown(row.cells[mode])
+
+
+@dataclass(frozen=True)
+class ModeAtPoint:
+    """The figures of a mode in the rows of a point, which has one row per metric."""
+
+    mode: str
+    point: Sequence[SpeedupRow]
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        return self.point[0].labels
+
+    def shown(self, metric: str) -> Shown | None:
+        for row in self.point:
+            if row.metric == metric:
+                return _shown_figure(row, self.mode, attrgetter("shown"))
+        return None
 
 
 def speedup_table(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from made_sweeps import Made, a_cell, environment, steps
+from made_sweeps import DEFAULT, EAGER, Made, a_cell, environment, steps
 
 from effbench.cli import run as run_cli
 
@@ -31,24 +31,18 @@ def on_cpu(latency_ms, rounds=5, **more):
 
 
 @pytest.fixture
-def database(tmp_path, monkeypatch):
-    """Returns a function that records a CPU sweep of eager and default, and one that prints a
-    command's output."""
+def shown(capsys, monkeypatch, tmp_path):
+    """Returns a function that prints what a command says of a CPU sweep of eager and default."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def record(rounds=5, default=None, **eager):
-        cells = {a_cell(device="cpu"): on_cpu(1.0, rounds, **eager)}
-        cells[a_cell("default", device="cpu")] = on_cpu(0.5, rounds, **(default or {}))
+    def run(command, rounds=5, **default):
+        cells = {
+            a_cell(device="cpu"): on_cpu(1.0, rounds),
+            a_cell("default", device="cpu"): on_cpu(0.5, rounds, **default),
+        }
         Made(tmp_path / "r.db").sweep(cells, env=CPU, rounds=rounds)
-
-    return record
-
-
-@pytest.fixture
-def shown(capsys):
-    def run(*words):
-        assert run_cli([*words, "--db", "r.db"]) == 0
+        assert run_cli([*command.split(), "--db", "r.db"]) == 0
         return capsys.readouterr().out
 
     return run
@@ -58,49 +52,67 @@ def shown(capsys):
     "command",
     ["show", "ls --cells", "show --format markdown", "report --format markdown"],
 )
-def test_marks_are_explained_once(command, database, shown):
-    database(default=BUSY)
-    text = shown(*command.split())
+def test_marks_are_explained_once(command, shown):
+    text = shown(command, **BUSY)
     assert text.count("measured on a disturbed machine") == 1
-    assert text.count("host busy for 83 % of the timing") == 1 and "threads=1" in text
+    assert text.count(BUSY["disturbance"]) == 1 and "threads=1" in text
     assert "~" in text.replace("~ measured", "")
-    assert "noisy" not in text and "host_tolerance" not in text
 
 
-def test_marks_are_data(database, shown):
-    database(default=BUSY)
-    entry = json.loads(shown("show", "--format", "json"))["rows"][0]["cells"]["default"]
-    facts = entry["marked"], entry["disturbance"], entry["best"]
+def test_marks_are_data(shown):
+    (row, *_) = json.loads(shown("show --format json", **BUSY))["rows"]
+    figure = row["cells"]["default"]
+    facts = figure["marked"], figure["disturbance"], figure["best"]
     assert facts == (True, BUSY["disturbance"], False)
 
 
-def test_figures_that_are_not_marked_have_no_note(database, shown):
-    database(default=BUSY)
-    assert "disturbed machine" not in shown("show", "--metric", "rel_error")
+def test_figures_that_are_not_marked_have_no_note(shown):
+    assert "disturbed machine" not in shown("show --metric rel_error", **BUSY)
 
 
-def test_without_marks_there_is_no_note(database, shown):
-    database()
-    assert "~" not in shown("show") and "★" in shown("show")
+def test_the_winner_has_a_star_and_a_sentence(shown):
+    text = shown("show")
+    assert "★" in text and "~" not in text
+    assert "mlp: default wins latency at bs 8." in text
 
 
-def test_on_a_cpu_why_is_one_line(database, shown):
-    database()
-    assert shown("show", "--why") == "bottlenecks need a GPU\n"
-    assert shown("show", "--why", "--format", "markdown") == "bottlenecks need a GPU\n"
-    assert len(json.loads(shown("show", "--why", "--format", "json"))) == 2, "programs get rows"
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_on_a_cpu_why_is_one_line(form, shown):
+    assert shown(f"show --why --format {form}") == "bottlenecks need a GPU\n"
 
 
-def test_a_metric_without_figures_has_no_table_and_no_definition(database, shown):
-    database()
-    text = shown("show", "--metric", "energy_mj")
+def test_programs_get_rows_without_bottlenecks(shown):
+    assert len(json.loads(shown("show --why --format json"))) == 2
+
+
+def test_a_metric_without_figures_has_no_table_and_no_definition(shown):
+    text = shown("show --metric energy_mj")
     assert text.splitlines()[1:] == ["no cell of this sweep has energy_mj (energy per call)"]
-    assert "lower is better" in shown("show", "--metric", "rel_error")
+
+
+def test_a_metric_is_defined(shown):
+    assert "lower is better" in shown("show --metric rel_error")
 
 
 @pytest.mark.parametrize("command", ["show", "report --format markdown"])
-def test_one_trial_has_no_interval_and_this_is_said_once(command, database, shown):
-    database(rounds=1)
-    text = shown(*command.split())
+def test_one_trial_has_no_interval_and_this_is_said_once(command, shown):
+    text = shown(command, rounds=1)
     assert text.lower().count("one trial: no interval") == 1
     assert "2.00×" in text and "★" not in text
+
+
+def test_failures_are_listed_by_reason(made, effbench):
+    failure = {"status": "error", "reason": "boom"}
+    made.sweep({EAGER: {}, DEFAULT: failure, a_cell("default", bs=16): failure})
+    lines = effbench("show").out.splitlines()
+    names = "mlp bs=8 default bfloat16, mlp bs=16 default bfloat16"
+    assert f"{names}: error: boom" in lines
+
+
+def test_planned_cells_without_a_result_are_listed_after_the_others(made, effbench):
+    made.sweep({EAGER: None, DEFAULT: {}})
+    rows = [line.split() for line in effbench("ls", "--cells").out.splitlines()[1:]]
+    assert [(row[0], "not run yet" in " ".join(row)) for row in rows] == [
+        (DEFAULT.key[:12], False),
+        (EAGER.key[:12], True),
+    ]

@@ -53,10 +53,7 @@ def site(
     **more: Any,
 ) -> Path:
     """Writes a site; returns its folder."""
-    known = {
-        "sweeps": [one.sweep for one in device_sweeps],
-    }
-    write_site(ReportData(database, device_sweeps, **known, **more), out)
+    write_site(ReportData(database, device_sweeps, **more), out)
     return out
 
 

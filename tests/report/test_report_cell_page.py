@@ -1,7 +1,6 @@
 """The page of a cell in a browser: a deep link opens its cell, and no name does any harm."""
 
 import dataclasses
-from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from browsing import (
     EVIL,
     Visit,
     assert_accessible,
-    content,
     page_of,
     report_of,
     site,
@@ -19,49 +17,39 @@ from browsing import (
 from made_sweeps import a_cell
 from test_report_cells import GPU, LATER, failed, record, trial
 
-from effbench.report.site import cell_data
+from effbench.report.site.pages import cell as cell_page
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount
 || document.querySelector('#list table'))
 && [...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)"""
+KERNEL = {"name": EVIL[0], "count": 1.0, "ms": 0.1, "share": 1.0}
+EXTRA = {
+    EVIL[0]: EVIL[1],
+    "facts": {EVIL[6]: [EVIL[0] * 5]},
+    "profile": {"calls": 3, "kernels_in_graphs": 0, "top": [KERNEL]},
+    "traceback": EVIL[1],
+    "log": EVIL[2],
+}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A site of a database: eager with three rounds, a failure, many rounds, and a cell that is
-    hostile throughout."""
+    """The page of a database, and the keys of its cells: eager with three rounds, a failure, many
+    rounds, and a cell that is hostile throughout."""
     folder = tmp_path_factory.mktemp("cell-page")
     eager, graph, many = a_cell(), a_cell("cuda-graph"), a_cell(bs=64)
     evil = dataclasses.replace(a_cell("default"), model=MODEL, env={EVIL[6]: EVIL[0]})
-    extra = {
-        EVIL[0]: EVIL[1],
-        "facts": {EVIL[6]: [EVIL[0] * 5]},
-        "artifacts": [EVIL[6], EVIL[3]],
-        "profile": {
-            "calls": 3,
-            "kernels_in_graphs": 0,
-            "top": [{"name": EVIL[0], "count": 1.0, "ms": 0.1, "share": 1.0}],
-        },
-        "traceback": EVIL[1],
-        "log": EVIL[2],
-    }
-    hostile = trial(
-        evil, status="degraded", reason=EVIL[0], clocks_event_reasons=EVIL[1], extra=extra
-    )
+    texts = {"reason": EVIL[0], "clocks_event_reasons": EVIL[1]}
+    hostile = trial(evil, status="degraded", extra=EXTRA, **texts)
     hostile.samples[EVIL[0]] = [1.0, 2.0, float("nan")]
-    record(
-        folder / "r.db",
-        {
-            eager: [trial(eager, 0), trial(eager, 1), trial(eager, 2)],
-            graph: [failed(graph)],
-            many: [trial(many, number, count=30, started_at=None) for number in range(14)],
-            evil: [hostile],
-        },
-        GPU,
-        LATER,
-        name=EVIL[0],
-    )
+    cells = {
+        eager: [trial(eager, number) for number in range(3)],
+        graph: [failed(graph)],
+        many: [trial(many, number, count=30, started_at=None) for number in range(14)],
+        evil: [hostile],
+    }
+    record(folder / "r.db", cells, GPU, LATER, name=EVIL[0])
     (one,) = report_of(folder / "r.db").device_sweeps
     keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
     return page_of(site(folder / "site", one), one, "cell"), keys
@@ -69,12 +57,12 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium, made):
-    """`name`: of a cell, or a URL's end that begins with #."""
+    """`name`: of a cell. `after`: the end of the URL."""
     with visits(chromium, READY) as opened:
 
         def open(name="", after="", **more):
-            key = name if name.startswith("#") else f"#cell={made[1][name]}" if name else ""
-            return opened(made[0], after=key + after, **more)
+            cell = f"#cell={made[1][name]}" if name else ""
+            return opened(made[0], after=cell + after, **more)
 
         yield open
 
@@ -84,39 +72,33 @@ def shows(key):
 
 
 def test_a_deep_link_opens_its_cell(visit, made):
-    key = made[1]["eager"]
     one = visit("eager", f"&env={GPU.id}")
-    assert one.page.evaluate(shows(key))
+    assert one.page.evaluate(shows(made[1]["eager"]))
     assert one.page.locator("h1").inner_text() == "mlp torch_version=2.13.0 bs=8 eager bfloat16"
     assert one.texts("#trials thead th")[-3:] == ["round 1", "round 2", "round 3"]
     drawn = one.page.evaluate("document.querySelector('#samples .chart').data[0].y")
     given = np.asarray(trial(a_cell(), 0).samples["latency_ms"], dtype="<f4")
     assert drawn == given[np.arange(200) * 299 // 199].tolist(), "the points are the samples"
-    history = one.page.locator("#cell a", has_text="its history").get_attribute("href")
-    assert parse_qs(history.partition("#")[2]) == {
-        "cell": [key],
-        "on": [GPU.gpu_name],
-    }, "other machines have it too"
     one.assert_quiet()
-    short = visit(f"#cell={key[:12]}&env={LATER.id}")
-    assert short.page.locator("#environment").input_value() == LATER.id
-    short.page.locator("#environment").select_option(GPU.id)
-    until(short.page, f"location.hash.includes('{GPU.id}')")
-    short.assert_quiet()
+
+
+def test_a_short_key_is_enough_and_the_environment_can_be_changed(visit, made):
+    one = visit(after=f"#cell={made[1]['eager'][:12]}&env={LATER.id}")
+    assert one.page.locator("#environment").input_value() == LATER.id
+    one.page.locator("#environment").select_option(GPU.id)
+    until(one.page, f"location.hash.includes('{GPU.id}')")
+    one.assert_quiet()
 
 
 def test_a_failure_and_its_way_to_other_modes(visit, made):
-    keys = made[1]
+    key = made[1]["eager"]
     one = visit("graph")
     assert "in prepare: boom" in one.page.locator("#errors").inner_text()
     assert one.texts("#errors pre") == ["Trace\nboom"] and one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
     until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
-    one.page.locator(
-        f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']"
-    ).first.click()
-    until(one.page, shows(keys["eager"]))
-    assert one.page.locator("#environment").input_value() == LATER.id
+    one.page.locator(f"#grid a[href='cell.html#cell={key[:16]}&env={LATER.id}']").first.click()
+    until(one.page, shows(key))
 
 
 def test_without_a_cell_the_list(visit, made):
@@ -125,15 +107,14 @@ def test_without_a_cell_the_list(visit, made):
     one.page.locator("#list select[data-column=mode]").select_option("cuda-graph")
     one.page.locator("#list tbody a").first.click()
     until(one.page, shows(made[1]["graph"]))
-    for address in (
-        f"#cell={'0' * 64}",
-        "#cell=__proto__",
-        "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E",
-    ):
-        gone = visit(address)
-        assert "This sweep has no cell with the key" in gone.page.locator("#cell").inner_text()
-        assert gone.page.locator("img").count() == 0
-        gone.assert_quiet()
+
+
+@pytest.mark.parametrize("key", ["0" * 64, "__proto__", "%3Cimg%20src=x%20onerror=alert(1)%3E"])
+def test_an_unknown_key(visit, key):
+    one = visit(after=f"#cell={key}")
+    assert "This sweep has no cell with the key" in one.page.locator("#cell").inner_text()
+    assert one.page.locator("img").count() == 0
+    one.assert_quiet()
 
 
 def test_names_of_users_are_text_and_nothing_else(visit):
@@ -151,12 +132,11 @@ def test_names_of_users_are_text_and_nothing_else(visit):
 
 
 def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, chromium):
-    monkeypatch.setattr(cell_data, "MOST_CHARACTERS", 3000)
+    monkeypatch.setattr(cell_page, "CELLS_A_FILE", 3)
     cells = [a_cell(bs=size) for size in range(1, 13)]
-    record(tmp_path / "r.db", {one: [trial(one, count=20)] for one in cells})
+    record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells})
     (own,) = report_of(tmp_path / "r.db").device_sweeps
     page = page_of(site(tmp_path / "site", own), own, "cell")
-    assert len(content(page.parent / "data" / "cell-index.js")["chunks"]) > 3
     with Visit(chromium, page) as one:
         for cell in cells:
             one.page.evaluate(f"location.hash = '#cell={cell.key[:16]}'")

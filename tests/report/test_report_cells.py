@@ -3,8 +3,8 @@ its key."""
 
 import base64
 import dataclasses
-import json
-import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,11 +15,21 @@ from whole_sweeps import begun
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
 from effbench.report.site import cell_data
-from effbench.report.site.cell_data import FACTS, HEADINGS, POINTS, evenly
+from effbench.report.site.cell_data import FACTS, MOST_POINTS, evenly
 from effbench.report.site.pages import cell as cell_page
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
+
+
+class Small(NamedTuple):
+    """A database, the key of a cell, and the entries of two cells on its page."""
+
+    path: Path
+    key: str
+    eager: dict[str, Any]
+    failed: dict[str, Any]
+
 
 GPU, LATER = environment(), environment(torch_version="2.14.0")
 TOP = [
@@ -92,129 +102,107 @@ def written(path, out):
     return found, about
 
 
+# --- one cell ---
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Two cells: eager with three rounds, one of them tried twice, and a failed one."""
     folder = tmp_path_factory.mktemp("cells")
     eager, graph = a_cell(), a_cell("cuda-graph")
-    throttled = {"disturbance": "clocks reduced by heat"}
     trials = [
         trial(eager, 0),
-        trial(eager, 1, **throttled),
+        trial(eager, 1, disturbance="clocks reduced by heat"),
         trial(eager, 1, 1, count=SAMPLE_LIMIT + 700),
         trial(eager, 2),
     ]
-    sweep_id = record(folder / "r.db", {eager: trials, graph: [failed(graph), failed(graph, 1)]})
-    found, _ = written(folder / "r.db", folder / "site")
-    with Store.open(folder / "r.db") as store:
-        rows = {row.cell_key: row for row in store.results(sweep_id)}
-        stored = sorted(
-            (row["round"], row["attempt"], row["id"], row)
-            for row in store.trials(sweep_id)
-            if row["cell_key"] == eager.key
-        )
-        samples = [store.samples(one)["latency_ms"] for _, _, one, _ in stored]
-    return eager, graph, found, rows, [row for *_, row in stored], samples
+    record(folder / "r.db", {eager: trials, graph: [failed(graph), failed(graph, 1)]})
+    entries, _ = written(folder / "r.db", folder / "site")
+    assert set(entries) == {eager.key, graph.key}
+    return Small(folder / "r.db", eager.key, entries[eager.key][0], entries[graph.key][0])
 
 
 def test_results_are_those_of_the_view(small):
-    eager, graph, found, rows, *_ = small
-    assert set(found) == {eager.key, graph.key}
-    for key, (entry,) in found.items():
-        row = rows[key]
-        known = {
-            name: [row.value(name), METRICS[name].format(row.value(name))]
-            for name in METRICS
-            if row.value(name) is not None
-        }
-        assert {name: one[:2] for name, one in entry["results"].items()} == known
-        assert (entry["status"], entry["reason"], entry["count"]) == (
-            row.status,
-            row.reason,
-            row.trials,
-        )
-        assert entry["params"]["model.name"] == row.params["model"]["name"]
-    low, high = (
-        METRICS["latency_ms"].format(rows[eager.key].value(f"latency_ci_{end}_ms"))
-        for end in ("low", "high")
-    )
-    assert found[eager.key][0]["results"]["latency_ms"][2] == f"{low} to {high}"
+    with Store.open(small.path) as store:
+        rows = {result.cell_key: result for result in store.results()}
+    result = rows[small.key]
+    known = {}
+    for name, metric in METRICS.items():
+        if result.value(name) is not None:
+            known[name] = [result.value(name), metric.format(result.value(name))]
+    results = small.eager["results"]
+    assert {name: shown[:2] for name, shown in results.items()} == known
+    bounds = result.latency_ci_low_ms, result.latency_ci_high_ms
+    assert results["latency_ms"][2] == " to ".join(map(METRICS["latency_ms"].format, bounds))
+    assert small.eager["params"]["model.name"] == "mlp"
+
+
+def trials_of(small):
+    with Store.open(small.path) as store:
+        (sweep,) = store.sweeps()
+        rows = [row for row in store.trials(sweep.id) if row["cell_key"] == small.key]
+        rows.sort(key=lambda row: (row["round"], row["attempt"]))
+        return rows, [store.samples(row["id"])["latency_ms"] for row in rows]
 
 
 def test_trials_are_those_of_the_table(small):
-    eager, _, found, _, trials, _ = small
-    (entry,) = found[eager.key]
-    for row, values in zip(trials, entry["trials"], strict=True):
+    rows, _ = trials_of(small)
+    for row, values in zip(rows, small.eager["trials"], strict=True):
         expected = row | {"started_at": str(row["started_at"])[:19]}
         assert values == [expected[name] for name in FACTS]
-    assert {"last phase", "started (UTC)"} < {name for name, _ in HEADINGS}
-    assert entry["extra"]["preempted"] == [0, 1, 1, 2] and entry["extra"]["cache.hits"] == [
-        1,
-        1,
-        1,
-        1,
-    ]
+    assert small.eager["extra"]["preempted"] == [0, 1, 1, 2]
+    assert small.eager["extra"]["cache.hits"] == [1, 1, 1, 1]
 
 
 def test_samples_are_those_that_are_stored(small):
-    eager, _, found, _, _, stored = small
-    (entry,) = found[eager.key]
-    shown = entry["samples"]["latency_ms"]
-    assert [one["taken"] for one in shown] == [300, 300, SAMPLE_LIMIT + 700, 300]
-    assert [one["stored"] for one in shown] == [300, 300, SAMPLE_LIMIT, 300]
-    for number, (one, array) in enumerate(zip(shown, stored, strict=True)):
-        points = np.frombuffer(base64.b64decode(one["points"]), "<f4")
-        assert (
-            one["trial"] == number and points.tolist() == array[evenly(len(array), POINTS)].tolist()
-        )
+    _, stored = trials_of(small)
+    shown = small.eager["samples"]["latency_ms"]
+    assert [timer["taken"] for timer in shown] == [300, 300, SAMPLE_LIMIT + 700, 300]
+    assert [timer["stored"] for timer in shown] == [300, 300, SAMPLE_LIMIT, 300]
+    for timer, array in zip(shown, stored, strict=True):
+        points = np.frombuffer(base64.b64decode(timer["points"]), "<f4")
+        assert points.tolist() == array[evenly(len(array), MOST_POINTS)].tolist()
+
+
+def test_many_trials_share_the_points():
+    timers = {"latency_ms": (1000, np.arange(1000, dtype="<f4"))}
+    shown = cell_data.samples([timers] * 100)["latency_ms"]
+    assert {len(base64.b64decode(timer["points"])) for timer in shown} == {4 * 61}
     assert evenly(1000, 60)[[0, -1]].tolist() == [0, 999]
-    many = cell_data.samples([{"latency_ms": (1000, np.arange(1000, dtype="<f4"))}] * 100)[
-        "latency_ms"
-    ]
-    assert {len(base64.b64decode(one["points"])) for one in many} == {4 * 60}, (
-        "many trials share the points"
-    )
 
 
-def test_failures_and_kernels(small):
-    eager, graph, found, *_ = small
-    (own,), (other,) = found[eager.key], found[graph.key]
-    facts = {
-        "status": "error",
-        "reason": "in prepare: boom",
-        "phase": "prepare",
-        "traceback": "Trace\nboom",
-    }
-    assert other["errors"] == [facts | {"trials": [0, 1]}], "once, with its trials"
-    assert other["samples"] == {} and other["kernels"] is None
-    assert own["errors"] == [], "a marked trial is ok"
-    assert own["disturbance"] is None, "its second attempt counts, which is not marked"
-    kernels = own["kernels"]
+def test_an_error_is_shown_once_with_its_trials(small):
+    (error,) = small.failed["errors"]
+    assert (error["reason"], error["traceback"]) == ("in prepare: boom", "Trace\nboom")
+    assert error["trials"] == [0, 1]
+    assert small.eager["errors"] == [], "a marked trial is ok"
+
+
+def test_kernels_are_averaged_without_marked_trials(small):
+    kernels = small.eager["kernels"]
     assert kernels["rows"] == [
         ["gemm<bf16>", 2.0, pytest.approx(0.3), pytest.approx(0.6), 3],
         ["add", 1.0, pytest.approx(0.2), pytest.approx(0.4), 3],
     ]
-    assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (
-        3,
-        12,
-        3,
-    ), "without the marked trial"
-    marked = {
-        "disturbance": "busy",
-        "extra": {"profile": {"calls": 12, "kernels_in_graphs": 3, "top": TOP}},
-    }
-    assert cell_data.kernels([marked, marked])["passes"] == 2, "nothing better is known"
+    assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (3, 12, 3)
+    assert small.failed["kernels"] is None
+
+
+def test_kernels_of_marked_trials_count_alone():
+    marked = {"disturbance": "busy", "extra": {"profile": {"calls": 12, "top": TOP}}}
+    assert cell_data.kernels([marked, marked])["passes"] == 2
+
+
+# --- many cells ---
 
 
 def test_the_link_to_other_modes_names_the_whole_point(tmp_path):
-    cells = [
-        a_cell(mode, dtype=dtype)
-        for mode in ("eager", "default")
-        for dtype in ("float32", "bfloat16")
-    ]
+    cells = []
+    for mode in ("eager", "default"):
+        cells += [a_cell(mode, dtype=dtype) for dtype in ("float32", "bfloat16")]
     record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells}, GPU, LATER)
-    found, _ = written(tmp_path / "r.db", tmp_path / "site")
-    entry, *_ = found[cells[0].key]
+    entries, _ = written(tmp_path / "r.db", tmp_path / "site")
+    entry, *_ = entries[cells[0].key]
     assert entry["labels"] == {"model": "mlp", "dtype": "float32", "bs": 8}, "in every environment"
 
 
@@ -225,94 +213,53 @@ def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     with Store.open(tmp_path / "r.db", mode="write") as store:
         store.record(sweep_id, GPU.id, trial(graph, count=20))
     folder = site(tmp_path / "site", own) / own.slug
-    assert list(content(folder / "data" / "cells-0.js")) == [eager.key]
+    assert list(content(folder / "data" / "cell-0.js")) == [eager.key]
 
 
-def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
-    cell = a_cell()
-    (tmp_path / "artifacts" / "a b").mkdir(parents=True)
-    for name, text in [
-        ("a b/tra ce.json.gz", "x"),
-        ("page.html", "<script>"),
-        ("large.txt", "x" * 2000),
-    ]:
-        (tmp_path / "artifacts" / name).write_text(text)
-    (tmp_path.parent / "secret.txt").write_text("x")
-    (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path.parent / "secret.txt")
-    there = "artifacts/a b/tra ce.json.gz"
-    gone = [
-        "artifacts/gone.txt",
-        "../secret.txt",
-        "artifacts/link.txt",
-        "javascript:alert(1)",
-        "x" * 5000,
-    ]
-    left = ["artifacts/page.html", "artifacts/large.txt"]
-    record(
-        tmp_path / "r.db",
-        {cell: [trial(cell, count=20, extra={"artifacts": [there, *gone, *left]})]},
-    )
-    monkeypatch.setattr(cell_data, "LARGEST", 1000)
-    found, _ = written(tmp_path / "r.db", tmp_path / "site")
-    links = {name: (link, why) for name, link, why in found[cell.key][0]["artifacts"]}
-    link, why = links[there]
-    assert re.fullmatch(r"files/[0-9a-f]{12}-tra_ce\.json\.gz", link) and why is None
-    (path,) = (tmp_path / "site").glob(f"*/{link}")
-    assert path.read_text() == "x"
-    assert (
-        f"{path.parents[1].name}/{link}"
-        in json.loads((tmp_path / "site" / "site.json").read_text())["files"]
-    )
-    assert all(links[name] == (None, "file not found") for name in gone)
-    assert all(links[name][0] is None and "not copied" in links[name][1] for name in left)
-    assert not [
-        path
-        for path in (tmp_path / "site").rglob("*")
-        if path.suffix == ".html" and "page" in path.name
-    ]
+def test_files_have_some_cells_each_with_keys_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(cell_page, "CELLS_A_FILE", 2)
+    cells = [a_cell(bs=bs) for bs in range(1, 6)]
+    record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells})
+    entries, index = written(tmp_path / "r.db", tmp_path / "site")
+    assert list(entries) == sorted(cell.key for cell in cells) and len(index["chunks"]) == 3
 
 
-def test_files_stay_small_and_keys_in_order(tmp_path):
-    class Writer:
-        @staticmethod
-        def script(path, text):
-            (tmp_path / path.rpartition("/")[2]).write_text(text)
-
-    many = [
-        (f"{number:04}", [{"text": "x" * 90_000, "value": float("nan")}]) for number in range(30)
-    ]
-    files = list(cell_data.write_cells(Writer, "", iter(many)))
-    assert len(files) > 2 and [first for first, _ in files] == sorted(first for first, _ in files)
-    assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
-    found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
-    assert sum(map(len, found)) == 30 and next(iter(found[0].values()))[0]["value"] is None
-
-
-def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environment(tmp_path):
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory):
     """An older sweep ran on two GPUs, a newer one on the first of them alone, with two versions of
-    torch."""
-    eager, path = a_cell(), tmp_path / "r.db"
-    older = record(
-        path, {eager: [trial(eager)]}, GPU, dataclasses.replace(GPU, gpu_name="NVIDIA A100")
-    )
+    torch, with which it crashed."""
+    path, eager = tmp_path_factory.mktemp("gpus") / "r.db", a_cell()
+    other = dataclasses.replace(GPU, gpu_name="NVIDIA A100")
+    older = record(path, {eager: [trial(eager)]}, GPU, other)
     newer = record(path, {eager: [trial(eager)]})
     with Store.open(path, mode="write") as store:
         bad = store.add_environment(LATER, {})
         store.record(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
-    own, other = sorted(report_of(path).device_sweeps, key=lambda one: one.hardware != GPU.gpu_name)
-    assert [(one.hardware, one.sweep.id) for one in (own, other)] == [
+    return path, older, newer
+
+
+def test_each_gpu_is_there_once_with_its_newest_sweep(two_gpus):
+    path, older, newer = two_gpus
+    device_sweeps = report_of(path).device_sweeps
+    assert {(own.hardware, own.sweep.id) for own in device_sweeps} == {
         (GPU.gpu_name, newer),
         ("NVIDIA A100", older),
-    ]
+    }
     assert len(report_of(path, [older]).device_sweeps) == 2
-    link = f"#cell={eager.key[:16]}&env={bad}"
-    (row,) = failures.failures_table(own, "").rows
-    assert row["example"].link == f"cell.html{link}"
+
+
+def test_links_name_the_environment_if_there_are_several(two_gpus, tmp_path):
+    path, _, newer = two_gpus
+    (own,) = report_of(path, [newer]).device_sweeps
+    table = failures.failures_table(own, "")
+    links = [column.shown(table.rows[0]).link for column in table.columns]
+    assert links[-1] == f"cell.html#cell={a_cell().key[:16]}&env={LATER.id}"
+    site(tmp_path, own)
+    (entries,) = content(tmp_path / own.slug / "data" / "cell-0.js").values()
+    assert {entry["env"] for entry in entries} == {GPU.id, LATER.id}
+
+
+def test_a_hostile_key_leads_nowhere(two_gpus):
+    (own,) = report_of(two_gpus[0], [two_gpus[2]]).device_sweeps
     hostile = a_result(cell_key="../../x", environment_id="&")
     assert cell_page.link(own, hostile) == "cell.html#cell=..%2F..%2Fx&env=%26"
-    found, about = written(path, tmp_path / "site")
-    assert (
-        {entry["env"] for entry in found[eager.key]}
-        == {GPU.id, LATER.id}
-        == set(about["environments"])
-    )

@@ -11,7 +11,7 @@ from effbench.comparison.history import Filters, short_id
 from effbench.comparison.history import read as read_history
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
-from effbench.report import data, summary
+from effbench.report import data
 from effbench.report.claims import claims_table, shipped_verdicts
 from effbench.report.history_table import events_table, lead
 from effbench.report.site import cell_data
@@ -151,26 +151,29 @@ def test_claims_with_their_verdicts(made, report, claims_site):
     assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
-def test_failures_by_reason_the_worst_first(made, report):
-    own = report.device_sweeps[0]
-    keys = [cell.key for cell in sweeps.cells()]
-    links = [f"x/cell.html#cell={key[:16]}" for key in keys]
-    rows = failures.failures_table(own, "x/").rows
-    assert [(row["reason"], row["cells"]) for row in rows] == [(sweeps.WHY, 2), (EVIL[1], 1)]
-    assert [row["example"].link for row in rows] == [links[1], links[5]]
-    assert [row["status"].link for row in rows] == [
-        "x/cell.html#status=error",
-        "x/cell.html#status=oom",
+def cells_of(table):
+    return [[column.shown(row) for column in table.columns] for row in table.rows]
+
+
+def test_failures_by_reason_the_worst_first(report):
+    keys = [cell.key[:16] for cell in sweeps.cells()]
+    rows = cells_of(failures.failures_table(report.device_sweeps[0], "x/"))
+    assert [(status.link, cells.value, reason.value) for status, cells, reason, _ in rows] == [
+        ("x/cell.html#status=error", 2, sweeps.WHY),
+        ("x/cell.html#status=oom", 1, EVIL[1]),
     ]
-    assert own.unmeasured == [keys[3]]
+    links = [example.link for *_, example in rows]
+    assert links == [f"x/cell.html#cell={keys[1]}", f"x/cell.html#cell={keys[5]}"]
+
+
+def test_ok_results_that_are_worth_a_look_come_last(made):
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
-    odd = failures.failures_table(first, "x/").rows[-1]
-    assert (odd["example"].link, odd["status"].text, odd["reason"], odd["cells"]) == (
-        links[3],
-        "ok",
-        "recompiles",
-        1,
-    )
+    status, cells, reason, _ = cells_of(failures.failures_table(first, "x/"))[-1]
+    assert (status.text, cells.value, reason.value) == ("ok", 1, "recompiles")
+
+
+def test_planned_cells_without_a_result(report):
+    assert report.device_sweeps[0].unmeasured == [sweeps.cells()[3].key]
 
 
 def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
@@ -190,33 +193,33 @@ def test_environments_of_one_interpreter_share_the_plan(tmp_path):
 
 
 def changed(path, sweep_id):
-    """Return the changes of a sweep, how they are shown, and their part of the page."""
+    """Return the changes of a sweep, their table, and their part of the page."""
     changes = report_of(path, [sweep_id]).device_sweeps[0].changes
-    shown = index.ShownChanges.of(changes, "x/cell.html")
+    table = index.changes_table(changes, "x/cell.html")
     macro = (
         '{% from "changed.html.j2" import show_changes with context %}'
-        "{{ show_changes(changes, shown) }}"
+        "{{ show_changes(changes, table) }}"
     )
-    return changes, shown, templates().from_string(macro).render(changes=changes, shown=shown)
+    return changes, table, templates().from_string(macro).render(changes=changes, table=table)
 
 
 def test_changes_since_the_sweep_before(made, monkeypatch):
     path, (before, after) = made[0].path, made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
-    changes, shown, html = changed(path, after)
+    changes, table, html = changed(path, after)
     with Store.open(path) as store:
         compared = compare_sweeps(
             store, store.find_sweep(before), store.find_sweep(after), read_limits()
         )
     assert changes.previous.id == before
-    assert shown.counts == counts(compared.changes)
+    assert counts(changes.compared.changes) == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
-    rows = [texts(row) for row in shown.rows.rows]
+    rows = [texts(row) for row in table.rows]
     metrics = [one.metric for one in sure]
     assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == metrics
     assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html and "▲ slower" in html
-    monkeypatch.setattr(summary, "MOST_CHANGES", 1)
-    assert (len(shown.rows.rows), shown.more) == (1, 1)
+    monkeypatch.setattr(index, "MOST_CHANGES", 1)
+    assert "1 more: " in changed(path, after)[2]
 
 
 def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
@@ -232,13 +235,12 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     for _ in range(2):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
-    changes, shown, html = changed(made.path, sweep)
-    assert changes.previous is not None and shown is None
+    changes, _, html = changed(made.path, sweep)
+    assert changes.previous is not None and changes.compared is None
     assert "several kinds of hardware or interpreters" in changes.why
     assert "cannot be compared" in html
 
 
-WIDE = make.row(mode="default", speedup=1.3, speedup_ci_low=0.01, speedup_ci_high=90.0)
 ONE_TRIAL = make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)
 FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
 
@@ -247,9 +249,8 @@ FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "defa
     ("rows", "marks"),
     [
         ([make.row(), make.row(mode="default")], {"★", "Blue"}),
-        ([make.row(), WIDE], {"★", "Blue", "Unclear"}),
         (FAILED, set()),
-        ([make.row(), ONE_TRIAL], {"★", "Blue"}),
+        ([make.row(), ONE_TRIAL], {"Blue"}),
     ],
 )
 def test_captions_explain_the_marks_that_a_page_has(rows, marks, tmp_path):
@@ -257,7 +258,5 @@ def test_captions_explain_the_marks_that_a_page_has(rows, marks, tmp_path):
     folder = site(tmp_path, one)
     overview = (folder / "index.html").read_text().partition("<details>")[0]
     speedups = page_of(folder, one, "speedups").read_text()
-    cells = page_of(folder, one, "cell").read_text()
-    assert {mark for mark in ("★", "Blue", "Unclear") if f"{mark}: " in overview} == marks
-    assert {mark for mark in ("★", "Blue", "Unclear") if f"{mark}: " in speedups} == marks
-    assert ("Unclear: " in cells) is ("Unclear" in marks)
+    for page in (overview, speedups):
+        assert {mark for mark in ("★", "Blue") if f"{mark}: " in page} == marks

@@ -23,7 +23,6 @@ from effbench.labels import (
 )
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import one_line
-from effbench.report import marks
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
 from effbench.report.marks import (
@@ -32,12 +31,10 @@ from effbench.report.marks import (
     signed,
     why_marked,
 )
-from effbench.report.tables import is_baseline
 
 #: Values with the names of Plotly.
 Plotly = dict[str, Any]
-GRAY = "rgba(128,136,146,0.8)"
-#: Opacity of marks of results that are marked, in figures that use open symbols for something else.
+#: Opacity of symbols of marked results.
 PALE = 0.4
 #: Most characters of a text on hover.
 LONGEST_TEXT = 160
@@ -58,9 +55,8 @@ class Point:
 
     `case`: model with other swept parameters. `axis`: the label on the x axis, by default the batch
     size, and `x` its value. `series`: mode with its swept settings, and `rank` its place in
-    canonical order. `is_baseline`: whether its mode is the baseline's. `mark`, `ratio_mark`: why
-    its times and its speedup are marked. `values`: the columns for hover texts and the table of
-    numbers; None if unknown.
+    canonical order. `mark`: why its figures are marked. `values`: the
+    columns for hover texts and the table of numbers; None if unknown.
     """
 
     case: str
@@ -68,9 +64,7 @@ class Point:
     x: float
     series: str
     rank: int
-    is_baseline: bool
     mark: str | None
-    ratio_mark: str | None
     values: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
@@ -81,18 +75,9 @@ class Point:
     def is_ok(self) -> bool:
         return bool(self["status"] == "ok")
 
-    @property
-    def place(self) -> tuple[str, float]:
-        """What modes are compared at."""
-        return self.case, self.x
-
     def with_columns(self, *names: str, **more: Any) -> Point:
         """Return the point with these columns only, and `more` ones."""
         return replace(self, values={name: self[name] for name in names} | more)
-
-    def with_ratio_mark(self) -> Point:
-        """Return the point for a figure of speedups, which have marks of their own."""
-        return replace(self, mark=self.ratio_mark)
 
     def are_positive(self, *names: str) -> bool:
         return all(self[name] is not None and self[name] > 0 for name in names)
@@ -101,7 +86,7 @@ class Point:
 Points = Sequence[Point]
 
 
-def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -> list[Point]:
+def points_of(rows: LabelledRows, axis: str | None = None) -> list[Point]:
     """Return the points that all figures are drawn from, with all columns of the view, in reading
     order. `axis`: the label on the x axis, by default that of `axis_of`; rows without a number are
     omitted."""
@@ -113,7 +98,6 @@ def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -
     order = {case: rank for rank, case in enumerate(cases)}
     points = []
     for row in with_number:
-        values = dict(vars(row.result))
         x = row.number(axis)
         point = Point(
             case=row.curve(axis),
@@ -121,10 +105,8 @@ def points_of(rows: LabelledRows, baseline_mode: str, axis: str | None = None) -
             x=int(x) if x.is_integer() else x,
             series=row.mode,
             rank=ranks[row.mode],
-            is_baseline=is_baseline(row, baseline_mode),
             mark=why_marked(row.result),
-            ratio_mark=marks.reason(row.result, "speedup"),
-            values=values,
+            values=vars(row.result),
         )
         points.append(point)
     return sorted(points, key=lambda point: (order[point.case], point.x, point.rank))
@@ -173,31 +155,30 @@ class Drawing:
             }
         )
 
-    def add_mode(self, points: Points, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
+    def add_mode(
+        self,
+        points: Points,
+        x: Sequence[Any],
+        y: Sequence[Any],
+        kind: str = "scatter",
+        marker: Plotly | None = None,
+        **settings: Any,
+    ) -> None:
         """Add a trace for the points of one mode, in the mode's style and with one hover text per
-        point.
-
-        Symbols of marked results are open, or pale if the settings choose the symbol. Bars are not
-        marked.
-        """
+        point. Symbols of marked results are pale; bars are not marked."""
         series = points[0].series
         style = style_of(series)
-        is_marked = [point.mark is not None for point in points]
-        kind = settings.pop("type", "scatter")
-        marker = {"color": style.color} | settings.pop("marker", {})
+        look: Plotly = {"color": style.color}
         if kind == "scatter":
-            settings.setdefault("mode", "markers")
-            if any(is_marked) and "symbol" in marker:
-                marker["opacity"] = [PALE if marked else 1.0 for marked in is_marked]
-            open_symbols = [f"{style.symbol}{'-open' * marked}" for marked in is_marked]
-            symbol = open_symbols if any(is_marked) else style.symbol
-            marker = {"symbol": symbol, "size": 9} | marker
+            settings = {"mode": "markers"} | settings
+            opacity = [1.0 if point.mark is None else PALE for point in points]
+            look |= {"symbol": style.symbol, "size": 9, "opacity": opacity}
         trace = {
             "x": x,
             "y": y,
             "name": safe(series),
             "type": kind,
-            "marker": marker,
+            "marker": look | (marker or {}),
             "hoverinfo": "text",
             "hovertext": [hover(point) for point in points],
             "meta": {"mode": series},
@@ -216,15 +197,6 @@ def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
     """Return mode -> its points ordered by x, modes in canonical order."""
     ordered = sorted(points, key=lambda point: (point.rank, point.x))
     return grouped(ordered, lambda point: point.series)
-
-
-def baselines(points: Iterable[Point]) -> dict[tuple[str, float], Point]:
-    """Return place -> the baseline there."""
-    bases: dict[tuple[str, float], Point] = {}
-    for point in points:
-        if point.is_baseline:
-            bases.setdefault(point.place, point)
-    return bases
 
 
 # --- text ---
@@ -255,10 +227,10 @@ def hover(point: Point) -> str:
         if isinstance(value, str):
             text = safe(short(value, LONGEST_TEXT))
         line = f"{title_and_unit(name)[0]}: {signed(text, is_marked_figure(point, name))}"
-        if name in INTERVALS:
-            low, high = INTERVALS[name]
-            interval = interval_text(name, point[low], point[high])
-            line += f" (95 %: {interval})" if interval else ""
+        low, high = INTERVALS.get(name, ("", ""))
+        interval = interval_text(name, point[low], point[high])
+        if interval:
+            line += f" (95 %: {interval})"
         lines.append(line)
     if point.mark is not None:
         lines.append(f"{SIGN} marked: {safe(short(point.mark, LONGEST_TEXT))}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
     Drawing,
@@ -42,8 +40,7 @@ def memory_data(points: Points) -> list[Point]:
 
 
 def memory_draw(points: Points) -> Drawing:
-    """Draw bars grouped by size, with graph pools hatched and lines that end at the peaks with a
-    cold cache."""
+    """Draw bars grouped by size, with graph pools hatched."""
     sizes = sorted({point.x for point in points})
     title = safe(x_title(points, unit=True))
     figure = Drawing(
@@ -61,29 +58,18 @@ def memory_draw(points: Points) -> Drawing:
     )
     for of_mode in by_series(points).values():
         x = [number_text(point.x) for point in of_mode]
-        place = {"offsetgroup": f"mode {of_mode[0].rank}", "alignmentgroup": "all", "type": "bar"}
+        place: Plotly = {"offsetgroup": f"mode {of_mode[0].rank}", "alignmentgroup": "all"}
         reserved = _mebibytes(of_mode, "peak_reserved_bytes")
         if any(reserved):
-            figure.add_mode(of_mode, x, reserved, **place, **_cold_lines(of_mode, reserved))
+            figure.add_mode(of_mode, x, reserved, "bar", **place)
         pools = _mebibytes(of_mode, "graph_pool_bytes")
         if any(pools):
-            figure.add_mode(of_mode, x, pools, **place, marker={"pattern": HATCH})
+            figure.add_mode(of_mode, x, pools, "bar", **place, marker={"pattern": HATCH})
     return figure
 
 
 def _mebibytes(points: Points, name: str) -> list[float]:
     return [(point[name] or 0) / MIB for point in points]
-
-
-def _cold_lines(points: Points, reserved: Sequence[float]) -> Plotly:
-    """Return lines from the bars up to the peaks with a cold cache; nothing without one."""
-    cold = _mebibytes(points, "peak_reserved_cold_bytes")
-    above = [max(0.0, high - warm) for high, warm in zip(cold, reserved, strict=True)]
-    if not any(above):
-        return {}
-    below = [0.0] * len(above)
-    line = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "width": 3}
-    return {"error_y": line}
 
 
 def compile_data(points: Points) -> list[Point]:
@@ -122,9 +108,8 @@ MEMORY = Figure(
     title="Memory",
     order=40,
     caption=(
-        "Peak reserved device memory in steady state, with a warm compile cache. A line above a bar"
-        " ends at the peak of processes that compiled with an empty cache. The hatched part is the"
-        " memory of graph pools."
+        "Peak reserved device memory in steady state, with a warm compile cache. The hatched part"
+        " is the memory of graph pools."
     ),
     absent="No device memory was recorded. Only ok results on CUDA have it.",
     data=memory_data,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import hashlib
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -13,9 +11,10 @@ from pathlib import Path
 
 import jinja2
 
-from effbench.cell import digest
+from effbench.comparison.verdicts import counts
 from effbench.printable import one_line
 from effbench.report.colors import style_of
+from effbench.report.comparison import summary_lines
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.marks import note
 from effbench.report.site.page import HeldSweep, Page, PageFolder
@@ -29,7 +28,6 @@ from effbench.report.site.pages import (
 )
 from effbench.report.site.writer import Writer
 from effbench.report.summary import environment_facts, environment_line
-from effbench.report.tables import IS_UNCLEAR
 from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,16 +50,20 @@ def write_site(data: ReportData, out: Path) -> Writer:
     """Write all pages into the folder `out`, creating it, and return the writer.
 
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete
-    site. Older sweeps are read, written and forgotten one by one, so that a large database needs
-    little memory; pages of those that have not changed since the site was last written are kept.
+    site. Sweeps that are not on the overview are read, written and forgotten one by one, so that a
+    large database needs little memory.
     """
     writer = Writer(Path(out))
     for path in [plotly_script(), *sorted(STATIC.iterdir())]:
-        writer.copy(f"{ASSETS}/{path.name}", path)
+        writer.text(f"{ASSETS}/{path.name}", path.read_text(encoding="utf-8"))
     site = Site(data, writer, environment())
     for device_sweep in data.device_sweeps:
         site.write_pages_of(device_sweep)
-    site.write_older()
+    for info in data.sweeps:
+        for device_sweep in data.load(info):
+            site.write_pages_of(device_sweep)
+    newest_first = sorted(site.held, key=attrgetter("started_at"), reverse=True)
+    writer.data(PICKER, [sweep.facts() for sweep in newest_first])
     for page in reversed(PAGES):  # the overview comes last, when its link targets exist
         if not page.of_device_sweep:
             site.write_page(page)
@@ -84,36 +86,13 @@ class Site:
                 self.write_page(page, device_sweep)
         self.held.append(HeldSweep.of(device_sweep))
 
-    def write_older(self) -> None:
-        """Write the pages of each older sweep, or keep those that the site has."""
-        code = fingerprint()
-        for sweep in self.data.older:
-            facts = [sweep.stamp, code, masked_url(self.data.database), self.data.axis]
-            stamp = digest(facts)
-            kept = self.writer.kept(sweep.info.id, stamp)
-            if kept is not None:
-                self.held += [HeldSweep(**held) for held in kept]
-                continue
-            written = set(self.writer.written)
-            number = len(self.held)
-            for device_sweep in self.data.load(sweep.info):
-                self.write_pages_of(device_sweep)
-            added = list(map(dataclasses.asdict, self.held[number:]))
-            self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
-
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
+        """Write the data of a page and its HTML."""
         folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
-        if page.name == index.PAGE.name:
-            newest_first = sorted(self.held, key=attrgetter("started_at"), reverse=True)
-            self.writer.data(PICKER, [sweep.facts() for sweep in newest_first])
-        self.writer.text(f"{folder.folder}{page.name}.html", self.html_of(page, folder))
-
-    def html_of(self, page: Page, folder: PageFolder) -> str:
-        """Write the data of a page, and return its HTML."""
-        device_sweep = folder.device_sweep
         root = "../" if device_sweep else ""
-        has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
-        has_picker = has_several and (device_sweep is not None or page is index.PAGE)
+        has_picker = device_sweep is not None
+        if page is index.PAGE:
+            has_picker = bool(self.held)
         context = {
             "page": page,
             "root": root,
@@ -125,7 +104,8 @@ class Site:
             "address": partial(address, root=root),
         }
         template = self.templates.get_template(f"{page.name}.html.j2")
-        return template.render(context | dict(page.context(folder)))
+        html = template.render(context | dict(page.context(folder)))
+        self.writer.text(f"{folder.folder}{page.name}.html", html)
 
     def links(self, device_sweep: DeviceSweep | None, root: str) -> list[tuple[Page, str]]:
         """Return the pages of the navigation with their URLs. Pages without a device sweep link to
@@ -147,17 +127,6 @@ def plotly_script() -> Path:
     package = find_spec("plotly")
     assert package is not None and package.origin is not None, "effbench depends on Plotly"
     return Path(package.origin).parent / "package_data" / "plotly.min.js"
-
-
-def fingerprint() -> str:
-    """Return a hash of the code that writes pages, so that another version of effbench writes them
-    anew."""
-    package = Path(__file__).parents[2]
-    hashed = hashlib.sha256()
-    for path in sorted([*package.glob("*.py"), *(package / "report").rglob("*.*")]):
-        if path.suffix in (".py", ".j2", ".js", ".css"):
-            hashed.update(path.read_bytes())
-    return hashed.hexdigest()
 
 
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
@@ -182,11 +151,12 @@ def environment() -> jinja2.Environment:
         "when": when,
     }
     env.globals |= {
+        "counts": counts,
         "environment_facts": environment_facts,
         "environment_line": environment_line,
-        "is_unclear": IS_UNCLEAR,
         "note": note,
         "style_of": style_of,
+        "summary_lines": summary_lines,
     }
     return env
 

@@ -1,5 +1,4 @@
-"""Data of a cell's page: results, facts, samples, kernels, errors, and artifacts copied into the
-site.
+"""Data of a cell's page: results, facts, samples, kernels and errors.
 
 A page finds a cell's file by the first key of each file.
 """
@@ -7,45 +6,40 @@ A page finds a cell's file by the first key of each file.
 from __future__ import annotations
 
 import base64
-import json
-import re
 from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from effbench.cell import Result, digest
+from effbench.cell import Result
 from effbench.labels import (
     PLACES,
     LabelledRow,
     flatten,
     grouped,
 )
-from effbench.metrics import METRICS, bounds_of, format_bytes
+from effbench.metrics import METRICS, bounds_of
 from effbench.printable import excerpt
 from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import (
     DeviceSweep,
+    SampledTrial,
     Timers,
-    Trial,
     TrialRow,
 )
 from effbench.report.marks import signed, why_marked
-from effbench.report.site.writer import Json, Writer, as_json
-from effbench.store.connect import artifact_home
+from effbench.report.site.writer import Json, as_json
 from effbench.store.schema import TRIAL
 
 #: Columns of `trial` that the page does not show side by side.
@@ -67,87 +61,38 @@ _NAMES = {"phase": "last phase", "started_at": "started (UTC)"}
 HEADINGS = [
     [_NAMES.get(name) or heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS
 ]
+#: Parts of `extra` that other sections show.
+_ELSEWHERE = frozenset({"profile", "traceback", "log"})
 #: Facts of a result that the page shows first.
 ABOUT = ("model", "bs", "dtype", "phase", "device")
-#: Parts of `extra` that other sections show.
-_ELSEWHERE = frozenset(
-    {
-        "profile",
-        "traceback",
-        "log",
-        "artifacts",
-    }
-)
-#: Most characters per file of cells, unless a single cell has more.
-MOST_CHARACTERS = 800_000
-#: Samples drawn per trial and timer; fewer if a cell has many trials.
-POINTS = 200
-MOST_POINTS = 6000
-FEWEST_POINTS = 25
-#: Suffixes of files that no browser executes; other files are not copied.
-KINDS = (".json.gz", ".json", ".py", ".txt", ".log", ".dot", ".pickle")
-#: Most bytes copied per file, and per process and device sweep: traces and snapshots can be very
-#: large.
-LARGEST = 4 * 2**20
-MOST = 64 * 2**20
+#: Samples drawn per trial and timer, and per cell and timer.
+MOST_POINTS = 200
+MOST_POINTS_OF_CELL = 6000
 Indices = npt.NDArray[np.int64]
 
 
-def write_cells(
-    writer: Writer, folder: str, cells: Iterable[tuple[str, list[Json]]]
-) -> Iterator[tuple[str, str]]:
-    """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield (first key, path
-    in `folder`)."""
-    texts: dict[str, str] = {}
-    number, size = 0, 0
-    for key, entries in cells:
-        text = f"{json.dumps(key)}:{as_json(entries)}"
-        if texts and size + len(text) > MOST_CHARACTERS:
-            yield _write_file(writer, folder, number, texts)
-            texts, size = {}, 0
-            number += 1
-        texts[key] = text
-        size += len(text)
-    if texts:
-        yield _write_file(writer, folder, number, texts)
-
-
-def _write_file(
-    writer: Writer, folder: str, number: int, texts: Mapping[str, str]
-) -> tuple[str, str]:
-    path = f"data/cells-{number}.js"
-    writer.script(folder + path, "{" + ",\n".join(texts.values()) + "}")
-    return min(texts), path
-
-
-def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, list[Json]]]:
-    """Yield (cell key, one entry per environment) for each cell.
+def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
+    """Yield (cell key, one entry per environment) for each cell, keys in ascending order.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were
     read.
     """
-    if device_sweep.database is None:
-        return
     rows = {}
     for row in device_sweep.labelled:
         rows[row.result.cell_key, row.result.environment_id] = row
-    files = ArtifactFiles(writer, f"{device_sweep.slug}/", artifact_home(device_sweep.database))
     for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial.row["cell_key"]):
         entries = []
         for environment, trials in groupby(of_cell, key=lambda trial: trial.row["environment_id"]):
             if (key, environment) in rows:
-                entries.append(entry(device_sweep, rows[key, environment], list(trials), files))
+                entries.append(entry(device_sweep, rows[key, environment], list(trials)))
         if entries:
             yield key, entries
 
 
-def entry(
-    device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles
-) -> Json:
+def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[SampledTrial]) -> Json:
     """Return the page's data of one result."""
     result = row.result
     facts = [trial.row for trial in trials]
-    command = device_sweep.command(result.params, result.environment_id)
     return {
         "env": result.environment_id,
         "name": row.name,
@@ -161,10 +106,8 @@ def entry(
         "disturbance": why_marked(result),
         "count": result.trials,
         "results": metrics_of(result),
-        "artifacts": files.links(trials),
         "params": flatten(result.params),
-        "command": command.text,
-        "why_not": command.why_not,
+        "command": device_sweep.command(result.params, result.environment_id),
         "trials": [_facts(trial) for trial in facts],
         "extra": extra(facts),
         "samples": samples([trial.samples for trial in trials]),
@@ -201,18 +144,15 @@ def extra(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
     for position, row in enumerate(rows):
         shown = {key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}
         for name, value in flatten(shown).items():
-            by_name.setdefault(name, [None] * len(rows))[position] = value
-    return {name: values for name, values in by_name.items() if any_known(values)}
-
-
-def any_known(values: Iterable[Any]) -> bool:
-    return any(value is not None for value in values)
+            if value is not None:
+                by_name.setdefault(name, [None] * len(rows))[position] = value
+    return by_name
 
 
 def samples(trials: Sequence[Timers]) -> dict[str, list[Json]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
-    most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
+    most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
     by_timer: dict[str, list[Json]] = {}
     for position, timers in enumerate(trials):
         for timer, (taken, stored) in timers.items():
@@ -264,64 +204,12 @@ def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
 def errors(rows: Sequence[TrialRow]) -> list[Json]:
     """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of
     their `trials`."""
-    distinct: dict[tuple[Any, ...], Json] = {}
+    distinct: dict[str, Json] = {}
     for position, row in enumerate(rows):
         facts = {name: row[name] for name in ("status", "reason", "phase")}
-        for name in ("traceback", "log"):
-            if row["extra"].get(name):
-                facts[name] = excerpt(str(row["extra"][name]))
-        if row["status"] == "ok" and not row["reason"] and len(facts) == 3:
-            continue
-        error = distinct.setdefault(tuple(facts.items()), facts | {"trials": []})
-        error["trials"].append(position)
+        texts = {name: str(row["extra"].get(name) or "") for name in ("traceback", "log")}
+        if row["status"] != "ok" or row["reason"] or any(texts.values()):
+            facts |= {name: excerpt(text) for name, text in texts.items()}
+            error = distinct.setdefault(as_json(facts), facts | {"trials": []})
+            error["trials"].append(position)
     return list(distinct.values())
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A file that a trial saved: its link relative to the page, or the reason for its absence."""
-
-    name: str
-    link: str | None = None
-    why_not: str | None = None
-
-
-@dataclass
-class ArtifactFiles:
-    """Copies artifacts from `home` into `folder` of the site, so that links work after the site is
-    moved. `room`: bytes that may still be copied."""
-
-    writer: Writer
-    folder: str
-    home: Path
-    room: int = MOST
-
-    def links(self, trials: Iterable[Trial]) -> list[list[str | None]]:
-        """Return [name, link, why_not] of an `Artifact` for each artifact of the trials."""
-        names: dict[str, None] = {}
-        for trial in trials:
-            names |= dict.fromkeys(map(str, trial.row["extra"].get("artifacts") or ()))
-        artifacts = map(self.copied, names)
-        return [[artifact.name, artifact.link, artifact.why_not] for artifact in artifacts]
-
-    def copied(self, name: str) -> Artifact:
-        """Copy an artifact, unless it is too large or a browser may execute it."""
-        missing = Artifact(name, why_not="file not found")
-        try:
-            path = (self.home / name).resolve()
-            if not path.is_relative_to((self.home / "artifacts").resolve()) or not path.is_file():
-                return missing
-            size = path.stat().st_size
-        # removed meanwhile, or an invalid name: too long, a null character
-        except (OSError, ValueError):
-            return missing
-        if not path.name.endswith(KINDS) or size > LARGEST or size > self.room:
-            return Artifact(name, why_not=f"{format_bytes(size)}, not copied into the site")
-        # a hash of the path makes names unique: cells have files of the same name
-        target = f"files/{digest(name)[:12]}-{re.sub(r'[^A-Za-z0-9._-]', '_', path.name)[-60:]}"
-        try:
-            self.writer.copy(self.folder + target, path)
-        except FileNotFoundError:  # removed meanwhile
-            return missing
-        self.room -= size
-        return Artifact(name, target)

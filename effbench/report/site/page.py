@@ -46,11 +46,10 @@ class HeldSweep:
 
     @classmethod
     def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
-        label = device_sweep.sweep.label or ""
         return cls(
             sweep_id=device_sweep.sweep.id,
             name=device_sweep.name,
-            label="" if label == device_sweep.name else label,
+            label=device_sweep.sweep.label or "",
             started_at=str(device_sweep.sweep.started_at),
             hardware=device_sweep.hardware,
             slug=device_sweep.slug,
@@ -65,8 +64,7 @@ class HeldSweep:
 @dataclass
 class PageFolder:
     """The subject of a page and the folder for its data. Paths are relative to the page. `held`:
-    the device sweeps whose pages are complete; pages without a device sweep are written when all
-    are."""
+    the device sweeps whose pages are complete, all if the page has no device sweep."""
 
     page: str
     report: ReportData
@@ -110,7 +108,7 @@ def grid_data(table: Table) -> Json:
         columns.append(facts)
     rows = []
     for row in table.rows:
-        rows.append([_cell(row[column.key]) for column in table.columns])
+        rows.append([_cell(column.of(row)) for column in table.columns])
     return {"caption": table.caption, "columns": columns, "rows": rows}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,73 +25,29 @@ class Writer:
     """Writes into the folder `out`, creating it. Paths are relative to it, with slashes.
 
     `site.json` lists the files, so that the next site can remove those that it does not write
-    again, and no others. It also lists the files of each older sweep, with a stamp: while the stamp
-    is the same, the next site keeps them.
+    again, and no others.
     """
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        self.sweeps: Json = {}  # sweep id -> stamp, files and facts
         create_folder(out)
-        self._known = _manifest(out).get("sweeps") or {}
         # list no files yet, so that a new site may replace this one if writing fails
         if not is_site(out):
             _write_list(out, [])
 
-    def kept(self, sweep_id: str, stamp: str) -> Any | None:
-        """Keep the files of an older sweep if the site has all of them with this stamp. Return the
-        facts that were remembered with them, or None if they must be written."""
-        known = self._known.get(sweep_id)
-        # the stamp is a hash of all that matters
-        if not isinstance(known, dict) or known.get("stamp") != stamp:
-            return None
-        sizes = {}
-        for path in known["files"]:
-            try:
-                sizes[path] = (self.out / path).stat().st_size
-            except OSError:
-                return None
-        self.written |= sizes
-        self.sweeps[sweep_id] = known
-        return known["facts"]
-
-    def remember(
-        self,
-        sweep_id: str,
-        stamp: str,
-        files: Iterable[str],
-        facts: Any,
-    ) -> None:
-        """List the files of an older sweep, so that the next site can keep them; `facts`: any
-        JSON."""
-        self.sweeps[sweep_id] = {
-            "stamp": stamp,
-            "files": sorted(files),
-            "facts": facts,
-        }
-
-    def bytes(self, path: str, content: bytes) -> None:
+    def text(self, path: str, text: str) -> None:
+        content = text.encode("utf-8", "replace")
         target = self.out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
             file.write(content)
         self.written[path] = len(content)
 
-    def text(self, path: str, text: str) -> None:
-        self.bytes(path, text.encode("utf-8", "replace"))
-
-    def copy(self, path: str, source: Path) -> None:
-        self.bytes(path, source.read_bytes())
-
     def data(self, path: str, value: Any) -> None:
         """Write `value` as a script that passes it to the page, because `fetch` does not work from
         disk."""
-        self.script(path, as_json(value))
-
-    def script(self, path: str, text: str) -> None:
-        """Write JSON as a script that passes it to the page."""
-        self.text(path, f"effbench.put({text});\n")
+        self.text(path, f"effbench.put({as_json(value)});\n")
 
     def close(self) -> None:
         """Remove files that only an earlier site had, then write the list of files."""
@@ -102,7 +57,7 @@ class Writer:
                 old.unlink()
                 with suppress(OSError):  # not empty
                     os.removedirs(old.parent)
-        _write_list(self.out, sorted(self.written), self.sweeps)
+        _write_list(self.out, sorted(self.written))
 
     def size(self) -> int:
         """Return the total size of the files in bytes."""
@@ -121,25 +76,17 @@ def is_site(folder: Path) -> bool:
     return _listed(folder) is not None
 
 
-def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = None) -> None:
+def _write_list(out: Path, files: list[str]) -> None:
     with replacing(out / MANIFEST) as file:
-        file.write(json.dumps({"files": files, "sweeps": sweeps or {}}, indent=0).encode())
+        file.write(json.dumps({"files": files}, indent=0).encode())
 
 
 def _listed(folder: Path) -> list[str] | None:
     """Return the list of files, or None if it is missing or not effbench's."""
-    files = _manifest(folder).get("files")
-    if isinstance(files, list):
-        return list(map(str, files))
-    return None
-
-
-def _manifest(folder: Path) -> Json:
-    """Return the content of the list of files; empty if it is missing or not effbench's."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    if isinstance(manifest, dict):
-        return manifest
-    return {}
+        return None
+    if isinstance(manifest, dict) and isinstance(manifest.get("files"), list):
+        return list(map(str, manifest["files"]))
+    return None

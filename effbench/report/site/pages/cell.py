@@ -8,13 +8,15 @@ page finds the cell's data in the files of `cell_data`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from effbench.cell import Result
 from effbench.environments import hardware_of
+from effbench.labels import LabelledRow
 from effbench.metrics import METRICS
-from effbench.report.bottlenecks import bottleneck_table, no_bottlenecks, time_columns
+from effbench.report.bottlenecks import bottleneck_columns, no_bottlenecks
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site import cell_data
@@ -25,7 +27,11 @@ from effbench.report.site.page import (
     Page,
     PageFolder,
 )
+from effbench.store.values import batched
 from effbench.table import Column, Shown, Table
+
+#: Cells whose data is in one file.
+CELLS_A_FILE = 25
 
 
 def link(device_sweep: DeviceSweep, result: Result) -> str:
@@ -42,10 +48,14 @@ def link(device_sweep: DeviceSweep, result: Result) -> str:
 
 def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
-    cells = cell_data.cells_of(device_sweep, folder.writer)
+    files = []
+    cells = batched(cell_data.cells_of(device_sweep), CELLS_A_FILE)
+    for number, part in enumerate(cells):
+        first_key = part[0][0]
+        files.append((first_key, folder.data(str(number), dict(part))))
     index = {
         "hardware": device_sweep.hardware,
-        "chunks": list(cell_data.write_cells(folder.writer, folder.folder, cells)),
+        "chunks": files,
         "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
@@ -68,28 +78,31 @@ def environment_name(row: Mapping[str, Any]) -> str:
 
 def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links, and what bounds them or why they failed."""
-    bottlenecks = bottleneck_table(device_sweep.labelled)
+    rows = device_sweep.labelled
     columns = [
-        Column("model", filter=True),
-        Column("bs", numeric=True, filter=True),
-        Column("mode", filter=True),
-        Column("status", filter=True),
-        *time_columns(device_sweep.labelled),
-        Column("trials", numeric=True),
-        Column("bound", filter=True),
-        Column("why", wide=True),
+        Column("model", filter=True, value=partial(linked_case, device_sweep)),
+        Column("bs", numeric=True, filter=True, value=lambda row: row.labels["bs"]),
+        Column("mode", filter=True, value=shown_mode),
+        Column("status", filter=True, value=shown_status),
+        Column("trials", numeric=True, value=lambda row: row.result.trials),
+        *bottleneck_columns(rows),
     ]
-    rows = []
-    for row, values in zip(device_sweep.labelled, bottlenecks.rows, strict=True):
-        shown = {
-            "model": Shown(row.case, row.case, "name", link=link(device_sweep, row.result)),
-            "bs": row.labels["bs"],
-            "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
-            "status": Shown(row.status, row.status, "" if row.is_ok else "status"),
-            "trials": row.result.trials,
-        }
-        rows.append({**values, **shown})
     return Table(columns, rows, caption="Cells of this sweep")
+
+
+def linked_case(device_sweep: DeviceSweep, row: LabelledRow) -> Shown:
+    return Shown(row.case, row.case, "name", link=link(device_sweep, row.result))
+
+
+def shown_mode(row: LabelledRow) -> Shown:
+    return Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode))
+
+
+def shown_status(row: LabelledRow) -> Shown:
+    tone = "status"
+    if row.is_ok:
+        tone = ""
+    return Shown(row.status, row.status, tone)
 
 
 PAGE = Page("cell", "Cells", context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

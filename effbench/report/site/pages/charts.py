@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from effbench.labels import grouped
 from effbench.report.columns import heading, title_and_unit, value_text
-from effbench.report.data import DeviceSweep
 from effbench.report.figures import all_figures
 from effbench.report.figures.base import (
     Figure,
@@ -17,7 +18,7 @@ from effbench.report.figures.base import (
     is_marked_figure,
     x_title,
 )
-from effbench.report.marks import SIGN
+from effbench.report.marks import signed
 from effbench.report.site.page import (
     CHARTS,
     GRIDS,
@@ -55,51 +56,54 @@ class Section:
 
 
 def context(folder: PageFolder) -> Context:
-    device_sweep = folder.subject
-    names = models(device_sweep)
+    points = folder.subject.points
+    models = list(dict.fromkeys(point.case for point in points))
     sections, absent = [], []
     for figure in all_figures():
-        points = figure.data(device_sweep.points)
-        if points:
-            sections.append(section_of(folder, figure, points, names))
+        drawn = figure.data(points)
+        if drawn:
+            sections.append(section_of(folder, figure, drawn, models))
         elif figure.absent:
             absent.append(figure.absent)
     return {
         "lead": "" if sections else " ".join(absent),
         "sections": sections,
-        "models": names if sections else [],
-        "ranges": model_ranges(names),
+        "models": models if sections else [],
+        "ranges": model_ranges(models),
     }
 
 
-def section_of(folder: PageFolder, figure: Figure, points: Points, names: Sequence[str]) -> Section:
-    """Return the section of a figure; write its drawings and numbers. `names`: all models."""
+def section_of(
+    folder: PageFolder, figure: Figure, points: Points, models: Sequence[str]
+) -> Section:
+    """Return the section of a figure; write its drawings and numbers. `models`: all, with other
+    swept parameters, in reading order."""
     title = figure.title.format(axis=x_title(points))
     by_rank = sorted(points, key=lambda point: point.rank)
     modes = list(dict.fromkeys(point.series for point in by_rank))
     section = Section(figure.name, title, figure.caption, modes)
-    places = {name: place for place, name in enumerate(names)}
-    drawings: Mapping[str, Points] = {"": points}
-    parts = {0: list(points)}
-    if figure.small_multiples:
-        drawings = grouped(points, lambda point: point.case)
-        parts = {number: [] for number in range(len(model_ranges(names)))}
-        for point in points:
-            parts[places[point.case] // MODELS_A_PAGE].append(point)
-    for number, (model, drawn) in enumerate(drawings.items()):
-        drawing = figure.draw(drawn)
-        source = folder.data(f"{figure.name}-{number}", vars(drawing))
-        section.panels.append(Panel(model, source, drawing.layout["height"], places.get(model)))
+
+    def add_panel(points: Points, model: str = "", at: int | None = None) -> None:
+        drawing = figure.draw(points)
+        source = folder.data(f"{figure.name}-{len(section.panels)}", vars(drawing))
+        section.panels.append(Panel(model, source, drawing.layout["height"], at))
+
+    def add_numbers(points: Points) -> None:
+        name = f"{figure.name}-numbers-{len(section.tables)}"
+        section.tables.append(folder.grid(name, numbers(title, points, columns)))
+
     columns = list(points[0].values)
-    for number, part in parts.items():
-        table = numbers(title, part, columns)
-        section.tables.append(folder.grid(f"{figure.name}-numbers-{number}", table))
+    if not figure.small_multiples:
+        add_panel(points)
+        add_numbers(points)
+        return section
+    by_model = grouped(points, lambda point: point.case)
+    for model, of_model in by_model.items():
+        add_panel(of_model, model, models.index(model))
+    for first, last in model_ranges(models):
+        shown = set(models[first:last])
+        add_numbers([point for point in points if point.case in shown])
     return section
-
-
-def models(device_sweep: DeviceSweep) -> list[str]:
-    """Return the models (with other swept parameters) of small multiples, in reading order."""
-    return list(dict.fromkeys(point.case for point in device_sweep.points))
 
 
 def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
@@ -111,33 +115,20 @@ def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
 def numbers(caption: str, points: Points, names: Sequence[str]) -> Table:
     """Return the points of a figure as a table of numbers. `names`: of their columns."""
     columns = [
-        Column("case", "model", filter=True),
-        Column("x", x_title(points), numeric=True),
-        Column("series", "mode", filter=True),
+        Column("case", "model", filter=True, value=attrgetter("case")),
+        Column("x", x_title(points), numeric=True, value=attrgetter("x")),
+        Column("series", "mode", filter=True, value=attrgetter("series")),
     ]
     if any(point.mark is not None for point in points):
-        columns.append(Column("mark", "marked"))
+        columns.append(Column("mark", "marked", value=attrgetter("mark")))
     for name in names:
         is_text = any(isinstance(point[name], str) for point in points)
-        columns.append(
-            Column(
-                name,
-                heading(name),
-                numeric=not is_text,
-                filter=name == "status",
-            )
+        value = partial(_number, name=name)
+        column = Column(
+            name, heading(name), numeric=not is_text, filter=name == "status", value=value
         )
-    rows = []
-    for point in points:
-        row: dict[str, Any] = {name: _number(point, name) for name in names}
-        row |= {
-            "case": point.case,
-            "x": point.x,
-            "series": point.series,
-            "mark": point.mark,
-        }
-        rows.append(row)
-    return Table(columns, rows, caption=caption)
+        columns.append(column)
+    return Table(columns, points, caption=caption)
 
 
 def _number(point: Point, name: str) -> Any:
@@ -145,14 +136,14 @@ def _number(point: Point, name: str) -> Any:
     value = point[name]
     if value is None:
         return None
-    number = value
-    if isinstance(value, float):
-        number = float(f"{value:.9g}")
-    if is_marked_figure(point, name):
-        return Shown(number, f"{SIGN}{value:.4g}", "marked", hint=point.mark or "")
+    is_marked = is_marked_figure(point, name)
+    if is_marked:
+        return Shown(value, signed(f"{value:.4g}", is_marked), "marked", hint=point.mark or "")
     if title_and_unit(name)[1] == "bytes":
         return Shown(value, value_text(name, value))
-    return number
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    return value
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "models.js")

@@ -3,6 +3,7 @@ worth a look, and planned cells without a result."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -31,67 +32,65 @@ ODD = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A status with its reason, or what is remarkable about ok results."""
+    """Results with one status and reason, or what is remarkable about ok results."""
 
     status: str
     reason: str
+    rows: Sequence[LabelledRow]
+
+    @property
+    def cells(self) -> int:
+        return len(self.rows)
 
 
-def findings(rows: LabelledRows) -> dict[Finding, list[LabelledRow]]:
-    """Return finding -> its results; the worst status and most frequent reason first."""
-    bad = grouped(worst_first(rows), lambda row: Finding(row.status, row.reason or NO_REASON))
-    ranked = sorted(bad, key=lambda finding: (severity(finding.status), -len(bad[finding])))
-    results = {finding: bad[finding] for finding in ranked}
+def findings(rows: LabelledRows) -> list[Finding]:
+    """Return the worst status and most frequent reason first."""
+    found = []
+    for status, of_status in grouped(worst_first(rows), lambda row: row.status).items():
+        for reason, alike in grouped(of_status, lambda row: row.reason or NO_REASON).items():
+            found.append(Finding(status, reason, alike))
+    found.sort(key=lambda finding: (severity(finding.status), -finding.cells))
     for column, title in ODD.items():
         odd = [row for row in rows if row.is_ok and row.result.value(column)]
         if odd:
-            results[Finding("ok", title)] = odd
-    return results
+            found.append(Finding("ok", title, odd))
+    return found
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     """Return a row per finding with its number of cells and the first one. `folder`: of the device
     sweep, as seen from the page."""
-    columns = [
-        Column("status"),
-        Column("cells", numeric=True),
-        Column("reason", wide=True),
-        Column("example", "one of them"),
-    ]
-    rows = []
-    for finding, cells in findings(device_sweep.labelled).items():
-        example, status = cells[0], finding.status
+
+    def status(finding: Finding) -> Shown:
         tone = "status"
-        if example.is_ok:
+        if finding.rows[0].is_ok:
             tone = ""
-        all_of_status = f"{folder}cell.html#{urlencode({'status': status})}"
-        rows.append(
-            {
-                "status": Shown(status, status, tone, link=all_of_status),
-                "cells": len(cells),
-                "reason": finding.reason,
-                "example": Shown(
-                    example.name,
-                    example.name,
-                    "name linked",
-                    link=f"{folder}{link(device_sweep, example.result)}",
-                ),
-            }
-        )
+        url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
+        return Shown(finding.status, finding.status, tone, link=url)
+
+    def example(finding: Finding) -> Shown:
+        row = finding.rows[0]
+        url = f"{folder}{link(device_sweep, row.result)}"
+        return Shown(row.name, row.name, "name linked", link=url)
+
+    columns = [
+        Column("status", value=status),
+        Column("cells", numeric=True, value=lambda finding: finding.cells),
+        Column("reason", wide=True, value=lambda finding: finding.reason),
+        Column("example", "one of them", value=example),
+    ]
+    rows = findings(device_sweep.labelled)
     return Table(columns, rows, caption="Results that are not ok, or worth a look")
 
 
 def how_to_resume(sweep: SweepInfo, database: str) -> str:
     """Return the state of a sweep, and the command that resumes it unless it is running or
     imported."""
-    if sweep.state == "running":
-        return "The sweep is still running."
-    if sweep.imported_at is not None:
+    if sweep.state == "running" or sweep.imported_at is not None:
         return f"The sweep is {sweep.state}."
     shards = (sweep.host.get("shards") or {}).items()
     unfinished = [name for name, state in shards if state != "completed"]
-    commands = [
-        resume_command(sweep.id, database, masked_url(database), shard=shard)
-        for shard in unfinished or [None]
-    ]
+    commands = []
+    for shard in unfinished or [None]:
+        commands.append(resume_command(sweep.id, database, masked_url(database), shard=shard))
     return f"The sweep is {sweep.state}. To run these cells: {'; '.join(commands)}"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
-from effbench.comparison.compare import Compared
-from effbench.comparison.verdicts import Change, Verdict, counts
 from effbench.report import comparison, reasons, summary
-from effbench.report.data import Changes, DeviceSweep
+from effbench.report.data import MOST_CHANGES, Changes, DeviceSweep
 from effbench.report.site.page import Context, Page, PageFolder
 from effbench.report.site.pages import failures
 from effbench.report.site.pages.speedups import SCALE, shown
-from effbench.report.summary import ModeSummary
-from effbench.report.tables import Entry, Row, SpeedupTable
-from effbench.table import Column, Shown, Table
+from effbench.report.tables import SpeedupRow
+from effbench.table import Column, Table
 
 #: Most rows of the heatmap; the page of speedups has the others.
 MOST_ROWS = 60
@@ -24,119 +20,65 @@ MOST_ROWS = 60
 
 def context(folder: PageFolder) -> Context:
     report = folder.report
-    answers = [Answer(device_sweep, report.database) for device_sweep in report.device_sweeps]
-    return {"answers": answers, "scale": SCALE, "omitted": report.omitted()}
+    conclusions = []
+    for device_sweep in report.device_sweeps:
+        conclusions.append(conclusion(device_sweep, report.database))
+    return {"conclusions": conclusions, "scale": SCALE, "omitted": report.omitted}
 
 
-@dataclass
-class Answer:
-    """What the overview says about one device sweep."""
+@dataclass(frozen=True)
+class Conclusion:
+    """What the overview says about one device sweep. `more_rows`: number of rows that the heatmap
+    does not have. `counts`: status -> number of results."""
 
     device_sweep: DeviceSweep
-    database: str
+    headline: str
+    heatmap: Table
+    more_rows: int
+    modes_table: Table
+    counts: dict[str, int]
+    failures: Table
+    how_to_resume: str
+    changes_table: Table
 
-    @property
-    def table(self) -> SpeedupTable:
-        return self.device_sweep.speedups
 
-    @cached_property
-    def modes(self) -> list[ModeSummary]:
-        return summary.by_mode(self.device_sweep.labelled)
-
-    @cached_property
-    def headline(self) -> str:
-        return summary.headline(self.table, self.modes)
-
-    @property
-    def legend(self) -> list[str]:
-        return self.table.legend(above=self.headline)
-
-    @property
-    def mean_notes(self) -> list[str]:
-        return summary.notes_on_means(self.modes)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return summary.count_statuses(self.device_sweep.labelled)
-
-    @property
-    def more_rows(self) -> int:
-        return len(self.table.rows) - MOST_ROWS
-
-    @property
-    def heatmap(self) -> Table | None:
-        if len(self.table.modes) > 1:
-            return heatmap(self.device_sweep)
-        return None
-
-    @property
-    def modes_table(self) -> Table:
-        return summary.modes_table(self.modes)
-
-    @property
-    def failures(self) -> Table:
-        return failures.failures_table(self.device_sweep, f"{self.device_sweep.slug}/")
-
-    @property
-    def how_to_resume(self) -> str:
-        return failures.how_to_resume(self.device_sweep.sweep, self.database)
-
-    @property
-    def changes(self) -> ShownChanges | None:
-        return ShownChanges.of(self.device_sweep.changes, f"{self.device_sweep.slug}/cell.html")
+def conclusion(device_sweep: DeviceSweep, database: str) -> Conclusion:
+    rows, speedups = device_sweep.labelled, device_sweep.speedups
+    folder = f"{device_sweep.slug}/"
+    modes = summary.by_mode(rows)
+    return Conclusion(
+        device_sweep,
+        headline=summary.headline(speedups, modes),
+        heatmap=heatmap(device_sweep),
+        more_rows=len(speedups.rows) - MOST_ROWS,
+        modes_table=summary.modes_table(modes),
+        counts=summary.count_statuses(rows),
+        failures=failures.failures_table(device_sweep, folder),
+        how_to_resume=failures.how_to_resume(device_sweep.sweep, database),
+        changes_table=changes_table(device_sweep.changes, f"{folder}cell.html"),
+    )
 
 
 def heatmap(device_sweep: DeviceSweep) -> Table:
     """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
-    folder = f"{device_sweep.slug}/"
-
-    def cell(entry: Entry, row: Row) -> Shown:
-        return shown(entry, row.metric, device_sweep, folder, brief=True)
-
     speedups = device_sweep.speedups
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
+    cell = partial(shown, device_sweep=device_sweep, folder=f"{device_sweep.slug}/", brief=True)
     wide = first.wide(cell, best=False)
-    rows, before = [], None
-    for row, values in zip(first.rows, wide.rows, strict=True):
-        why = row.labels, reasons.reason(row)
-        # not again in the row of the period
-        text = "" if why == before else why[1]
-        rows.append({**values, "why": Shown(None, text)})
-        before = why
-    columns = [*wide.columns, Column("why", optional=True, wide=True)]
-    return Table(columns, rows, caption="Speedups")
+    why = Column("why", optional=True, wide=True, value=_reason)
+    return dataclasses.replace(wide, columns=[*wide.columns, why], caption="Speedups")
 
 
-@dataclass
-class ShownChanges:
-    """A comparison with an earlier sweep, for templates/changed.html.j2. `sure`: the significant
-    changes; `cell_page`: page that cells link to."""
+def _reason(row: SpeedupRow) -> str:
+    # not again in the row of the period
+    if row.metric == "speedup":
+        return reasons.reason(row)
+    return ""
 
-    compared: Compared
-    sure: Sequence[Change]
-    cell_page: str
 
-    @classmethod
-    def of(cls, changes: Changes, cell_page: str) -> ShownChanges | None:
-        if changes.compared is None:
-            return None
-        return cls(changes.compared, summary.sure_changes(changes), cell_page)
-
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        return counts(self.compared.changes)
-
-    @property
-    def rows(self) -> Table:
-        return comparison.table_of(self.sure[: summary.MOST_CHANGES], self.cell_page)
-
-    @property
-    def more(self) -> int:
-        return len(self.sure) - summary.MOST_CHANGES
-
-    @property
-    def lines(self) -> list[str]:
-        return comparison.summary_lines(self.compared)
+def changes_table(changes: Changes, cell_page: str) -> Table:
+    """Return the first significant changes. `cell_page`: page that cells link to."""
+    return comparison.table_of(changes.significant[:MOST_CHANGES], cell_page)
 
 
 PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())

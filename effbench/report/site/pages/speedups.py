@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 from effbench.metrics import METRICS, SPEEDUPS
 from effbench.printable import count
@@ -13,7 +14,7 @@ from effbench.report.site.pages.cell import link
 from effbench.report.summary import by_mode, headline
 from effbench.report.tables import (
     NO_REASON,
-    Entry,
+    ModeFigure,
     SpeedupTable,
     speedup_table,
 )
@@ -21,7 +22,6 @@ from effbench.table import Shown, Table
 
 #: Metrics to choose from, in this order; metrics without a result are omitted.
 METRIC_NAMES = (
-    "speedup",
     "latency_ms",
     "period_ms",
     "ttft_ms",
@@ -53,19 +53,17 @@ def context(folder: PageFolder) -> Context:
     ok = [row.result for row in rows if row.is_ok]
     tables = {"speedup": speedups}
     for name in METRIC_NAMES:
-        if name != "speedup" and any(result.value(name) is not None for result in ok):
+        if any(result.value(name) is not None for result in ok):
             tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
     metrics, sources = {}, {}
     for name, table in tables.items():
         metrics[name] = [METRICS[metric] for metric in table.metrics]
         sources[name] = folder.grid(name, grid_of(table, device_sweep))
-    lead = headline(speedups, by_mode(rows))
     return {
-        "lead": lead,
+        "lead": headline(speedups, by_mode(rows)),
         "metrics": metrics,
         "sources": sources,
         "table": speedups,
-        "legend": speedups.legend(above=lead),
         "scale": SCALE,
     }
 
@@ -75,95 +73,81 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     linked to the cells."""
     titles = " and ".join(METRICS[metric].title for metric in table.metrics)
     wide = table.wide(
-        lambda entry, row: shown(entry, row.metric, device_sweep),
+        partial(shown, device_sweep=device_sweep),
         caption=f"{titles} of every mode at every model and batch size",
     )
+    # the baseline's column shows its times instead of speedups
+    times = {figure.row.mode for figure in table.figures if figure.baseline}
     columns = []
     for column in wide.columns:
-        if column.mode is not None and _has_times(table, column.mode):
+        if column.mode in times and table.metrics[0] in SPEEDUPS:
             column = dataclasses.replace(column, title=f"{column.mode} (ms)")
         columns.append(column)
     return dataclasses.replace(wide, columns=columns)
 
 
-def _has_times(table: SpeedupTable, mode: str) -> bool:
-    """Return whether a column shows the baseline's times instead of speedups."""
-    of_speedups = [row.cells[mode] for row in table.rows if row.metric in SPEEDUPS]
-    return any(entry.baseline for entry in of_speedups)
-
-
 def shown(
-    entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
+    figure: ModeFigure, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
 ) -> Shown:
-    """Return an entry for the site, with a link to its cell. `folder`: of the device sweep, as seen
+    """Return a figure for the site, with a link to its cell. `folder`: of the device sweep, as seen
     from the page. `brief`: show the interval on hover only."""
-    if entry.result is None:
-        return Shown(None, entry.text, "absent")
-    url = f"{folder}{link(device_sweep, entry.result)}"
-    if not entry.is_ok:
-        return Shown(None, entry.text, "status hatched", link=url, hint=entry.reason or NO_REASON)
-    value, text, tone = entry.value, entry.text, entry.tone
-    if metric in SPEEDUPS:
-        tone = shade(entry)
-        text += _arrow(entry)
-        if entry.baseline:
+    url = f"{folder}{link(device_sweep, figure.result)}"
+    if not figure.row.is_ok:
+        return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
+    value, text, tone = figure.value, figure.text, figure.tone
+    if figure.metric in SPEEDUPS:
+        tone = shade(figure)
+        text += _arrow(figure)
+        if figure.baseline:
             # the baseline shows its time instead of its speedup of 1, and is sorted by it
-            value = entry.result.value(SPEEDUPS[metric])
-    if entry.best:
+            value = figure.result.value(figure.shown_metric)
+    if figure.best:
         text = f"★ {text}"
-    elif entry.marked:
+    if figure.marked:
         tone += " marked"
-    details = ""
-    if entry.marked or not brief:
-        details = entry.details
-    return Shown(value, text, tone, details, url, ", ".join(_hints(entry, brief)))
+    details = figure.shown.sub
+    if brief and not figure.marked:
+        details = ""
+    return Shown(value, text, tone, details, url, ", ".join(_hints(figure)))
 
 
-def _hints(entry: Entry, brief: bool) -> list[str]:
-    """Return what a reader sees on hover over an ok entry."""
+def _hints(figure: ModeFigure) -> list[str]:
+    """Return what a reader sees on hover over an ok figure."""
     hints = []
-    if entry.is_unclear:
-        interval = f"{entry.low:.4g}–{entry.high:.4g}"
-        hints.append(f"measured {entry.value:.4g}, 95 % interval {interval}")
-    if brief and entry.interval and not entry.marked:
-        hints.append(f"95 % interval {entry.interval}")
-    if entry.time:
-        hints.append(entry.time)
-    if entry.trials is not None:
-        hints.append(count(entry.trials, "trial"))
-    if entry.baseline:
+    if figure.interval:
+        hints.append(f"95 % interval {figure.interval}")
+    if figure.time:
+        hints.append(figure.time)
+    hints.append(count(figure.trials, "trial"))
+    if figure.baseline:
         hints.append("the baseline")
-    if entry.marked:
-        hints.append(f"marked: {entry.disturbance}")
-    if entry.reason:
-        hints.append(entry.reason)
+    if figure.marked:
+        hints.append(f"marked: {figure.disturbance}")
+    if figure.reason:
+        hints.append(figure.reason)
     return hints
 
 
-def shade(entry: Entry) -> str:
+def shade(figure: ModeFigure) -> str:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is
     significant."""
-    if entry.is_unclear or entry.baseline or not entry.value:
-        if entry.marked or entry.is_unclear:
-            return "pale"
+    if figure.baseline or not figure.value:
         return ""
-    power = math.log2(entry.value)
+    power = math.log2(figure.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
     tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
-    if entry.significant is not True:
+    if figure.significant is not True:
         tone += " pale"
-    if entry.best:
-        return f"{tone} strong"
+    if figure.best:
+        tone += " strong"
     return tone
 
 
-def _arrow(entry: Entry) -> str:
+def _arrow(figure: ModeFigure) -> str:
     """Return an arrow after a speedup beyond SCALE."""
-    if entry.is_unclear or entry.baseline or not entry.value:
+    if figure.baseline or not figure.value or 1 / SCALE <= figure.value <= SCALE:
         return ""
-    if 1 / SCALE <= entry.value <= SCALE:
-        return ""
-    if entry.value > 1:
+    if figure.value > 1:
         return " ↑"
     return " ↓"
 

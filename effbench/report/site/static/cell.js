@@ -70,7 +70,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   function again(entry) {
-    if (!entry.command) return section("again", "Run it again", text(`No command to show: ${entry.why_not}.`, "p", "note"));
+    if (!entry.command) return section("again", "Run it again", text("No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.", "p", "note"));
     const button = element("button", { type: "button", class: "quiet", text: "copy", onclick: () => copy(entry.command, button) });
     return section("again", "Run it again", text("This command measures the same cell (with the same key) under the same protocol."), pre(entry.command, "command"), button);
   }
@@ -102,10 +102,9 @@ document.addEventListener("DOMContentLoaded", async () => {
     return section("metrics", "All metrics", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "meaning", wide: true }], rows, "All metrics of this cell"));
   }
 
-  function more(texts, artifacts) {
+  function more(texts) {
     const facts = texts.flatMap(([name, values]) => [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
-    const files = artifacts.map(([name, link, why]) => element("li", {}, link ? element("a", { href: link, text: name }) : `${name} (${why})`));
-    return section("more", "Other texts and files", element("dl", {}, ...facts), element("ul", {}, ...files));
+    return section("more", "Other texts", element("dl", {}, ...facts));
   }
 
   function parameters(entry) {
@@ -124,7 +123,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const parts = [
       head(key, entry, entries), entry.errors.length && errors(entry), figures && section("samples", "Raw samples", figures), again(entry),
       entry.kernels && kernels(entry.kernels), trials(entry, extra.filter((one) => !isLong(one))), Object.keys(entry.results).length && metrics(entry),
-      (texts.length || entry.artifacts.length) && more(texts, entry.artifacts), parameters(entry),
+      texts.length && more(texts), parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));
     if (figures) samples(figures, entry.samples, labels(entry));
