@@ -15,7 +15,6 @@ import inspect
 import json
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import yaml
+from msgspec import inspect as inspected
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -195,20 +195,24 @@ def comments(kind: type) -> dict[str, str]:
     return found
 
 
-def setting_type(hint: Any) -> str:
-    if hint is Any:
-        return "mapping"
-    if typing.get_origin(hint) is list:
-        return "list"
-    if typing.get_args(hint):
-        return " or ".join(
-            "null" if kind is type(None) else setting_type(kind) for kind in typing.get_args(hint)
-        )
-    if issubclass(hint, str):
-        return (
-            ", ".join(f"`{choice}`" for choice in hint) if hasattr(hint, "__members__") else "text"
-        )
-    return {bool: "true or false", int: "integer", float: "number"}[hint]
+SETTING_TYPES = {
+    inspected.AnyType: "list",
+    inspected.BoolType: "true or false",
+    inspected.DictType: "mapping",
+    inspected.FloatType: "number",
+    inspected.IntType: "integer",
+    inspected.ListType: "list",
+    inspected.NoneType: "null",
+    inspected.StrType: "text",
+}
+
+
+def setting_type(kind: inspected.Type) -> str:
+    if isinstance(kind, inspected.UnionType):
+        return " or ".join(sorted(map(setting_type, kind.types), key=lambda name: name == "null"))
+    if isinstance(kind, inspected.LiteralType):
+        return ", ".join(f"`{choice}`" for choice in kind.values)
+    return SETTING_TYPES[type(kind)]
 
 
 def shown(value: Any) -> str:
@@ -217,21 +221,14 @@ def shown(value: Any) -> str:
     )
 
 
-def settings(kind: Any = config.Config, prefix: str = "") -> Iterator[list[str]]:
+def settings() -> Iterator[list[str]]:
     """Yield name, type, default and meaning of every setting."""
-    hints, notes = typing.get_type_hints(kind), comments(kind)
-    for field in dataclasses.fields(kind):
-        hint, name = hints[field.name], f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(hint):
-            yield from settings(hint, f"{name}.")
-            continue
-        made = (
-            field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        )
-        kind_text = (
-            "anything" if name in ("executor.gpus", "executor.cores") else setting_type(hint)
-        )
-        yield [f"`{name}`", kind_text, shown(made), notes[field.name]]
+    defaults = config.Config()
+    for setting in config.settings():
+        section, _, name = setting.name.rpartition(".")
+        notes = comments(type(getattr(defaults, section, defaults)))
+        kind = setting_type(inspected.type_info(setting.kind))
+        yield [f"`{setting.name}`", kind, shown(setting.default), notes[name]]
 
 
 def group_files(group: str) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,11 @@
+"""From the command line to the cells of a sweep.
+
+    words -> overrides -> configurations -> cells -> plan
+
+- `overrides`: the words of a command line: options, overrides in any order, `resume=`
+- `launch`: Hydra parses the overrides, and its sweeper chooses the jobs
+- `compose`: the overrides of a job become a `config.Config`
+- `validation`: what the types of settings cannot express
+- `cells`: a `Config` becomes a `Cell`; which cells are planned
+- `refusals`: the text of every refused override
+"""

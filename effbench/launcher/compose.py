@@ -1,266 +1,333 @@
-"""Compose the configurations of a sweep's jobs: each distinct section once, instead of each job by
-Hydra."""
+"""Compose the configuration of each job: Hydra composes the options of groups, once each; the other
+overrides of a job are applied to the result, and checked by the types of their settings."""
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import msgspec
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from hydra.core.override_parser.types import Override, OverrideType
+from omegaconf import DictConfig, OmegaConf
 
-from effbench import config, streams
-from effbench.launcher import errors
+from effbench import streams
+from effbench.cell import canonical_json
+from effbench.config import Config, Setting, sections, settings
+from effbench.errors import ConfigError, suggest
+from effbench.launcher import refusals
 
-#: Groups with one option at a time; Hydra would merge the options of a list.
-ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
-#: A reference to another value, not to an environment variable: its top-level key, and the rest.
-REFERENCE = re.compile(r"\$\{(?!oc\.env:)([^.\[}]*)([^}]*)")
+SETTINGS = {setting.name: setting for setting in settings()}
+SECTIONS = dict(sections())
+#: A reference to another value. OmegaConf resolves all other forms, such as `${oc.env:HOME}`.
+REFERENCE = re.compile(r"\$\{(\w[\w.\[\]-]*)\}")
+#: What a file has for a value that a user must give.
+MISSING = "???"
 
-
-@dataclass(frozen=True, eq=False)
-class Word:
-    """A parsed override, and the section (top-level key) that it changes. `is_choice`: it chooses
-    an option of a group; `is_local`: it cannot affect other sections."""
-
-    override: Override
-    section: str
-    is_choice: bool
-    is_local: bool
-
-
-#: Words in their order.
-Words = tuple[Word, ...]
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Sections that depend on each other, and their words. `together`: all choices of the job, if
-    they must be composed together; None: the choices of these sections suffice."""
-
-    sections: tuple[str, ...]
-    words: Words
-    together: Words | None
+#: Values of a configuration by name, sections as mappings; shared by jobs, so never changed.
+Values = Mapping[str, Any]
 
 
 class Composer:
-    """Compose jobs section by section (model, mode, bs …). Jobs share sections: treat these as
-    read-only.
+    """Compose jobs from their overrides.
 
-    Hydra takes about 100 ms for a configuration. A section depends on its own words and on those of
-    the sections that it refers to, unless the file of an option has a `defaults` list or another
-    package: then Hydra composes each distinct choice of groups.
+    Hydra takes about 100 ms for a configuration, so it composes each option of a group once. An
+    option whose file has a `defaults` list or another package may change other sections: then Hydra
+    composes each distinct choice of options.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = loader
         self.master = master
-        self.parser = OverridesParser.create(config_loader=loader)
-        self.options_of = cache(loader.get_group_options)
-        self.parse = cache(self._parse)
-        self.composition = cache(self._compose_choices)
-        self.reduced = cache(self._reduce)
-        self.references = cache(self._find_references)
-        self.section = cache(self._compose_section)
-        # choices that affect only their sections, and that have been composed
-        self.local: list[Words] = []
-        chosen = master.hydra.runtime.choices
-        self.is_local = all(
-            self.is_plain_option(str(group), option)
-            for group, option in chosen.items()
-            if not str(group).startswith("hydra/")
-        )
+        self.parse = cache(OverridesParser.create(config_loader=loader).parse_override)
+        self.is_choice = cache(self._is_choice)
+        self.is_plain_option = cache(self._is_plain_option)
+        self.chosen = cache(self._choose)
+        self.composed = cache(self._compose)
+        choices = master.hydra.runtime.choices.items()
+        self.groups = {str(group): option for group, option in choices if "hydra/" not in group}
+        self.is_local = all(self.is_plain_option(*choice) for choice in self.groups.items())
 
-    def compose(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return a job's configuration as plain, resolved values, without Hydra's own section.
-
-        Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where
-        one value is needed.
-        """
-        words = [self.parse(text) for text in texts]
-        together = self.choices_together(words)
-        composed = self.composition(self.local[0] if together is None else together)
-        words_of: dict[str, Words] = {str(name): () for name in composed}
+    def compose(self, words: Sequence[str]) -> Config:
+        """Return the configuration of a job. Raises ConfigError, and errors of Hydra and OmegaConf
+        for files that cannot be read."""
+        values = self.chosen(tuple(filter(self.is_choice, words)))
+        is_bs_given = False
         for word in words:
-            words_of[word.section] = (*words_of.get(word.section, ()), word)
-        plain: dict[str, Any] = {}
-        for name in words_of:
-            sections = self.related(name, words_of, together)
-            related = tuple(word for other in sections for word in words_of[other])
-            plain |= self.section(name, Scope(sections, related, together))
-        return plain
+            if not self.is_choice(word):
+                override = self.parse(word)
+                values = apply(override, values)
+                is_bs_given |= override.key_or_group == "bs"
+        values = with_batch_size(values, is_bs_given)
+        return config_of({name: resolved(values, name) for name in values})
 
-    def choices_together(self, words: Sequence[Word]) -> Words | None:
-        """Return the choices of a job if one of them may affect other sections than its own, else
-        None."""
-        choices = choices_in(words)
-        if not self.is_local or not all(word.is_local for word in words):
-            return choices
-        if not self.local:
-            self.local.append(choices)  # it has every section of this job
-        return None
-
-    def related(
-        self, name: str, words_of: Mapping[str, Words], together: Words | None
-    ) -> tuple[str, ...]:
-        """Return the sections that a section's values depend on, itself included."""
-        names = [name]
-        for other in names:  # this list grows meanwhile
-            keys = self.references(other, Scope((other,), words_of[other], together))
-            if not keys <= words_of.keys():  # a reference of another kind, such as ${oc.select:bs}
-                return tuple(words_of)
-            names += sorted(keys.difference(names))
-        return tuple(sorted(names))
-
-    def _parse(self, text: str) -> Word:
-        override = self.parser.parse_override(text)
-        key = override.key_or_group
-        value = override.value()
-        is_option = not isinstance(value, dict) and bool(self.options_of(key))
-        is_choice = is_option or override.package is not None
-        if is_choice and key in ONE_OPTION and isinstance(value, list):
-            raise errors.wrong_type(text, "of type 'list'")
-        is_plain = not (override.is_delete() or override.is_add() or override.package)
-        is_local = not is_choice or (is_plain and self.is_plain_option(key, value))
-        return Word(override, re.split(r"[./@]", key)[0], is_choice, is_local)
-
-    def is_plain_option(self, group: str, option: object) -> bool:
-        """Return whether the file of this option sets only its group's section, by itself."""
-        path = f"{group}/{option}"
-        if not isinstance(option, str):
+    def _is_choice(self, word: str) -> bool:
+        """Return whether an override chooses an option of a group. Raises ConfigError if the option
+        is no name."""
+        override = self.parse(word)
+        group, value = override.key_or_group, override.value()
+        is_group = group in self.groups
+        if override.is_add():
+            is_group = bool(self.loader.get_group_options(group))
+        if override.package is None and (not is_group or isinstance(value, dict)):
             return False
+        if not isinstance(value, str) and not override.is_delete():
+            raise refusals.no_option(group, value)
+        return True
+
+    def _is_plain_option(self, group: str, option: object) -> bool:
+        """Return whether the file of this option sets only its group's section, by itself. Raises
+        ConfigError if it holds no settings."""
+        path = f"{group}/{option}"
         for source in self.loader.get_sources():
             if source.is_config(path):
                 file = source.load_config(path)
-                package = file.header.get("package")
-                return package in (None, "_group_", group) and "defaults" not in file.config
+                if not OmegaConf.is_dict(file.config):
+                    raise ConfigError(f"{path}.yaml: expected settings by name, got a list")
+                is_own = file.header.get("package") in (None, "_group_", group)
+                return is_own and "defaults" not in file.config
         return False
 
-    def _compose_choices(self, choices: Words) -> DictConfig:
-        """Return Hydra's composition of these choices, without its own section; do not change
-        it."""
-        texts = [str(word.override.input_line) for word in choices]
-        composed = self.loader.load_sweep_config(self.master, texts)
-        OmegaConf.set_readonly(composed, False)
-        # named after its file, because a user's file that extends a shipped protocol inherits its
-        # name
-        composed.protocol.name = (
-            composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
-        )
-        with open_dict(composed):
-            del composed["hydra"]
-        return composed
+    def _choose(self, choices: tuple[str, ...]) -> Values:
+        """Return the composition of these options."""
+        if not self.is_local:
+            return self.composed(choices)
+        values = dict(self.composed(()))
+        for word in choices:
+            override = self.parse(word)
+            group, option = override.key_or_group, override.value()
+            is_simple = override.type == OverrideType.CHANGE and override.package is None
+            if not is_simple or group not in values or not self.is_plain_option(group, option):
+                return self.composed(choices)
+            values[group] = self.composed((word,))[group]
+        return values
 
-    def composed_choices(self, scope: Scope) -> Words:
-        """Return choices in whose composition the sections of this scope are as their words say;
-        other sections may be as in any job."""
-        if scope.together is not None:
-            return scope.together
-        choices = choices_in(scope.words)
-        for known in self.local:
-            if tuple(word for word in known if word.section in scope.sections) == choices:
-                return known
-        self.local.append(choices)
-        return choices
-
-    def _reduce(self, sections: tuple[str, ...], choices: Words) -> DictConfig:
-        """Return a composition without all other sections: it is faster to copy, and as strict
-        about types."""
-        composed = copy.deepcopy(self.composition(choices))
-        with open_dict(composed):
-            for name in list(composed):
-                if name not in sections:
-                    del composed[name]
-        return composed
-
-    def _find_references(self, name: str, scope: Scope) -> frozenset[str]:
-        """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`,
-        and other texts for references in which another one decides the key."""
-        composed = self.composition(self.composed_choices(scope))
-        section = OmegaConf.to_container(OmegaConf.masked_copy(composed, name))
-        texts = [str(section), *(str(word.override.input_line) for word in scope.words)]
-        keys = set()
-        for key, rest in REFERENCE.findall(" ".join(texts)):
-            keys.add(rest if "$" in rest else key)
-        if name == "bs":  # a stream of batch sizes sets it
-            keys.add("stream")
-        return frozenset(keys)
-
-    def _compose_section(self, name: str, scope: Scope) -> dict[str, Any]:
-        """Return the section by its name, as plain, resolved values; an empty mapping if its words
-        remove it."""
-        composed = copy.deepcopy(self.reduced(scope.sections, self.composed_choices(scope)))
-        for word in scope.words:
-            if not word.is_choice:
-                apply_override(word.override, composed)
-        if "bs" in composed and "stream" in composed:
-            set_batch_size(composed, is_given=any(word.section == "bs" for word in scope.words))
-        plain = OmegaConf.to_container(
-            composed, resolve=True, throw_on_missing=True, enum_to_str=True
-        )
-        assert isinstance(plain, dict)
-        return {str(key): value for key, value in plain.items() if key == name}
+    def _compose(self, choices: tuple[str, ...]) -> Values:
+        """Return Hydra's composition of these options. Raises ConfigError for a file with an
+        unknown setting or an invalid value."""
+        tree = self.loader.load_sweep_config(self.master, list(choices))
+        protocol = tree.hydra.runtime.choices.get("protocol")
+        values: Any = OmegaConf.to_container(tree)
+        del values["hydra"]
+        if protocol:
+            # a user's file that extends a shipped protocol inherits its name
+            values["protocol"]["name"] = protocol
+        where = ""
+        if len(choices) == 1:
+            where = f"{choices[0].lstrip('+').replace('=', '/')}.yaml: "
+        check_names(values, where)
+        return with_valid_values(values, where)
 
 
-def choices_in(words: Iterable[Word]) -> Words:
-    return tuple(word for word in words if word.is_choice)
+# --- values ---
 
 
-def set_batch_size(composed: DictConfig, is_given: bool) -> None:
-    """Set `bs` to the largest size of a stream of batch sizes. Raises ConfigError if another one is
-    given."""
-    settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
-    assert isinstance(settings, dict)
-    sizes = streams.batch_sizes({str(key): value for key, value in settings.items()})
-    if sizes:
-        is_given = is_given or composed.bs != config.Config.bs
-        composed.bs = streams.batch_size(sizes, composed.bs if is_given else None)
+def apply(override: Override, values: Values) -> Values:
+    """Return the values with an override. Raises ConfigError."""
+    name, value = override.key_or_group, override.value()
+    if override.is_delete():
+        return without(values, name, value)
+    is_known = name in SETTINGS or select(values, name) is not None
+    if override.is_add() and is_known and not isinstance(value, dict | list):
+        raise ConfigError(f"{name} is a setting already: write {name}=VALUE, without +")
+    return assign(values, name, value)
 
 
-def apply_override(override: Override, composed: DictConfig) -> None:
-    """Change values of a composition as Hydra does. Raises Hydra's errors."""
-    key, value = override.key_or_group, override.value()
-    is_added = override.is_add() or override.is_force_add()
+def assign(values: Values, name: str, value: Any) -> Values:
+    """Return the values with another one for a setting, or for all settings of a mapping. Raises
+    ConfigError if there is no such setting, or the value is invalid."""
+    check_finite(value)
+    if name in SECTIONS:
+        if not isinstance(value, dict):
+            raise refusals.no_value(name, value, SECTIONS[name])
+        for key, inner in value.items():
+            values = assign(values, f"{name}.{key}", inner)
+        return values
+    setting = setting_of(name)
+    if setting is None:
+        raise refusals.unknown_setting(name, values)
+    if setting.name == name:
+        value = checked(setting, value)
+    updated: Values = replaced(values, name.split("."), merged(select(values, name), value))
+    return updated
+
+
+def setting_of(name: str) -> Setting | None:
+    """Return the setting with this name, or the open one that has it as a key."""
+    if name in SETTINGS:
+        return SETTINGS[name]
+    while "." in name:
+        name = name.rpartition(".")[0]
+        setting = SETTINGS.get(name)
+        if setting and setting.is_open:
+            return setting
+    return None
+
+
+def checked(setting: Setting, value: Any, where: str = "") -> Any:
+    """Return a value with the type of its setting: 5 as 5.0, 2026 as text. Raises ConfigError.
+    `where`: the file that sets it."""
+    if is_open_text(value):
+        return value
     try:
-        if override.is_delete():
-            delete_value(key, value, composed)
-            return
-        if override.is_add() and not isinstance(value, dict | list):
-            refuse_known(key, composed)
-        OmegaConf.update(composed, key, value, merge=True, force_add=is_added)
-    except OmegaConfBaseException as error:
-        problem = f"Error merging override {override.input_line}"
-        if isinstance(error, ConfigAttributeError | ConfigKeyError) and not is_added:
-            problem = f"Could not override '{key}'"
-        raise ConfigCompositionException(problem) from error
+        return msgspec.convert(value, setting.kind, strict=False)
+    except msgspec.ValidationError:
+        pass
+    if isinstance(value, int | float):
+        try:
+            return msgspec.convert(refusals.plain(value), setting.kind)
+        except msgspec.ValidationError:
+            pass
+    raise refusals.wrong_value(setting, value, where)
 
 
-def refuse_known(key: str, composed: DictConfig) -> None:
-    """Raise ConfigCompositionException if a key that is to be added has a value."""
-    if OmegaConf.select(composed, key, throw_on_missing=False) is not None:
-        raise ConfigCompositionException(
-            f"Could not append to config. An item is already at '{key}'."
-        )
+def is_open_text(value: object) -> bool:
+    """Return whether a value is not known yet: a reference, or missing."""
+    return isinstance(value, str) and ("${" in value or value == MISSING)
 
 
-def delete_value(key: str, value: object, composed: DictConfig) -> None:
-    """Delete a key. Raises ConfigCompositionException if it is missing or has another value."""
-    known = OmegaConf.select(composed, key, throw_on_missing=False)
-    if known is None:
-        raise ConfigCompositionException(f"Could not delete from config. '{key}' does not exist.")
-    if value is not None and value != known:
-        raise ConfigCompositionException(
-            f"Could not delete from config. The value of '{key}' is {known} and not {value}."
-        )
-    parent, _, last = key.rpartition(".")
-    with open_dict(composed):
-        node = OmegaConf.select(composed, parent) if parent else composed
-        del node[last]
+def check_names(values: Values, where: str) -> None:
+    """Raise ConfigError if a section has unknown settings."""
+    for section, known in SECTIONS.items():
+        for key in values[section] if section else values:
+            if key not in known:
+                near = suggest(str(key), known)
+                name = f"{section}.{key}".lstrip(".")
+                raise ConfigError(f"{where}unknown setting {name}{near}")
+
+
+def with_valid_values(values: Values, where: str = "") -> Values:
+    """Return the values with the types of their settings. Raises ConfigError."""
+    for setting in SETTINGS.values():
+        value = select(values, setting.name)
+        check_finite(value)
+        values = replaced(values, setting.name.split("."), checked(setting, value, where))
+    return values
+
+
+def check_finite(value: Any) -> None:
+    """Raise ConfigError for NaN and infinity."""
+    try:
+        canonical_json(value)
+    except ValueError:
+        how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
+        raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
+
+
+def config_of(values: Values) -> Config:
+    """Return the configuration with these values. Raises ConfigError for an invalid one."""
+    try:
+        return msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError:
+        return msgspec.convert(with_valid_values(values), Config, strict=False)
+
+
+def with_batch_size(values: Values, is_given: bool) -> Values:
+    """Return the values with the largest size of a stream of batch sizes as `bs`. Raises
+    ConfigError if another one is given."""
+    sizes = streams.batch_sizes(resolved(values, "stream"))
+    if not sizes:
+        return values
+    given = values["bs"]
+    if not is_given and given == Config.bs:
+        given = None
+    return {**values, "bs": streams.batch_size(sizes, given)}
+
+
+# --- references ---
+
+
+class OtherReferenceError(Exception):
+    """A reference that only OmegaConf resolves."""
+
+
+def resolved(values: Values, name: str) -> Any:
+    """Return a section, or a setting of the top level, with values for its references. Raises
+    ConfigError for a missing value, and OmegaConf's errors for a reference to nothing."""
+    try:
+        return with_referred(values[name], values, name)
+    except (OtherReferenceError, RecursionError):
+        pass
+    plain = OmegaConf.to_container(
+        OmegaConf.create(dict(values)), resolve=True, throw_on_missing=True
+    )
+    assert isinstance(plain, dict)
+    return plain[name]
+
+
+def with_referred(value: Any, values: Values, name: str) -> Any:
+    """Return a value in which the values that `${a.b}` refers to replace the references."""
+    if isinstance(value, dict):
+        return {key: with_referred(inner, values, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_referred(inner, values, name) for inner in value]
+    if value == MISSING:
+        raise ConfigError(f"{name} has no value; give one with {name}=…")
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    reference = REFERENCE.fullmatch(value)
+    if reference is None:
+        raise OtherReferenceError
+    return with_referred(referred(values, reference[1]), values, name)
+
+
+def referred(values: Values, path: str) -> Any:
+    """Return the value at a path such as `model.module.sizes[0]`."""
+    node: Any = values
+    for key in re.findall(r"[^.\[\]]+", path):
+        try:
+            node = node[int(key) if isinstance(node, list) else key]
+        except (LookupError, TypeError, ValueError):
+            raise OtherReferenceError from None
+    return node
+
+
+# --- mappings ---
+
+
+def select(values: Any, name: str) -> Any:
+    """Return the value of a name such as `protocol.rounds`; None if there is none."""
+    for key in name.split("."):
+        if not isinstance(values, dict):
+            return None
+        values = values.get(key)
+    return values
+
+
+def replaced(node: Any, keys: Sequence[str], value: Any) -> Any:
+    """Return a copy of a mapping or list with another value at these keys."""
+    if not keys:
+        return value
+    key, *rest = keys
+    if isinstance(node, list):
+        copied = list(node)
+        copied[int(key)] = replaced(node[int(key)], rest, value)
+        return copied
+    mapping = node if isinstance(node, dict) else {}
+    return {**mapping, key: replaced(mapping.get(key), rest, value)}
+
+
+def merged(before: Any, value: Any) -> Any:
+    """Return a value; a mapping with the keys that it had before and does not have now."""
+    if not isinstance(before, dict) or not isinstance(value, dict):
+        return value
+    return before | {key: merged(before.get(key), inner) for key, inner in value.items()}
+
+
+def without(values: Values, name: str, value: Any) -> Values:
+    """Return the values without a key of an open setting. Raises ConfigError for any other, and for
+    one with another value than the given one."""
+    if name in SETTINGS or name in SECTIONS:
+        raise ConfigError(f"~{name}: every sweep requires it; omit the ~ override")
+    parent, _, key = name.rpartition(".")
+    node = select(values, parent)
+    if not isinstance(node, dict) or node.get(key) is None:
+        raise ConfigError(f"~{name}: there is no such setting to remove")
+    if value is not None and value != node[key]:
+        raise ConfigError(f"~{name}={value}: its value is {node[key]}; write ~{name}")
+    kept = {other: inner for other, inner in node.items() if other != key}
+    remaining: Values = replaced(values, parent.split("."), kept)
+    return remaining

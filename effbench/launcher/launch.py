@@ -11,6 +11,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -42,10 +43,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from effbench import config
 from effbench.errors import ConfigError, EffbenchError, UsageError
-from effbench.launcher import errors, overrides
-from effbench.launcher.cells import Job, conduct, print_plan
+from effbench.launcher import overrides, refusals
+from effbench.launcher.cells import Job, conduct, print_plan, text_of
 from effbench.launcher.compose import Composer
-from effbench.launcher.expectations import check_override
 from effbench.logs import collected
 from effbench.store.secrets import masked_db
 from effbench.sweeping import dry_run
@@ -107,7 +107,7 @@ def hydra_sweep(
         # of a file, or of the output
         if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):
             raise
-        raise errors.explain(error, words) from error
+        raise refusals.explain(error) from error
     return command.outcome
 
 
@@ -230,7 +230,8 @@ class EffbenchSweeper(Sweeper):  # type: ignore[misc]  # Hydra has no types
         values: dict[str, list[str]] = {}
         for override in parser.parse_overrides(defaults + arguments):
             key = override.get_key_element()
-            check_value(override, is_repeated=key in values)
+            check_repeated(override, key in values)
+            check_environment(override)
             values[key] = [f"{key}={value}" for value in values_of(override)]
             if prod(map(len, values.values())) > MOST_CELLS:
                 raise UsageError(
@@ -254,25 +255,33 @@ def values_of(override: Override) -> list[str]:
     return list(islice(override.sweep_string_iterator(), MOST_CELLS + 1))
 
 
-def check_value(override: Override, is_repeated: bool) -> None:
+def check_repeated(override: Override, is_repeated: bool) -> None:
     """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would
-    count, and for a value that Hydra would change or accept although it is wrong."""
-    key, value = override.get_key_element(), override.value()
-    if is_repeated and isinstance(value, dict):
+    count."""
+    key = override.get_key_element()
+    if is_repeated and (isinstance(override.value(), dict) or key == "exclude"):
         raise UsageError(
-            f"{override.input_line}: {key} is given twice; write all its keys as one:"
-            f" {key}={{A:1,B:2}}"
+            f"{override.input_line}: {key} is given twice; write all its values as one, such as"
+            " env={A:1,B:2} or 'exclude=[{bs:1},{mode:default}]'"
         )
-    if is_repeated and key == "exclude":
-        raise UsageError(
-            "exclude is given twice; write all its rules as one list:"
-            " 'exclude=[{bs:1},{mode:default}]'"
-        )
-    name = key.lstrip("+")
-    choices = value.list if isinstance(value, ChoiceSweep) else [value]
-    check_override(name, choices)
-    if name.partition(".")[0] == "env":
-        overrides.check_environment(name, str(override.input_line), choices)
+
+
+def check_environment(override: Override) -> None:
+    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the
+    number 12.1."""
+    name, value = override.key_or_group, override.value()
+    if name.partition(".")[0] != "env":
+        return
+    text = str(override.input_line)
+    for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+        for number in choice.values() if isinstance(choice, dict) else [choice]:
+            passed = text_of(number)
+            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text)
+            if isinstance(number, int | float) and not is_kept:
+                raise UsageError(
+                    f"{text} would set {passed}, because Hydra reads a value; quote it, as in"
+                    " env.FOO='\"12.10\"'"
+                )
 
 
 class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types

@@ -1,4 +1,5 @@
-"""A sweep's command line: its options and overrides in any order, with errors in one line."""
+"""A sweep's command line: its options, and overrides in any order among them; `resume=` adds those
+of a stored sweep."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from effbench import __version__
 from effbench.config import DEFAULT_DB, shipped
@@ -21,8 +22,6 @@ from effbench.sweeping import resume
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 #: Options of Hydra that print and run nothing.
 PRINTING = ("--cfg", "--info", "--hydra-help", "--shell-completion")
-#: Options with one value, and those that print.
-OPTIONS = ("--config-path", "--config-name", "--package", "--resolve", *PRINTING)
 #: What `--info` prints.
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 #: Settings of older versions, which stored sweeps may have.
@@ -62,23 +61,6 @@ def value_of(word: str | None) -> str | None:
     return word.partition("=")[2].strip("'\"")
 
 
-def check_environment(name: str, text: str, choices: Iterable[Any]) -> None:
-    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the
-    number 12.1. `text`: the override; `choices`: its parsed values."""
-    given = text.partition("=")[2].strip()
-    for choice in choices:
-        is_mapping = isinstance(choice, dict)
-        for value in choice.values() if is_mapping else [choice]:
-            passed = str(value).lower() if isinstance(value, bool) else str(value)
-            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", given) is not None
-            if is_kept or not isinstance(value, int | float):
-                continue
-            exact = "quote it, as in '\"12.10\"'"
-            if not is_mapping and "," not in given:
-                exact = f"write {name}='\"{given}\"'"
-            raise UsageError(f"{text} would set {passed}, because Hydra reads a value; {exact}")
-
-
 class WordParser(argparse.ArgumentParser):
     """Parse a sweep's command line: Hydra's options, and overrides in any order among them."""
 
@@ -109,20 +91,21 @@ class WordParser(argparse.ArgumentParser):
 def arrange(argv: Sequence[str]) -> list[str]:
     """Return the options in their long form, then the overrides. `-m` is omitted: every command
     line is a sweep. Raises UsageError for a word that is no option or override."""
-    given = WordParser().parse_intermixed_args(argv)
-    if given.db is not None:
-        raise UsageError(f"--db is an option of commands; a sweep takes db={given.db}")
-    if len(given.config_dir or ()) > 1:
+    given = vars(WordParser().parse_intermixed_args(argv))
+    overrides, folders = given.pop("overrides"), given.pop("config_dir") or []
+    if given["db"] is not None:
+        raise UsageError(f"--db is an option of commands; a sweep takes db={given['db']}")
+    if len(folders) > 1:
         raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
-    check_words(given.overrides)
-    options = [f"--config-dir={folder}" for folder in given.config_dir or ()]
-    for name, value in vars(given).items():
+    for word in overrides:
+        check_word(word)
+    options = [f"--config-dir={folder}" for folder in folders]
+    for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
-        if option in OPTIONS and value is True:
-            options.append(option)
-        elif option in OPTIONS and value:
-            options.append(f"{option}={value}")
-    return [*options, *given.overrides]
+        if option in ("--multirun", "--run") or not value:
+            continue
+        options.append(option if value is True else f"{option}={value}")
+    return [*options, *overrides]
 
 
 def prints_only(words: Iterable[str]) -> bool:
@@ -130,80 +113,19 @@ def prints_only(words: Iterable[str]) -> bool:
     return any(word.partition("=")[0] in PRINTING for word in words)
 
 
-def check_words(words: Sequence[str]) -> None:
-    """Raise UsageError for words that are no overrides, in particular for the parts of an override
-    without quotes: the shell splits it at spaces, and replaces braces."""
-    before = ""
-    for index, word in enumerate(words):
-        following = words[index + 1 :]
-        refuse_split(word, before, following)
-        if is_expanded(word, following):
-            how = shlex.quote(with_braces(words, word))
-            raise UsageError(f"the shell replaces braces; quote the override: {how}")
-        if "=" not in word and not word.startswith("~"):
-            raise no_override(word, before)
-        before = word
-
-
-def refuse_split(word: str, before: str, following: Sequence[str]) -> None:
-    """Raise UsageError if the shell has split an override at its spaces, and this is a part of
-    it."""
-    joined = joined_words(word, following)
-    if not is_open(word) or joined is None:
-        return
-    if before.endswith("="):
-        joined = f"{before}{joined}"
-    elif "=" not in joined:
-        joined = f"model.inputs.x={joined}"
-    raise UsageError(f"the shell splits an override at its spaces; quote it: {shlex.quote(joined)}")
-
-
-def no_override(word: str, before: str) -> UsageError:
-    """Return the error for a word without a key. `before`: the word before it."""
-    if before.endswith(","):
-        return UsageError(f"{before} {word}: omit the space: {before}{word}")
-    if re.search(r"[\[\]{}]", word):
-        how = f"give it a key, and quote it: {shlex.quote(f'model.inputs.x={word}')}"
-    else:
-        how = (
-            "write overrides as key=value, such as bs=8, and put a command first; see effbench"
-            " --help"
+def check_word(word: str) -> None:
+    """Raise UsageError for a word that is no override, in particular for a part of one without
+    quotes, which the shell splits at its spaces."""
+    if any(word.count(opening) > word.count(closing) for opening, closing in ("[]", "{}", "()")):
+        raise UsageError(
+            f"{word!r}: the shell splits an override at its spaces; quote it, as in"
+            " 'model.inputs.x={shape: [64], dtype: float32}'"
         )
-    return UsageError(f"{word!r} is not an override; {how}")
-
-
-def is_open(text: str) -> bool:
-    """Return whether the text has an opening bracket without its closing one."""
-    return any(text.count(opening) > text.count(closing) for opening, closing in ("[]", "{}", "()"))
-
-
-def joined_words(word: str, following: Sequence[str]) -> str | None:
-    """Return the word with those of `following` that close its brackets; None if they do not."""
-    joined = word
-    for other in following:
-        joined = f"{joined} {other}"
-        if not is_open(joined):
-            return joined
-    return None
-
-
-def is_expanded(word: str, following: Sequence[str]) -> bool:
-    """Return whether the shell has made this word and the next one from braces:
-    `key={shape:[4],low:0}` becomes `key=shape:[4] key=low:0`."""
-    key, equals, value = word.partition("=")
-    if not equals or not re.match(r"\w+:", value):
-        return False
-    return any(re.match(rf"{re.escape(key)}=\w+:", other) for other in following)
-
-
-def with_braces(words: Sequence[str], word: str) -> str:
-    """Return the override from whose braces the shell has made `word` and other words."""
-    key = word.partition("=")[0]
-    values = [other.partition("=")[2] for other in words if other.partition("=")[0] == key]
-    names = [value.partition(":")[0] for value in values]
-    if len(set(names)) < len(names):  # of braces in braces, the shell repeats the outer part
-        return f"{key}={{…}}"
-    return f"{key}={{{','.join(values)}}}"
+    if "=" not in word and not word.startswith("~"):
+        raise UsageError(
+            f"{word!r} is not an override; write overrides as key=value or key=value,value, such"
+            " as bs=1,8, and put a command first; see effbench --help"
+        )
 
 
 def refuse_hidden(words: Iterable[str]) -> None:
@@ -215,7 +137,12 @@ def refuse_hidden(words: Iterable[str]) -> None:
         return
     folder = Path(given["--config-dir"])
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
-        refuse_shipped_name(path, folder)
+        ships = shipped("conf") / path.relative_to(folder)
+        if ships.is_file() and ships.read_bytes() != path.read_bytes():
+            how = "rename the file"
+            if path.parent == folder:
+                how = f"{how} and add --config-name=NAME, or use --config-path"
+            raise ConfigError(f"{path} would be ignored, because effbench ships this file: {how}")
     for path in sorted(folder.glob("*/*.yml")):
         if (shipped("conf") / path.parent.name).is_dir():  # a group
             raise ConfigError(
@@ -227,19 +154,6 @@ def refuse_hidden(words: Iterable[str]) -> None:
             f"--config-dir={folder}: Hydra ignores YAML files that are directly in it; put them"
             " into folders such as model/ and mode/, and give the folder that contains these"
         )
-
-
-def refuse_shipped_name(path: Path, folder: Path) -> None:
-    """Raise ConfigError if a file of the user has the name of another file that effbench ships."""
-    name = path.relative_to(folder)
-    ships = shipped("conf") / name
-    if not ships.is_file() or ships.read_bytes() == path.read_bytes():
-        return
-    what, how = f"{path.parent.name}={path.stem}", "rename the file"
-    if len(name.parts) == 1:
-        what = f"a file {path.name}"
-        how = "rename it and add --config-name=NAME, or use --config-path"
-    raise ConfigError(f"{path} would be ignored, because effbench ships {what}: {how}")
 
 
 def options_in(words: Iterable[str]) -> dict[str, str]:
@@ -292,12 +206,12 @@ def sweep_to_resume(reference: str, db: str) -> SweepInfo:
 
 def refuse_missing_folder(words: Iterable[str], sweep: SweepInfo) -> None:
     """Raise UsageError if the folder with YAML files of a sweep is not here."""
-    for word in words:
-        if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():
-            where = f"sweep {sweep.id} began in {sweep.host.get('folder')}"
-            raise UsageError(
-                f"{word}: no such folder here; {where}: resume it there, or add --config-dir=DIR"
-            )
+    folder = options_in(words).get("--config-dir")
+    if folder is not None and not Path(folder).is_dir():
+        raise UsageError(
+            f"--config-dir={folder}: no such folder here; sweep {sweep.id} began in"
+            f" {sweep.host.get('folder')}: resume it there, or add --config-dir=DIR"
+        )
 
 
 def refuse_shards(sweep: SweepInfo) -> None:
@@ -313,9 +227,9 @@ def refuse_shards(sweep: SweepInfo) -> None:
 def overrides_of_cell(words: Iterable[str], dropped: Collection[str] = ()) -> list[str]:
     """Return the words of a job that reproduce its cell, without settings of the sweep and without
     `dropped` keys."""
-    kept = {word: key_of(word) or "" for word in words}
-    return [
-        word
-        for word, key in kept.items()
-        if key not in dropped and re.split(r"[./@]", key)[0] not in NOT_OF_CELLS
-    ]
+    kept = []
+    for word in words:
+        key = key_of(word) or ""
+        if key not in dropped and re.split(r"[./@]", key)[0] not in NOT_OF_CELLS:
+            kept.append(word)
+    return kept

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from effbench.cell import Cell, Status, Trial
-from effbench.config import ExecutorName
 from effbench.errors import ConfigError, WorkerError
 from effbench.folders import cache_home, expand_user
 from effbench.message import MessageError
@@ -182,7 +181,7 @@ class SlurmExecutor(TrialExecutor):
             self.settings,
             db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
             executor=replace(
-                self.settings.executor, name=ExecutorName.local, cache_dir=str(caches)
+                self.settings.executor, name="local", cache_dir=str(caches)
             ),
             resume=None,
         )
