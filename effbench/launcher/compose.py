@@ -247,8 +247,12 @@ class OtherReferenceError(Exception):
 def resolved(values: Values, name: str) -> Any:
     """Return a section, or a setting of the top level, with values for its references. Raises
     ConfigError for a missing value, and OmegaConf's errors for a reference to nothing."""
+    value = values[name]
+    text = str(value)
+    if "${" not in text and MISSING not in text:
+        return value
     try:
-        return with_referred(values[name], values, name)
+        return with_referred(value, values, name)
     except (OtherReferenceError, RecursionError):
         pass
     plain = OmegaConf.to_container(

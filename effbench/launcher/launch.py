@@ -39,7 +39,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from effbench import config
 from effbench.errors import ConfigError, EffbenchError, UsageError
@@ -61,6 +61,8 @@ Conductor = Callable[[Sequence[Job], Command], Outcome | None]
 NAMESPACE = "hydra_plugins"
 MODULE = f"{NAMESPACE}.effbench"
 HYDRA_VERSION = "1.3"
+#: Begins an override of Hydra's own settings, which do not belong to the jobs.
+HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 #: With this variable Hydra raises errors; without it, it prints tracebacks and exits with code 1.
 FULL_ERROR = "HYDRA_FULL_ERROR"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
@@ -152,10 +154,9 @@ def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
             str(Path(folder).absolute()), job_name="effbench", version_base=HYDRA_VERSION
         ):
             loader = GlobalHydra.instance().config_loader()
+            of_hydra = [word for word in words if HYDRA_KEY.match(word)]
             master = loader.load_configuration(
-                options.get("--config-name", "config"),
-                [word for word in words if not word.startswith("--")],
-                run_mode=RunMode.MULTIRUN,
+                options.get("--config-name", "config"), of_hydra, run_mode=RunMode.MULTIRUN
             )
             if master.hydra.launcher.get("_target_") != target_of(EffbenchLauncher):
                 raise UsageError(OTHER_LAUNCHER)
@@ -164,7 +165,8 @@ def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
                 task_function=task,
                 config=master,
             )
-            sweeper.sweep(OmegaConf.to_container(master.hydra.overrides.task, resolve=False))
+            others = [word for word in words if word not in of_hydra]
+            sweeper.sweep([word for word in others if not word.startswith("--")])
     finally:
         FolderOfUser.path = None
 

@@ -18,7 +18,7 @@ from effbench.config import LARGEST, Setting, quoted, sections, settings
 from effbench.errors import ConfigError, nearest, suggest
 from effbench.models.presets import PRESETS, canonical
 from effbench.models.spec import KEYS
-from effbench.printable import one_line
+from effbench.printable import first_line, one_line
 from effbench.sweeping.plan import OF_SWEEP
 
 #: Examples where the default would be no useful one.
@@ -70,9 +70,7 @@ def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError
         own = f"{own}, own module: model=custom model.module._target_=my_pkg.Net"
         if canonical("transformers", name) in PRESETS:
             hint = f": a network of transformers: model=transformers model.arch={name}"
-    return ConfigError(
-        f"unknown {group} {name!r}{hint}; {own}\nallowed: {', '.join(options)}"
-    )
+    return ConfigError(f"unknown {group} {name!r}{hint}; {own}\nallowed: {', '.join(options)}")
 
 
 def no_option(group: str, value: Any) -> ConfigError:
@@ -219,7 +217,7 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, OverrideParseException):
         return cannot_parse(str(error.override))
     if isinstance(error, MissingConfigException) and error.options:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        group, _, name = str(error.missing_cfg_file).partition("/")
         return unknown_option(group, name, error.options)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
@@ -228,7 +226,7 @@ def explain(error: Exception) -> ConfigError:
     cause = known[0] if known else error
     text = one_line(cause, 300)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return ConfigError(f"{cause.full_key}: {one_line(cause.msg or text, 300)}")
+        return ConfigError(f"{cause.full_key}: {first_line(str(cause))}")
     if isinstance(cause, HydraException | OmegaConfBaseException):
         return ConfigError(text)
     return ConfigError(f"{type(cause).__name__}: {text}")

@@ -192,13 +192,13 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     assert cli.sweep("--config-dir", "conf", "model=tiny").code == 0, "a copy says the same"
     own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
     done = cli.sweep("--config-dir", "conf", "model=tiny")
-    refused(done, "conf/model/tiny.yaml would be ignored", "effbench ships this file", "rename the file")
+    refused(
+        done, "conf/model/tiny.yaml would be ignored", "effbench ships this file", "rename the file"
+    )
     own.unlink()
     (cli.folder / "conf" / "config.yaml").write_text("bs: 64\n")
     done = cli.sweep("--config-dir", "conf", "model=tiny")
-    refused(
-        done, "conf/config.yaml would be ignored", "--config-name=NAME"
-    )
+    refused(done, "conf/config.yaml would be ignored", "--config-name=NAME")
 
 
 def test_an_option_that_ends_with_yml(cli):

@@ -70,7 +70,12 @@ def test_a_cell_is_read_back(cell_of, words):
 
 
 def test_environment_variables_are_as_they_were_typed(cell_of):
-    assert cell_of("env={A:1,B:true,C:x,D:0.5}").env == {"A": "1", "B": "true", "C": "x", "D": "0.5"}
+    assert cell_of("env={A:1,B:true,C:x,D:0.5}").env == {
+        "A": "1",
+        "B": "true",
+        "C": "x",
+        "D": "0.5",
+    }
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ REFUSED = (
     ("timeout_s=soon", "timeout_s: expected a number above 0, got 'soon'. Example: timeout_s=900"),
     ("protocol.host_tolerance=[1]", "expected a number above 0 or null, got [1]."),
     ("numerics.tf32=maybe", "expected true or false, got 'maybe'. Example: numerics.tf32=true"),
-    ("dtype=float31", "bfloat16, float16, float64, got 'float31'. Example: dtype=float32"),
+    ("dtype=float31", "bfloat16, float16, float32, float64, got 'float31'. Example: dtype=float32"),
     ("device=gpu", "device: expected one of auto, cpu, cuda, got 'gpu'. Example: device=cuda"),
     ("artifacts=trace", "got 'trace'. Example: 'artifacts=[trace]'"),
     ("executor.gpus=[]", "got []. Example: 'executor.gpus=[0,1]'"),

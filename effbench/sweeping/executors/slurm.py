@@ -180,9 +180,7 @@ class SlurmExecutor(TrialExecutor):
         settings = replace(
             self.settings,
             db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
-            executor=replace(
-                self.settings.executor, name="local", cache_dir=str(caches)
-            ),
+            executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
             resume=None,
         )
         keys = {run.cell.key for run in runs}
