@@ -163,3 +163,15 @@ def test_stored_overrides_plan_the_cell_again(cell_of, words):
 def test_stored_overrides_are_without_what_the_baseline_dropped():
     words = ["mode=eager", "+mode.fullgraph=true", "bs=2"]
     assert overrides_of_cell(words, {"mode.fullgraph"}) == ["mode=eager", "bs=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["stream.dim=1", "stream.high=64"], "exceeds dimension 1 of the input x, which is 4"),
+        (["stream.dim=2", "stream.high=4"], "no input has this dimension"),
+    ],
+)
+def test_lengths_must_fit_the_inputs(cell_of, words, error):
+    with pytest.raises(ConfigError, match=error):
+        cell_of(*CUSTOM, "model.module._target_=a.Net", "stream=uniform", *words)
