@@ -8,12 +8,7 @@ from effbench import streams
 from effbench.cell import Cell
 from effbench.config import shipped
 from effbench.errors import ConfigError
-<<<<<<< HEAD
 from effbench.labels import label_rows, row_names
-from effbench.launcher import cells as plan
-=======
-from effbench.labels import axis_of, label_rows, row_names
->>>>>>> 0098d0d4 (Streams that do not fit the inputs are refused when the cell is made)
 
 PLAIN = {
     "model": {
@@ -140,7 +135,7 @@ def test_the_stream_of_a_cell():
     assert [list(row.labels) for row in label_rows([unmeasured])] == [["model", "bs"]]
 
 
-def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
+def test_lengths_leave_bs_alone():
     streamed = resolved(settings("uniform", low=4, high=4, length=2, dim=1))
     assert streamed.stream == {
         "name": "uniform length=2 low=4 high=4 dim=1",
