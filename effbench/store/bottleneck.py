@@ -6,12 +6,12 @@ machine itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from effbench.cell import Cell, Result, Trial
-from effbench.metrics import METRICS, format_bytes, percent, significant
+from effbench.metrics import METRICS, percent, significant
+from effbench.printable import count
 
 #: A call is launch-bound if the GPU is idle for this fraction of its period or more.
 LAUNCH_IDLE = 0.2
@@ -88,62 +88,30 @@ def why(result: Result) -> str | None:
     """Return a sentence that explains the period of a result, or its latency if it has no period;
     None without a profile."""
     busy, period, idle = result.gpu_busy_ms, result.period_ms, result.gpu_idle_fraction
-    latency = result.latency_ms
-    if busy and latency and period is None:  # a request that generates tokens
-        share = percent(min(1.0, busy / latency))
+    if busy is None:
+        return None
+    if period is None and result.latency_ms:  # a request that generates tokens
+        share = percent(min(1.0, busy / result.latency_ms))
         return f"the GPU is busy {share} of the latency; requests have no period"
-    if busy is None or period is None or idle is None:
+    if period is None or idle is None:
         return None
-    ceiling = _ceiling(result)
-    if ceiling is not None:
-        kernels = _kernels(result)
-        return f"{ceiling} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
-    if result.bound == "latency":
-        return _of_small_kernels(result, busy, idle)
-    return _of_launches(result, busy, period, idle)
-
-
-def _kernels(result: Result) -> str:
-    if result.kernels is None:
-        return "its kernels"
-    return "1 kernel" if result.kernels == 1 else f"{result.kernels} kernels"
-
-
-def _ceiling(result: Result) -> str | None:
-    """Return how near a call comes to the ceiling that explains its time; None without one."""
-    near = result.roofline_fraction
-    if near is None:
-        return None
-    if result.bound == "memory" and result.min_bytes is not None:
-        size = format_bytes(result.min_bytes)
-        return f"{percent(near)} of the copy bandwidth (at least {size})"
-    if result.bound == "compute" and result.flops is not None:
-        return f"{percent(near)} of the matrix rate ({_si(result.flops)}FLOP)"
-    return None
-
-
-def _of_small_kernels(result: Result, busy: float, idle: float) -> str:
-    each = significant(1e3 * busy / max(1, result.kernels or 1), 2)
-    near = percent(result.roofline_fraction or 0.0)
-    busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {near} of its nearest"
-    return f"{busy_at} ceiling: {_kernels(result)} of {each} µs on average"
-
-
-def _of_launches(result: Result, busy: float, period: float, idle: float) -> str:
     verb = "takes" if result.kernels == 1 else "take"
-    took = f"{verb} {significant(min(busy, period), 3)} of {_ms(period)}"
-    text = f"the GPU is idle {percent(idle)} of the time: {_kernels(result)} {took}"
-    if result.bound != "launch":
-        return text
+    took = f"{count(result.kernels or 0, 'kernel')} {verb} {significant(min(busy, period), 3)}"
+    text = f"the GPU is idle {percent(idle)} of the time: {took} of {_ms(period)}"
+    limit = _limit(result, period)
+    return f"{text}; {limit}" if limit else text
+
+
+def _limit(result: Result, period: float) -> str:
+    """Return how near a call comes to what bounds it; empty if that says nothing."""
+    near = percent(result.roofline_fraction or 0.0)
+    if result.bound == "memory":
+        return f"{near} of the copy bandwidth"
+    if result.bound == "compute":
+        return f"{near} of the matrix rate"
+    if result.bound == "latency":
+        return f"{near} of the nearest ceiling, because the kernels are small"
     enqueue = result.enqueue_ms
-    if enqueue is not None and enqueue >= HOST_SHARE * period:
-        return f"{text}; the host needs {_ms(enqueue)} to enqueue them"
-    return f"{text}; the rest is gaps between kernels"
-
-
-def _si(value: float) -> str:
-    """Return a number with an SI prefix and one to three digits before the point: `340 G` for
-    `3.4e11`."""
-    # 999,999 is 1.00 M
-    power = min(4, int(math.log10(float(f"{value:.2e}")) // 3)) if value >= 1000 else 0
-    return f"{significant(value / 1000**power, 3)} {' kMGT'[power]}" if power else f"{value:.0f} "
+    if result.bound == "launch" and enqueue is not None and enqueue >= HOST_SHARE * period:
+        return f"the host needs {_ms(enqueue)} to enqueue them"
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -335,11 +334,10 @@ def series(
     sweeps = _rows(connection, sa.select(*_FACTS_OF_SWEEPS).order_by(*_OLDEST_FIRST))
     older = 0
     if most is not None:
-        ids = _with_results(connection, results, sweeps)
-        older = len(ids) - _newest(list(ids.values()), most)
-        if older:
-            first = list(ids)[older]
-            results = results.where(RESULT.c.sweep_id.in_(_since(first)))
+        numbers = _numbers(connection, results, sweeps)
+        newest = _newest(numbers, most)
+        older = len(numbers) - len(newest)
+        results = results.where(RESULT.c.sweep_id.in_(newest))
     environments = {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))}
     known_cells = {row["key"]: row for row in _rows(connection, cells)}
     if columns is None:
@@ -364,24 +362,22 @@ def _cells_of(models: Sequence[str], modes: Sequence[str]) -> sa.Select[Any]:
     return cells
 
 
-def _with_results(
+def _numbers(
     connection: sa.Connection, results: sa.Select[Any], sweeps: list[dict[str, Any]]
 ) -> dict[str, int]:
     """Return sweep id -> number of these results, oldest first; without sweeps that have none."""
-    numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
-    counts = {row[0]: row[1] for row in connection.execute(numbers.group_by(RESULT.c.sweep_id))}
+    query = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
+    counts = {row[0]: row[1] for row in connection.execute(query.group_by(RESULT.c.sweep_id))}
     return {sweep["id"]: counts[sweep["id"]] for sweep in sweeps if sweep["id"] in counts}
 
 
-def _newest(numbers: Sequence[int], most: int) -> int:
-    """Return how many of the last numbers have a sum of at most `most`, at least one if there are
-    any."""
-    totals = itertools.accumulate(reversed(numbers))
-    return min(len(numbers), max(1, sum(total <= most for total in totals)))
-
-
-def _since(sweep_id: str) -> sa.Select[Any]:
-    """Return the query for the ids of a sweep and all later ones."""
-    first = SWEEP.alias()
-    is_later = sa.tuple_(*_OLDEST_FIRST) >= sa.tuple_(first.c.started_at, first.c.id)
-    return sa.select(SWEEP.c.id).join(first, is_later).where(first.c.id == sweep_id)
+def _newest(numbers: dict[str, int], most: int) -> list[str]:
+    """Return the newest sweeps with at most this many results in total, but at least one sweep."""
+    newest: list[str] = []
+    total = 0
+    for sweep_id in reversed(numbers):
+        total += numbers[sweep_id]
+        if newest and total > most:
+            break
+        newest.append(sweep_id)
+    return newest

@@ -53,7 +53,7 @@ class TestHostSpeeds:
     """How fast the host was in recent trials, which tells later ones what is usual."""
 
     def test_trials_on_a_gpu_tell_the_quietest_moments_oldest_first(self, store, here, swept):
-        swept(on_gpu(0.05), on_gpu(None), on_gpu(0.04))
+        swept(on_gpu(0.05, host_high_ms=0.07), on_gpu(None), on_gpu(0.04))
         swept(on_gpu(0.06))
         assert store.host_speeds(here) == HostSpeeds(quiet=[0.05, 0.04, 0.06])
 
@@ -61,57 +61,34 @@ class TestHostSpeeds:
         swept(on_cpu(0.05), on_cpu(None), on_cpu(0.09, disturbance="host busy"), on_cpu(0.04))
         assert store.host_speeds(here) == HostSpeeds(high=[0.05, 0.04])
 
-    def test_both_kinds_are_kept_apart(self, store, here, swept):
-        swept(on_gpu(0.03, host_high_ms=0.07), on_cpu(0.05))
-        assert store.host_speeds(here) == HostSpeeds(quiet=[0.03], high=[0.05])
-
     def test_other_machines_and_environments_tell_nothing(self, store, here, swept, environment):
         swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
-        assert store.host_speeds(here) == HostSpeeds()
-        swept(on_gpu(0.01))
-        assert (
-            store.host_speeds(store.add_environment(environment(python="3.12.1"), {}))
-            == HostSpeeds()
-        )
+        there = store.add_environment(environment(python="3.12.1"), {})
+        assert store.host_speeds(here) == store.host_speeds(there) == HostSpeeds()
 
     def test_imported_sweeps_tell_nothing(self, store, here, swept):
-        imported = swept(on_gpu(0.01), on_cpu(0.02))
-        is_imported = (
-            sa.update(SWEEP)
-            .where(SWEEP.c.id == imported)
-            .values(imported_at=dt.datetime.now(dt.UTC))
-        )
+        imported = sa.update(SWEEP).where(SWEEP.c.id == swept(on_gpu(0.01), on_cpu(0.02)))
         with store.writing() as connection:
-            connection.execute(is_imported)
+            connection.execute(imported.values(imported_at=dt.datetime.now(dt.UTC)))
         assert store.host_speeds(here) == HostSpeeds()
 
 
-QUIET = {
-    "nothing": ([], None),
-    "one": ([0.5], 0.5),
-    "a low quantile": ([9.0, *(0.1 * number for number in range(1, 10))], 0.28),
-    "not below all values": ([0.04, 0.06], 0.044),
-    "an earlier machine is forgotten": ([0.01] * 20 + [1.0] * RECENT_TRIALS, 1.0),
-}
+TENTHS = [0.1 * number for number in range(1, 10)]
 
 
-@pytest.mark.parametrize(("speeds", "expected"), QUIET.values(), ids=QUIET)
-def test_the_quiet_speed_is_a_low_quantile_of_recent_trials(speeds, expected):
-    assert HostSpeeds(quiet=speeds, high=[7.0]).quiet_ms() == pytest.approx(expected)
-
-
-HIGH = {
-    "nothing": ([], None),
-    "one": ([0.5], 0.5),
-    "a high quantile": ([9.0, *(0.1 * number for number in range(1, 10))], 0.82),
-    "not above all values": ([0.04, 0.06], 0.056),
-    "an earlier machine is forgotten": ([9.0] * 20 + [1.0] * RECENT_TRIALS, 1.0),
-}
-
-
-@pytest.mark.parametrize(("speeds", "expected"), HIGH.values(), ids=HIGH)
-def test_the_usual_slower_speed_is_a_high_quantile_of_recent_trials(speeds, expected):
-    assert HostSpeeds(quiet=[7.0], high=speeds).high_ms() == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("speeds", "low", "high"),
+    [
+        ([], None, None),
+        ([0.5], 0.5, 0.5),
+        ([9.0, *TENTHS], 0.28, 0.82),
+        ([0.04, 0.06], 0.044, 0.056),
+        ([9.0] * 20 + [1.0] * RECENT_TRIALS, 1.0, 1.0),
+    ],
+)
+def test_the_usual_speeds_are_quantiles_of_recent_trials(speeds, low, high):
+    assert HostSpeeds(quiet=speeds).quiet_ms() == pytest.approx(low)
+    assert HostSpeeds(high=speeds).high_ms() == pytest.approx(high)
 
 
 def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
