@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,8 +33,8 @@ from effbench.report.advice import (
     sweep_with,
 )
 from effbench.report.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
-from effbench.report.tables import figure_of, figure_texts, rows_of
-from effbench.stats.elimination import PROCESS_SD, Race
+from effbench.report.tables import TIMES, figure_of, figure_texts, rows_of
+from effbench.stats.elimination import Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -202,11 +202,9 @@ def advise_buckets(args: argparse.Namespace) -> Advice:
         answer = f"capture: {best.sizes}"
     calls = f"{sum(trace.values())} calls of {min(trace)} to {max(trace)} rows"
     lines = [f"{costs.case}, {costs.mode}; {calls}"]
-    if costs.graph_ms.keys() <= costs.marked:
-        lines.append(f"every time is marked (host disturbed): {MEASURE_AGAIN}")
-    elif costs.marked:
+    if costs.marked:
         sizes = one_line(sorted(costs.marked), 80)
-        lines.append(f"times that do not count, because the host was disturbed: bs {sizes[1:-1]}")
+        lines.append(f"marked (host disturbed): bs {sizes[1:-1]}; {MEASURE_AGAIN}")
     if best.unmeasured:
         lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
     data = {
@@ -304,14 +302,13 @@ def advise_model(args: argparse.Namespace) -> Advice:
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
         from effbench.launcher.adaptive import find
 
-        matrix = matrix_of(args)
-        results = find(
-            ["-m", *matrix.shortening, *matrix.words], server, args.fresh, matrix.is_quiet
-        )
+        asked = overrides_of(args)
+        is_quiet = args.format == "json" or args.out is not None
+        results = find(["-m", *asked.shortening, *asked.words], server, args.fresh, is_quiet)
     rows = rows_at(results.rows)
     advice = render(recommend(rows, question_of(args, results.sweep), results.race))
     commands = [
-        shlex.join(masked(["effbench", "-m", *matrix.words])),
+        shlex.join(masked(["effbench", "-m", *asked.words])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
     ]
     advice.data |= {
@@ -321,7 +318,7 @@ def advise_model(args: argparse.Namespace) -> Advice:
         "commands": commands,
     }
     advice.lines += [
-        source_text(results.sweep, results.rows[0], results.is_new),
+        source_text(results.sweep, rows[0].result, results.is_new),
         f"full matrix: {commands[0]}",
         f"report: {commands[1]}",
     ]
@@ -329,16 +326,15 @@ def advise_model(args: argparse.Namespace) -> Advice:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ShortSweep:
     """`words`: overrides of the full matrix; `shortening`: further ones of the short sweep."""
 
     words: list[str]
     shortening: list[str]
-    is_quiet: bool
 
 
-def matrix_of(args: argparse.Namespace) -> Matrix:
-    """Return the overrides of a command line. Raises UsageError for those that do not fit."""
+def overrides_of(args: argparse.Namespace) -> ShortSweep:
+    """Return the overrides of a command line. Raises UsageError for words that do not fit."""
     from effbench.launcher.adaptive import CANDIDATES
     from effbench.launcher.overrides import key_of
 
@@ -349,44 +345,32 @@ def matrix_of(args: argparse.Namespace) -> Matrix:
     if args.config_dir:
         overrides.append(f"--config-dir={args.config_dir}")
     overridden = {str(key_of(word)) for word in overrides}
-    check_words(args, models, overridden)
 
     def missing(*words: str) -> list[str]:
         return [word for word in words if str(key_of(word)) not in overridden]
 
-    bs = [] if args.bs is None else [f"bs={args.bs}"]
-    db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
-    return Matrix(
-        words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
-        shortening=missing(
+    if args.sweep != "last":
+        why = "name the model of --sweep with --model NAME, without overrides"
+    elif len(models) != 1:
+        why = f"expected one model, got {len(models)}. Example: effbench advise mode mlp bs=8"
+    elif any(key.partition(".")[0] == "stream" for key in overridden):
+        why = "a stream has no single batch size; omit it, or compare modes in a sweep"
+    elif "model" in overridden:
+        why = "give the model once, as MODEL, without model="
+    elif args.bs is not None and "bs" in overridden:
+        why = "give the batch size once, as bs=N or as --bs N"
+    else:
+        bs = [] if args.bs is None else [f"bs={args.bs}"]
+        db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
+        words = [*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db]
+        shortening = missing(
             "protocol=advise",
             f"protocol.eliminate={CALL[args.metric]}",
             "sweep.name=advise",
             "on_failure=ignore",
-        ),
-        is_quiet=args.format == "json" or args.out is not None,
-    )
-
-
-def check_words(
-    args: argparse.Namespace, models: Sequence[str], overridden: Collection[str]
-) -> None:
-    """Raise UsageError for words that do not fit. `overridden`: keys of the overrides."""
-    count = len(models)
-    groups = {key.partition(".")[0] for key in overridden}
-    wrong = {
-        "name the model of --sweep with --model NAME, without overrides": args.sweep != "last",
-        f"expected one model, got {count}. Example: effbench advise mode mlp bs=8": count != 1,
-        "a stream has no single batch size; omit it, or compare modes in a sweep": (
-            "stream" in groups
-        ),
-        "give the model once, as MODEL, without model=": "model" in overridden,
-        "give the batch size once, as bs=N or as --bs N": args.bs is not None
-        and "bs" in overridden,
-    }
-    for text, is_wrong in wrong.items():
-        if is_wrong:
-            raise UsageError(f"advise mode: {text}")
+        )
+        return ShortSweep(words, shortening)
+    raise UsageError(f"advise mode: {why}")
 
 
 def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:
@@ -422,26 +406,22 @@ def race_in(
 def render(advice: Recommendation) -> Advice:
     """Return a recommendation with its evidence."""
     question, row, chosen = advice.question, advice.rows[0], advice.mode
-    clauses = [*gains(advice), advice.because(), doubts(advice)]
     case, bs = row.case, row.labels["bs"]
-    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(filter(None, clauses))}."
-    why = advice.why()
-    lines = []
-    if why:
-        lines.append(f"why: {why}")
-    if advice.is_of_single_trials:
-        spread = f"{100 * PROCESS_SD:g} %"
-        lines.append(f"one trial per mode: intervals assume a spread of {spread} between processes")
-    for mode, calls in advice.pays_back().items():
-        best = advice.ranked[0].mode
-        lines.append(f"{mode} is faster per call; from {calls:,} calls on it beats {best}")
-    lines += advice.other_winners()
-    lines += [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
+    clauses = [*gains(advice), advice.because()]
     marked = {
         candidate.mode: candidate.result.disturbance
         for candidate in advice.ranked
         if candidate.is_marked
     }
+    if chosen.is_marked:
+        clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
+    elif marked:
+        names = ", ".join(marked)
+        clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
+    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(clauses)}."
+    why = advice.why()
+    lines = [f"why: {why}"] if why else []
+    lines += [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
     data = {
         "answer": answer,
         "mode": chosen.mode,
@@ -506,24 +486,22 @@ def table_of_modes(advice: Recommendation) -> Table:
     ]
     rows = []
     for candidate in advice.ranked:
-        column, result = question.column, candidate.result
-        figure = figure_of(result, column)
-        text, interval = figure_texts(column, *figure, candidate.is_marked)
+        call, interval = texts_of(advice, candidate, question.column)
         preparation = seconds(candidate.prepare_s)
         if candidate.is_warm:
             preparation += " (warm)"
-        rounds = str(candidate.trials)
+        rounds = str(candidate.result.trials)
         if candidate.eliminated is not None:
             rounds += ", then left out"
         rows.append(
             {
                 "mode": candidate.mode,
-                "call": Shown(candidate.call_ms, text, sub=interval),
+                "call": Shown(candidate.call_ms, call, sub=interval),
                 "score_ms": candidate.score_ms,
-                **{name: speedup_texts(advice, candidate, name)[0] for name in SPEEDUPS},
+                **{name: texts_of(advice, candidate, name)[0] for name in SPEEDUPS},
                 "preparation": preparation,
                 "break_even": candidate.break_even,
-                "memory_bytes": result.peak_reserved_bytes,
+                "memory_bytes": candidate.result.peak_reserved_bytes,
                 "rounds": rounds,
             }
         )
@@ -532,13 +510,16 @@ def table_of_modes(advice: Recommendation) -> Table:
     return Table(columns, rows)
 
 
-def speedup_texts(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
-    """Return a mode's speedup and its interval; empty without one."""
+def texts_of(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
+    """Return a figure of a mode and its interval; empty without one. A speedup is marked if the
+    baseline is."""
     result, base = candidate.result, advice.base
     if result.value(name) is None:
         return "", ""
-    is_marked = candidate.is_marked or (base is not None and base.is_marked)
-    return figure_texts(name, *figure_of(result, name), is_marked and candidate is not base)
+    is_marked = candidate.is_marked
+    if name in SPEEDUPS:
+        is_marked = candidate is not base and (is_marked or (base is not None and base.is_marked))
+    return figure_texts(name, *figure_of(result, name), is_marked)
 
 
 def seconds(value: float) -> str:
@@ -548,41 +529,14 @@ def seconds(value: float) -> str:
 
 
 def gains(advice: Recommendation) -> list[str]:
-    """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50×
-    in period`, `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
+    """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency`,
+    `preparation takes 0.4 s`."""
     chosen, base = advice.mode, advice.base
     costs = [f"preparation takes {seconds(chosen.prepare_s)}"]
     if base is None or base is chosen:
         return costs
-    ratios: list[str] = []
-    for name, column in SPEEDUPS.items():
-        text, interval = speedup_texts(advice, chosen, name)
-        if not text:
-            continue
-        quantity = column.removesuffix("_ms")
-        bounds = f" ({interval}×)" if interval else ""
-        if column == advice.question.column:
-            ratios.insert(0, f"{text}{bounds} the speed of {base.mode} in {quantity}")
-        else:
-            ratios.append(f"{text} in {quantity}")
-    memory, before = (each.result.peak_reserved_bytes or 0 for each in (chosen, base))
-    if memory != before:
-        amount = METRICS["peak_reserved_bytes"].format(abs(memory - before))
-        costs.append(f"needs {amount} {'less' if memory < before else 'more'} memory")
-    return [", ".join(ratios), *costs]
-
-
-def doubts(advice: Recommendation) -> str:
-    """Return what the host's disturbance makes doubtful about the recommended mode and its
-    rivals."""
-    marked = [candidate for candidate in advice.ranked if candidate.is_marked]
-    if not marked:
-        return ""
-    if len(marked) == len(advice.ranked):
-        what = "every figure is marked (host disturbed), so nothing is significant"
-    elif advice.mode.is_marked:
-        what = "its own figure is marked (host disturbed), and the unmarked modes are slower"
-    else:
-        names = [f"{mode.mode} ~{milliseconds(mode.call_ms)}" for mode in marked]
-        what = f"not compared, because the host was disturbed: {', '.join(names)}"
-    return f"{what}; {MEASURE_AGAIN}"
+    text, interval = texts_of(advice, chosen, TIMES[advice.question.column])
+    if not text:
+        return costs
+    bounds = f" ({interval}×)" if interval else ""
+    return [f"{text}{bounds} the speed of {base.mode} in {advice.question.metric}", *costs]

@@ -1,15 +1,13 @@
 """`effbench advise` over a database of known figures."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
 from effbench.commands.advise import byte_size
 from effbench.config import shipped
-from effbench.report.advice import Candidate, Question, Recommendation
-from effbench.stats.elimination import Race, moderated
+from effbench.stats.elimination import Race
 from effbench.stats.intervals import log_mean
 from effbench.store import Store
 
@@ -184,20 +182,30 @@ def test_modes_that_ran_on_after_they_would_have_been_left_out(advise, monkeypat
     assert advise("mode", "--bs", "4") == expected
 
 
-def test_modes_by_the_call_and_over_few_calls(advise):
+def test_modes_by_the_call(advise):
     found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-    expected = (
-        "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency, 3.76×"
-        " in period; "
-    )
-    expected += "preparation takes 0.5 s; lowest latency over 100 calls including preparation."
-    assert expected in advise("mode", "--bs", "1", "--calls", "100")
-    text = advise("mode", "--bs", "64", "--calls", "1000")
-    assert "Run net at bs 64 with eager" in text
-    assert "default is faster per call; from" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--bs 1 --calls 100",
+            "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency;"
+            " preparation takes 0.5 s; lowest latency over 100 calls including preparation.",
+        ),
+        (
+            "--bs 64 --calls 1000",
+            "Run net at bs 64 with eager: preparation takes 0.5 s; lowest latency over 1,000 calls"
+            " including preparation.",
+        ),
+    ],
+)
+def test_the_sentence(advise, words, sentence):
+    assert json.loads(advise("mode", *words.split(), "--format", "json"))["answer"] == sentence
 
 
 def test_an_unclear_speedup_is_omitted_from_the_answer(made, effbench):
@@ -206,195 +214,94 @@ def test_an_unclear_speedup_is_omitted_from_the_answer(made, effbench):
         a_cell(mode, "net"): {"latency_ms": ms, "period_ms": None} for mode, ms in calls.items()
     }
     made.sweep(cells, rounds=2)
-    assert (
-        "Run net at bs 8 with default: preparation takes"
-        in effbench("advise", "mode", "--db", str(made.path)).out
-    )
+    out = effbench("advise", "mode", "--db", str(made.path)).out
+    assert "Run net at bs 8 with default: preparation takes" in out
 
 
-def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
-    """What a race leaves out may be the answer for few calls, and what it leaves open may not be
-    close."""
-    keys = {mode: a_cell(mode, "net", 64).key for mode in MODES}
-    estimates = {
-        keys[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()
-    }
-    slow, eager = keys["cuda-graph"], keys["eager"]
-    races = iter([Race(estimates, {slow: 3, eager: 3}), Race(estimates, {slow: 3})])
-    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: next(races))
-    words = ("mode", "--bs", "64", "--calls", "1000", "--format", "json")
-    out, still_in = json.loads(advise(*words)), json.loads(advise(*words))
-    eliminated = {mode["mode"]: mode["eliminated"] for mode in out["modes"]}
-    assert out["mode"] == "eager" and eliminated["eager"] == 3
-    assert "lowest latency over 1,000 calls including preparation" in still_in["answer"]
+KEYS = {mode: a_cell(mode, "net", 64).key for mode in MODES}
+ESTIMATES = {
+    KEYS[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()
+}
+TWO_OUT = {KEYS["cuda-graph"]: 3, KEYS["eager"]: 3}
 
 
-def test_preparation_decides_after_one_trial_per_mode(advise, monkeypatch):
-    """Such results have no intervals, so all seem to tie; the race knows how far apart they are."""
-    times = {a_cell(mode, "net", 64).key: [ms(64)] for mode, (ms, *_) in MODES.items()}
-    race = Race(moderated(times, dict.fromkeys(times, 0.0)), {a_cell("eager", "net", 64).key: 3})
+@pytest.mark.parametrize(
+    ("race", "calls", "mode", "ties", "reason"),
+    [
+        # what a race leaves out may be the answer for few calls
+        (Race(ESTIMATES, TWO_OUT), ["--calls", "1000"], "eager", [], "lowest latency over"),
+        (Race(ESTIMATES, TWO_OUT), [], "default", [], "lowest latency."),
+        (
+            Race(ESTIMATES, {KEYS["cuda-graph"]: 3}),
+            [],
+            "default",
+            ["eager"],
+            "lowest latency, but too few rounds to rule out eager.",
+        ),
+        (
+            Race(ESTIMATES, {KEYS["cuda-graph"]: 3}, is_tie=True),
+            [],
+            "eager",
+            ["eager"],
+            "no significant winner: ties with default, and has the shortest preparation.",
+        ),
+    ],
+)
+def test_modes_of_a_race(advise, monkeypatch, race, calls, mode, ties, reason):
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
-    monkeypatch.setattr(
-        "effbench.report.advice.least", lambda scored, _: (0, [*range(len(scored))])
-    )
-    found = json.loads(advise("mode", "--bs", "64", "--calls", "1000", "--format", "json"))
-    assert found["too_close_to_call"] == [] and found["answer"].startswith(
-        "Run net at bs 64 with eager"
-    )
-    assert found["answer"].endswith("lowest latency over 1,000 calls including preparation.")
+    found = json.loads(advise("mode", "--bs", "64", *calls, "--format", "json"))
+    assert (found["mode"], found["too_close_to_call"]) == (mode, ties)
+    assert reason in found["answer"]
 
 
-def candidate(mode, call_ms, prepare_s, trials=3, low_ms=None, high_ms=None):
-    names = ("latency_ms", "latency_ci_low_ms", "latency_ci_high_ms")
-    source = dict(zip(names, (call_ms, low_ms, high_ms), strict=True)) | {"trials": trials}
-    return Candidate(mode, source, call_ms, call_ms, prepare_s, False, False, None, None)
-
-
-@pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, {"other": 2000}), (0.5, {})])
-def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
-    """A mode that left a race early may look better in both respects, and then no number of calls
-    pays."""
-    ranked = [
-        candidate("graph", 2.0, 1.0, low_ms=1.9, high_ms=2.1),
-        candidate("other", 1.0, preparation_s, low_ms=0.9, high_ms=1.1),
-    ]
-    assert Recommendation(Question(), [], ranked, [], {}, None).pays_back() == expected
-
-
-LOWEST, OVER = "lowest latency", Race(is_over=True)
-OPEN = f"{LOWEST}, but 2 rounds do not rule out other"
+def test_one_round_rules_out_no_mode(made, effbench):
+    cells = {a_cell(mode, "net"): {"latency_ms": [ms]} for mode, ms in TIMES.items()}
+    made.sweep(cells, rounds=1)
+    words = ("advise", "mode", "--db", str(made.path), "--format", "json")
+    found = json.loads(effbench(*words).out)
+    assert found["mode"] == "cuda-graph" and len(found["too_close_to_call"]) == 2
+    assert "but too few rounds to rule out default, eager" in found["answer"]
 
 
 @pytest.mark.parametrize(
-    ("race", "question", "trials", "expected"),
-    [
-        (Race(), {}, 2, OPEN),
-        (OVER, {}, 2, f"{OPEN}: at most 5 % higher, with 95 % confidence"),
-        (
-            OVER,
-            {"calls": 9},
-            2,
-            f"{LOWEST} over 9 calls including preparation, but 2 rounds do not rule out other",
-        ),
-        (OVER, {"memory_bytes": 9}, 2, OPEN),
-        (
-            replace(OVER, is_tie=True),
-            {},
-            2,
-            "no significant winner: ties with graph, and has the shortest preparation",
-        ),
-        (None, {}, 2, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
-        (Race(), {}, 1, f"{LOWEST}, but one trial each does not rule out other"),
-    ],
+    ("text", "size"),
+    [("512", 512), ("2KiB", 2048), ("1.5GB", 1_500_000_000), ("4M", 4 * MIB), ("1 TiB", 2**40)],
 )
-def test_the_sentence_says_what_ties_with_the_best_mode(race, question, trials, expected):
-    best, other = candidate("graph", 1.0, 1.0, trials), candidate("other", 2.0, 0.0, trials)
-    advice = Recommendation(Question(**question), [], [best, other], [other], {}, race)
-    assert advice.because() == expected
-    assert advice.mode is (other if race and race.is_tie else best)
-
-
-@pytest.mark.parametrize(
-    ("race", "expected"),
-    [
-        (OVER, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
-        (None, LOWEST),
-    ],
-)
-def test_the_sentence_says_how_far_a_winner_is_ahead(race, expected):
-    ranked = [candidate("graph", 1.0, 1.0, trials=1), candidate("other", 2.0, 0.0, trials=1)]
-    advice = Recommendation(Question(), [], ranked, [], {}, race)
-    assert advice.because() == expected and advice.mode is ranked[0]
-    assert advice.is_of_single_trials is (race is not None)
-
-
-def test_byte_sizes():
-    for text, size in (
-        ("512", 512),
-        ("2KiB", 2048),
-        ("1.5GB", 1_500_000_000),
-        ("4M", 4 * MIB),
-        ("1 TiB", 2**40),
-    ):
-        assert byte_size(text) == size
+def test_byte_sizes(text, size):
+    assert byte_size(text) == size
 
 
 BUSY = "host busy for 80 % of the timing"
-
-
-def marked_sweep(made, effbench, marked, **more):
-    """The answer and the JSON about three modes, of which these are marked."""
-    times = {"eager": 4.0, "cuda-graph": 1.0, "default": 2.0}
-    cells = {}
-    for mode, ms in times.items():
-        figures = {
-            "latency_ms": [ms, ms * 1.001, ms * 1.002],
-            "period_ms": [ms, ms * 1.001, ms * 1.002],
-            **more,
-        }
-        cells[a_cell(mode, "net")] = figures | ({"disturbance": BUSY} if mode in marked else {})
-    made.sweep(cells, rounds=3)
-    words = ("advise", "mode", "--db", str(made.path))
-    return effbench(*words), json.loads(effbench(*words, "--format", "json").out)
-
-
-def test_a_marked_rival_is_not_compared_and_the_sentence_says_so(made, effbench):
-    done, found = marked_sweep(made, effbench, ["cuda-graph"])
-    assert (done.code, found["mode"], found["marked"]) == (0, "default", {"cuda-graph": BUSY})
-    expected = (
-        "lowest latency; not compared, because the host was disturbed: cuda-graph ~1.00 ms; measure"
-        " again"
-    )
-    assert expected in found["answer"]
-    assert "~1.00 ms" in done.out and "~4.00×" in done.out, "the figures are shown"
-    assert found["too_close_to_call"] == [] and "beats" not in done.out
-
-
-def test_marked_figures_alone_are_the_last_resort(made, effbench):
-    done, found = marked_sweep(made, effbench, ["cuda-graph", "eager", "default"])
-    assert found["mode"] == "cuda-graph" and "~4.00×" in found["answer"]
-    assert (
-        "every figure is marked (host disturbed), so nothing is significant; measure again"
-        in found["answer"]
-    )
-    assert all(mode["break_even"] is None for mode in found["modes"]) and done.code == 0
-
-
-def test_a_gain_over_a_marked_baseline_is_marked(made, effbench):
-    _, found = marked_sweep(made, effbench, ["eager"])
-    assert found["mode"] == "cuda-graph" and "~4.00× (" in found["answer"]
-    assert "not compared, because the host was disturbed: eager ~4.00 ms" in found["answer"]
-
-
-def test_unmarked_modes_alone_say_nothing_of_marks(made, effbench):
-    _, found = marked_sweep(made, effbench, [])
-    assert (found["mode"], found["marked"], "disturbed" in found["answer"]) == (
-        "cuda-graph",
-        {},
-        False,
-    )
+TIMES = {"eager": 4.0, "cuda-graph": 1.0, "default": 2.0}
 
 
 @pytest.mark.parametrize(
     ("marked", "mode", "said"),
     [
-        # what a race has eliminated is slower, marked or not
+        ([], "cuda-graph", "lowest latency."),
         (
             ["cuda-graph"],
-            "cuda-graph",
-            "its own figure is marked (host disturbed), and the unmarked modes are slower",
+            "default",
+            "lowest latency; not compared, because the host was disturbed: cuda-graph; measure",
         ),
-        (["eager"], "cuda-graph", "not compared, because the host was disturbed: eager ~4.00 ms"),
+        (["eager"], "cuda-graph", "~4.00× ("),  # a gain over a marked baseline is marked
+        (["eager"], "cuda-graph", "not compared, because the host was disturbed: eager"),
+        # the last resort
+        ([*TIMES], "cuda-graph", "its figure is marked (host disturbed); measure again"),
     ],
 )
-def test_marks_in_a_race(made, effbench, monkeypatch, marked, mode, said):
-    keys = {mode: a_cell(mode, "net").key for mode in ("eager", "default", "cuda-graph")}
-    times = {"eager": 4.0, "default": 2.0, "cuda-graph": 1.0}
-    estimates = {keys[mode]: log_mean([ms * 0.99, ms * 1.01]) for mode, ms in times.items()}
-    race = Race(estimates, {keys["eager"]: 3, keys["default"]: 3})
-    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
-    _, found = marked_sweep(made, effbench, marked)
-    assert (found["mode"], said in found["answer"]) == (mode, True), found["answer"]
+def test_marked_figures(made, effbench, marked, mode, said):
+    cells = {}
+    for name, ms in TIMES.items():
+        times = [ms, ms * 1.001, ms * 1.002]
+        figures = {"latency_ms": times, "period_ms": times}
+        cells[a_cell(name, "net")] = figures | ({"disturbance": BUSY} if name in marked else {})
+    made.sweep(cells, rounds=3)
+    words = ("advise", "mode", "--db", str(made.path))
+    found = json.loads(effbench(*words, "--format", "json").out)
+    assert (found["mode"], found["marked"]) == (mode, dict.fromkeys(marked, BUSY))
+    assert said in found["answer"]
+    assert ("~" in effbench(*words).out) is bool(marked), "the figures are shown"
 
 
 def test_capture_lists_use_unmarked_times(made, effbench):
@@ -413,9 +320,8 @@ def test_capture_lists_use_unmarked_times(made, effbench):
 
     done = sweep([8])
     assert done.code == 0
-    assert "times that do not count, because the host was disturbed: bs 8" in done.out
+    assert "marked (host disturbed): bs 8; measure again" in done.out
     assert "not measured, estimated from other sizes: [" in done.out
-    assert "every time is marked (host disturbed)" in sweep([1, 8, 16]).out
     assert "disturbed" not in sweep([]).out
 
 
