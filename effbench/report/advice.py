@@ -76,8 +76,8 @@ def the_only(values: Sequence[Any], option: str) -> Any:
 
 def sweep_with(store: Store, model: str, bs: int | None) -> str:
     """Return the id of the completed sweep with most ok results of a model at this batch size
-    (None: any) that are not marked, of several that with most trials, then with most ok results, or the newest. Raises
-    NothingFoundError without any result of the model."""
+    (None: any) that are not marked; of several that with most trials, then with most ok results,
+    then the newest. Raises NothingFoundError without any result of the model."""
     weights: dict[str, tuple[int, ...]] = {}
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
