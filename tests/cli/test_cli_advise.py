@@ -208,16 +208,6 @@ def test_the_sentence(advise, words, sentence):
     assert json.loads(advise("mode", *words.split(), "--format", "json"))["answer"] == sentence
 
 
-def test_an_unclear_speedup_is_omitted_from_the_answer(made, effbench):
-    calls = {"eager": [8.0, 8.0], "default": [0.14, 0.07]}
-    cells = {
-        a_cell(mode, "net"): {"latency_ms": ms, "period_ms": None} for mode, ms in calls.items()
-    }
-    made.sweep(cells, rounds=2)
-    out = effbench("advise", "mode", "--db", str(made.path)).out
-    assert "Run net at bs 8 with default: preparation takes" in out
-
-
 KEYS = {mode: a_cell(mode, "net", 64).key for mode in MODES}
 ESTIMATES = {
     KEYS[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()
