@@ -27,17 +27,14 @@ def visible(machine: ExaminedMachine) -> Iterator[Finding]:
     if gpus:
         return
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
-    level, fix = (
-        problem,
-        "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why",
-    )
+    level = problem
+    fix = "python -c 'import torch; torch.cuda.init()' shows why"
     if not installed:
         level = note
         fix = "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
-    elif not machine.probed["environment"]["cuda_version"]:
-        fix = "install a CUDA build of torch: this one is built without CUDA"
     elif "CUDA_VISIBLE_DEVICES" in machine.environ:  # probably hidden on purpose
-        level, fix = note, "unset CUDA_VISIBLE_DEVICES"
+        level = note
+        fix = "unset CUDA_VISIBLE_DEVICES"
     yield level(
         f"torch sees no CUDA device; the driver has {installed}",
         "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -179,8 +179,14 @@ def load(path: Path) -> Experiment:
     claims = [replace(claim, function=functions.get(claim.id)) for claim in listed.claims]
     checks = [name for name, value in values.items() if is_check(value)]
     experiment = replace(listed, claims=claims, checks=checks)
-    for fault in faults(experiment):
-        raise ConfigError(f"{path}: {fault}")
+    if not isinstance(listed.sweeps, dict) or not all(
+        isinstance(words, list) for words in listed.sweeps.values()
+    ):
+        raise ConfigError(f"{path}: SWEEPS: expected name -> list of overrides")
+    for claim in claims:
+        fault = fault_of(claim, experiment)
+        if fault:
+            raise ConfigError(f"{path}: claim {claim.id} {fault}")
     return experiment
 
 
@@ -208,34 +214,23 @@ def execute(path: Path) -> ModuleType:
 # --- mistakes ---
 
 
-def faults(experiment: Experiment) -> Iterator[str]:
-    """Yield what is wrong in an experiment."""
-    sweeps = experiment.sweeps
-    if not isinstance(sweeps, dict) or not all(
-        isinstance(words, list) for words in sweeps.values()
-    ):
-        yield f"SWEEPS: expected name -> list of overrides, got {sweeps!r}"
-        return
-    counts = Counter(claim.id for claim in experiment.claims)
-    for claim in experiment.claims:
-        label = f"claim {claim.id}"
-        if counts[claim.id] > 1:
-            yield f"{label} is defined twice; change one id"
-        if (claim.function is None) == (claim.not_measurable is None):
-            yield f"{label} needs either a function at the top level of the file or not_measurable"
-        elif claim.function:
-            yield from (f"{label}: {fault}" for fault in input_faults(claim, experiment))
-
-
-def input_faults(claim: Claim, experiment: Experiment) -> Iterator[str]:
-    """Yield what is wrong in the parameters of a claim's function, and in `each`."""
+def fault_of(claim: Claim, experiment: Experiment) -> str:
+    """Return what is wrong with a claim of this experiment; empty if nothing is."""
+    ids = [other.id for other in experiment.claims]
+    if ids.count(claim.id) > 1:
+        return "is defined twice; change one id"
+    if (claim.function is None) == (claim.not_measurable is None):
+        return "needs either a function at the top level of the file or not_measurable"
+    if claim.function is None:
+        return ""
     inputs = set(claim.inputs)
     known = ["rows", *experiment.sweeps, *experiment.checks]
     if not inputs or not inputs <= set(known):
         text = ", ".join(claim.inputs)
-        yield f"its function takes {text}; expected some of {', '.join(known)}"
+        return f"takes {text or 'nothing'}; expected some of {', '.join(known)}"
     columns = [*AXES, *experiment.swept]
     if not set(claim.axes) <= set(columns):
-        yield f"each: expected columns among {', '.join(columns)}, got {claim.each!r}"
+        return f"has each={claim.each!r}; expected columns among {', '.join(columns)}"
     if claim.axes and len(inputs - set(experiment.checks)) != 1:
-        yield "each splits the rows of one sweep; take exactly one"
+        return "splits rows by each; take the rows of exactly one sweep"
+    return ""

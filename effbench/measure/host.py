@@ -16,7 +16,6 @@ slows down because of its other virtual machines.
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import threading
 import time
@@ -25,7 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -83,17 +81,6 @@ def piece() -> float:
     for number in range(LOOPS):
         total += len([number, total])
     return (time.perf_counter_ns() - start) / 1e6
-
-
-def undisturbed(device: object, seconds: float) -> dict[str, Any]:
-    """Return the time of the work in the quietest of these `seconds`, as facts of a check."""
-    watch = HostWatch(quiet_ms=None, tolerance=1.0, moves=True)
-    until = time.monotonic() + seconds
-    with watch.watching():
-        while time.monotonic() < until:
-            watch.choose_core()
-            watch.read()
-    return {"host_ms": watch.low_ms, "hostname": platform.node()}
 
 
 class RunQueue:

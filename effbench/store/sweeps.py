@@ -324,8 +324,7 @@ def add_shard(connection: sa.Connection, shard: Shard, values: Mapping[str, Any]
     new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
     if connection.scalar(new.returning(SWEEP.c.id)) is not None:
         return
-    lock(connection, shard.sweep_id)
-    known = _host(connection, shard.sweep_id)
+    known = locked_host(connection, shard.sweep_id)
     if shard.name in known["shards"]:
         how = (
             f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another"
@@ -340,6 +339,12 @@ def _host(connection: sa.Connection, sweep_id: str) -> dict[str, Any]:
     """Return what a sweep records about its machine and processes."""
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
     return dict(host or {})
+
+
+def locked_host(connection: sa.Connection, sweep_id: str) -> dict[str, Any]:
+    """Return what a sweep records about its machine and processes, to be changed."""
+    lock(connection, sweep_id)
+    return _host(connection, sweep_id)
 
 
 def _update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
@@ -422,8 +427,7 @@ def note_environments(
 ) -> None:
     """Append facts of further environments to the sweep's `host["environments"]`; existing ones
     stay unchanged."""
-    lock(connection, sweep_id)
-    host = _host(connection, sweep_id)
+    host = locked_host(connection, sweep_id)
     known = host.get("environments") or {}
     added = {key: value for key, value in facts.items() if key not in known}
     _update(connection, sweep_id, host={**host, "environments": {**known, **added}})
@@ -440,8 +444,7 @@ def add_rounds(
 
     `starts_part`: its compile caches are gone, so the new rounds compile again.
     """
-    lock(connection, sweep_id)
-    host = _host(connection, sweep_id)
+    host = locked_host(connection, sweep_id)
     if starts_part:
         rounds = connection.scalar(sa.select(SWEEP.c.rounds).where(SWEEP.c.id == sweep_id))
         host[PARTS] = [*first_rounds_of(host), rounds]
@@ -465,8 +468,7 @@ def finish_sweep(
 ) -> None:
     """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
     names this process as the one that runs it."""
-    lock(connection, sweep_id)
-    host = _host(connection, sweep_id)
+    host = locked_host(connection, sweep_id)
     if state == "running":
         host["process"] = liveness.identity()
     if shard is not None:

@@ -22,24 +22,14 @@ OWN_MODES = "effbench.modes."
 Params = dict[str, Any]
 
 
-def probe(
-    server: ForkServer,
-    parts: Sequence[Params],
-    baseline_mode: str,
-    modes_only: bool = False,
-) -> dict[str, Any]:
+def probe(server: ForkServer, parts: Sequence[Params], baseline_mode: str) -> dict[str, Any]:
     """Import all targets in a child, adapt the modes' settings, and return the environment, its
-    details and GPUs.
-
-    `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a
-    target cannot be imported or a mode does not have a setting.
+    details and GPUs. Raises ConfigError if a target cannot be imported or a mode does not have a
+    setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    losses = []
-    request = ProbeRequest(device="cpu")
-    if not modes_only:
-        losses = imported_losses(parts)
-        request = whole_request(parts, losses)
+    losses = imported_losses(parts)
+    request = whole_request(parts, losses)
     request.modes = list(modes.values())
     answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:

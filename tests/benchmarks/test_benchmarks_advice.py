@@ -30,25 +30,6 @@ def recorded(tmp_path_factory):
         return sweep.protocol, {cell.key: cell for cell in store.planned(sweep.id)}, history
 
 
-def test_the_time_of_attempts_that_run_one_after_the_other():
-    cold, slow, warm = (
-        {"compilation": at, "compile_cache": cache, "wall_s": wall_s}
-        for at, cache, wall_s in ((0, "cold", 9.0), (1, "cold", 20.0), (0, "warm", 4.0))
-    )
-    every = [cold, slow, warm]
-    assert (
-        advise_replay.seconds([slow], every) == 9.0 and advise_replay.seconds([warm], every) == 9.0
-    )
-    assert (
-        advise_replay.seconds([warm, cold], every) == 13.0
-        and advise_replay.seconds(every, every) == 22.0
-    )
-    plain = [
-        {"compilation": None, "compile_cache": None, "wall_s": wall_s} for wall_s in (5.0, 3.0)
-    ]
-    assert advise_replay.seconds(plain, plain) == 6.0
-
-
 @pytest.mark.parametrize("bs", [1, 8, 64])
 def test_a_replay_chooses_the_best_mode_from_some_of_the_trials(recorded, bs):
     protocol, cells, history = recorded

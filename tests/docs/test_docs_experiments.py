@@ -6,6 +6,7 @@ import inspect
 import re
 
 import pages
+import pytest
 
 import effbench.experiments
 from effbench.experiments.definition import Claim
@@ -30,6 +31,7 @@ def test_tables_are_complete():
     ]
 
 
+@pytest.mark.slow
 def test_the_examples_run(cli):
     cli.imports = False
     for name in ("widths.py", "addresses.py"):

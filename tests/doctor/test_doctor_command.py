@@ -1,6 +1,5 @@
 """`effbench doctor` as a user runs it, with made-up machines."""
 
-import json
 import sys
 from types import SimpleNamespace
 
@@ -55,15 +54,6 @@ def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, capsys, monkey
     said = capsys.readouterr()
     assert "✗ GPU 0: compute mode is prohibited" in said.out
     assert "not calibrated" in said.err
-
-
-def test_the_calibration_replaces_what_was_known(here, capsys, monkeypatch):
-    monkeypatch.setattr(doctor.ceilings, "measure", lambda server, machine: [])
-    assert command_line.run(["doctor", "--calibrate", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert [finding["what"] for finding in found if finding["area"] == "ceilings"] == [
-        "ceilings are not measured yet"
-    ]
 
 
 def test_a_worker_that_does_not_start(here, capsys):

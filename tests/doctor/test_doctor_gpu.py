@@ -122,22 +122,14 @@ def test_a_mig_instance_is_found_by_its_own_name(machine):
     assert [(gpu.handle, gpu.name) for gpu in found] == [("part", "GPU 0")]
 
 
-def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
-    def found(**settings):
-        return [
-            (finding.level, finding.fix.split(",")[0])
-            for finding in gpu.visible(machine(**settings))
-        ]
-
-    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [
-        ("note", "use a machine with an NVIDIA GPU")
-    ]
-    assert found(probe=cpu_answer) == [
-        ("problem", "install a CUDA build of torch: this one is built without CUDA")
-    ]
-    cpu_answer["environment"]["cuda_version"] = "13.0"
-    assert found(probe=cpu_answer) == [
-        ("problem", "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why")
-    ]
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    assert found(probe=cpu_answer, environ=hidden) == [("note", "unset CUDA_VISIBLE_DEVICES")]
+@pytest.mark.parametrize(
+    ("environ", "changes", "level", "fix"),
+    [
+        ({}, {"nvmlInit": NVMLError}, "note", "use a machine with an NVIDIA GPU"),
+        ({}, {}, "problem", "torch.cuda.init()"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, "note", "unset CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_gpus_that_torch_does_not_see(machine, cpu_answer, environ, changes, level, fix):
+    (finding,) = gpu.visible(machine(probe=cpu_answer, environ=environ, **changes))
+    assert finding.level == level and fix in finding.fix

@@ -3,8 +3,6 @@ them whole."""
 
 import math
 import os
-import subprocess
-import time
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from effbench.experiments import (
     _processes,
     _timing,
     checks,
-    compiled_call,
     dynamo,
     fresh,
     graph_limits,
@@ -24,7 +21,6 @@ from effbench.experiments import (
     inductor,
     shapes,
     storage,
-    warmup_calls,
 )
 from effbench.experiments.definition import execute
 
@@ -109,29 +105,6 @@ def test_padding(module, capture, wrong_sizes):
     assert facts["wrong_sizes"] == wrong_sizes
 
 
-@pytest.mark.parametrize(
-    ("peaks", "expected"),
-    [
-        ({"as_shipped": 10, "memory_planning": 8, "no_locality": 10}, [True, False]),
-        ({"as_shipped": 10, "no_locality": 11}, [None, True]),
-    ],
-)
-def test_judging_peaks(peaks, expected):
-    found = inductor.judge(peaks)
-    names = ("memory_planning", "reorder_for_locality")
-    assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
-
-
-def test_judging_first_calls():
-    answers = [{"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.0], "steady_ms": 2.0}] * 6
-    late = {"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.5], "steady_ms": 2.0}
-    facts = warmup_calls.judge(answers)
-    assert (facts["first_steady_call"], facts["processes"]) == (3, 6)
-    assert facts["equivalent_within_fraction"] == pytest.approx(0.03)
-    whole_interval = warmup_calls.judge([*answers[1:], late])
-    assert whole_interval["first_steady_call"] is None
-
-
 def test_measurements_next_to_slow_host_work_do_not_count(monkeypatch):
     speeds = iter([1.0] * 40 + [3.0] * 2 + [1.0] * 100)
     monkeypatch.setattr(_timing, "reading", lambda: next(speeds))
@@ -141,37 +114,12 @@ def test_measurements_next_to_slow_host_work_do_not_count(monkeypatch):
     assert few == [5.0] * 3, "too few others are left"
 
 
-def test_parts_come_from_differences_within_a_round():
-    ratio = _timing.paired_ratio([2.0, math.nan, 6.0], [1.0, 1.0, 2.0])
-    assert ratio == {"value": 2.5, "low": 2.0, "high": 3.0}
-    whole = {
-        "default": 30.0,
-        f"default, {compiled_call.SKIP_GUARDS}": 26.0,
-        "default: AOT wrapper": 17.0,
-        "default: Inductor's code": 15.0,
-        "one operator": 1.0,
-        "one operator, force_eager": 4.0,
-    }
-    samples = {name: [value] * 7 for name, value in whole.items()}
-    facts = compiled_call.taken_apart("default", samples)
-    parts = [part["value"] for part in facts["parts_us"].values()]
-    assert parts == [3.0, 4.0, 6.0, 2.0, 15.0] and sum(parts) == whole["default"]
-    assert facts["saves_most"] == compiled_call.SKIP_GUARDS
-
-
 def test_a_fork_answers():
     assert _processes.in_fork(lambda: {"pid": os.getpid() != os.getppid()}) == {"pid": True}
     with pytest.raises(RuntimeError, match="ValueError in a forked process: wrong"):
         _processes.in_fork(raising(ValueError("wrong")))
     with pytest.raises(RuntimeError, match="ended with status 3"):
         _processes.in_fork(lambda: os._exit(3))
-
-
-def test_the_memory_of_a_process_tree():
-    with subprocess.Popen(["sleep", "30"]) as child, _processes.tree_memory() as memory:
-        time.sleep(0.3)
-        child.kill()
-    assert memory["processes"] >= 2 and memory["peak_bytes"] > 10 * 2**20
 
 
 FUNCTIONS = """

@@ -91,11 +91,6 @@ def test_verdicts_are_printed_and_kept(here):
     assert rows["graph"]["verdict"] == "not measurable here"
 
 
-def test_again_nothing_is_measured(here):
-    done = here.run("reproduce", "mine.py", *here.tiny3, "--quiet")
-    assert done.code == 0 and "4 rows reused (--fresh measures them again)" in done.out
-
-
 @pytest.fixture
 def claims(here):
     def run(*args, code=0):

@@ -88,14 +88,14 @@ MISTAKES = [
     ),
     (', unit="×"', ', unti="×"', "got an unexpected keyword argument 'unti'"),
     ('"about"', '"wider"', "claim wider is defined twice"),
-    ('each="bs"', 'each="batch"', "claim wider: each: expected columns among model, bs"),
+    ('each="bs"', 'each="batch"', "claim wider has each='batch'; expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (
         "def wider(main, count)",
         "def wider(other, count)",
         "takes other, count; expected some of rows, main, count",
     ),
-    ("def wider(main, count)", "def wider(count)", "each splits the rows of one sweep"),
+    ("def wider(main, count)", "def wider(count)", "claim wider splits rows by each"),
 ]
 
 

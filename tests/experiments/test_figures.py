@@ -99,11 +99,6 @@ def test_rows_without_a_figure_are_left_out_and_named():
     assert interval([]).is_missing and mean([]).is_missing
 
 
-def test_several_rows_are_no_interval():
-    with pytest.raises(ValueError, match="but 2 are left"):
-        interval([1, 2])
-
-
 def test_facts():
     facts = facts_of(
         {

@@ -1,13 +1,11 @@
 """Verdicts: what rows and checks say of a claim, and what they leave open."""
 
-import math
-
 import pytest
 from made_sweeps import a_result
 
 from effbench.experiments import Answer, Claim, geomean, highest, interval, mean, ratio, where
 from effbench.experiments.facts import Facts, facts_of, no_facts
-from effbench.experiments.figures import NO_INTERVAL, UNDEFINED
+from effbench.experiments.figures import NO_INTERVAL
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import judge
 from effbench.store.decisions import ClaimVerdict as Verdict
@@ -74,14 +72,6 @@ def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
     assert judged.value.value == pytest.approx(speedup)
 
 
-def test_a_figure_that_is_not_defined():
-    def undefined(rows):
-        return (mean(rows.latency_ms) / (mean(rows.bs) - 1)).above(1)
-
-    judged = of(eager(), function=undefined)
-    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURED, UNDEFINED)
-
-
 def test_parts():
     rows = []
     for bs, speedup in ((1, 2.0), (8, 1.0), (64, 1.11)):
@@ -92,12 +82,6 @@ def test_parts():
     assert [part.statement.holds for part in judged.parts] == [True, False, None]
     assert [part.value.value for part in judged.parts] == pytest.approx([2, 1, 1.11])
     assert of(*rows[:2], *rows[4:], each="bs").verdict == Verdict.UNDECIDED
-
-
-def test_statements_with_commas():
-    facts = Facts({"small, warm": True, "small, cold": True, "large": False})
-    judged = by_checks(lambda facts: Answer(facts), facts=facts)
-    assert judged.reason == "holds for small, warm · small, cold; not for large"
 
 
 def test_a_figure_of_each_part_need_not_be_one_of_all():
@@ -126,11 +110,6 @@ def test_failed_rows_are_left_out_and_named():
     names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
     assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
     assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
-
-
-def test_a_comparison_with_nan_decides_nothing():
-    judged = by_checks(lambda facts: Answer(facts.ms > 1, facts.ms), facts=Facts({"ms": math.nan}))
-    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURED, "its figure was not measured")
 
 
 @pytest.mark.parametrize("each", [(), "bs"])
@@ -216,30 +195,6 @@ def test_ratios():
     assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, 4]
     eight = ratio(rows, "latency_ms", bs=[1, 8]).iloc[0]
     assert eight.low < 1 < eight.high
-
-
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ({"mode": ["eager", "default"]}, "several rows with mode = eager"),
-        ({"mode": ["eager"]}, "not enough values"),
-        ({}, "one setting with two values"),
-    ],
-)
-def test_wrong_ratios(setting, text):
-    twice = frame_of([eager(), eager(cell_key="again"), row()], {})
-    with pytest.raises(ValueError, match=text):
-        ratio(twice, "latency_ms", **setting)
-
-
-def test_rows_as_claims_see_them():
-    alone = row("default", spread=None, settings={"shape": [1, 2]})
-    rows = frame_of([eager(), row(status="oom"), alone], {"shape": "mode.shape"})
-    exact, failed, single = rows.speedup
-    assert exact.low == exact.high == 1.0 and failed.is_missing and single.high == math.inf
-    assert rows.graph_pool_bytes.iloc[1].is_missing and rows.status.iloc[1] == "oom"
-    assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
-    assert list(where(rows, mode=["eager", "default"]).bs) == [1, 1]
 
 
 def test_inputs_and_settings_that_cells_omit():

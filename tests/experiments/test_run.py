@@ -149,11 +149,6 @@ def test_all_kinds_of_claims(measured, claim, verdict, reason):
     assert row["verdict"] == verdict and row["reason"].startswith(reason)
 
 
-def test_a_mistake_is_named_with_its_claim(measured):
-    (mistake,) = measured.done.mistakes
-    assert mistake.startswith("mine.py: claim mistaken: AttributeError")
-
-
 def test_what_is_stored_of_a_claim_about_rows(measured):
     row, sweep = measured.rows["slower"], measured.sweep
     facts = row["measured"]
@@ -241,11 +236,6 @@ def test_unfinished_cells_are_not_reused(made):
     assert used(made)
     made.sql("UPDATE result SET trials = 1")
     assert used(made) == set()
-
-
-def test_a_database_with_quotes_in_its_name():
-    (experiment,) = [known for known in load_all() if known.name == "small-batches"]
-    assert r'db="a\"b.db"' in running.command_of(experiment, "main", [], 'a"b.db')
 
 
 @pytest.mark.slow

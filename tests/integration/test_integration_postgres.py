@@ -11,10 +11,7 @@ from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
 from effbench import cli as command_line
-from effbench.cell import Status, Trial
-from effbench.errors import StoreError
-from effbench.store import HEAD_REVISION, Store, schema, transfer
-from effbench.store.schema import make as schema_make
+from effbench.store import Store, transfer
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 from effbench.store.trials import rebuild_results
@@ -56,14 +53,6 @@ def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypat
     trials = sum(arrival.added["trial"] for arrival in arrivals)
     assert trials == len(whole.contents(odd)["trial"])
     assert whole.contents(postgres) == whole.contents(odd)
-
-
-def test_an_encoding_that_cannot_hold_all_text_is_refused(own_server):
-    with psycopg.connect(own_server.url, autocommit=True) as admin:
-        admin.execute("CREATE DATABASE other ENCODING 'SQL_ASCII' TEMPLATE template0")
-        with pytest.raises(StoreError, match="has encoding SQL_ASCII, but effbench needs UTF8"):
-            Store.open(f"{own_server.url.rpartition('/')[0]}/other", mode="write")
-        admin.execute("DROP DATABASE other WITH (FORCE)")
 
 
 @pytest.fixture
@@ -110,33 +99,6 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         1,
     ]
     assert Store.check(postgres) == []
-
-
-def test_the_second_of_two_upgrades_finds_nothing_to_do(postgres, meanwhile, monkeypatch):
-    started = []
-
-    def make(connection):
-        if not started:
-            started.append(None)
-            started.append(meanwhile(Store.upgrade, postgres))
-        return schema_make(connection)
-
-    monkeypatch.setattr(schema, "make", make)
-    assert Store.upgrade(postgres) == (None, HEAD_REVISION)
-    assert started[1].result() == (HEAD_REVISION, HEAD_REVISION)
-
-
-def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
-    """Trials that end while it is copied are not in it."""
-    with Store.open(postgres, mode="write") as store:
-        sweep_id = whole.sweep(store, rounds=1)
-        environment_id = store.add_environment(whole.environment(), {})
-        before = store.find_sweep(sweep_id).trials
-        with opened(postgres) as source, Store.open(tmp_path / "x.db", mode="write") as other:
-            ids = source.sweep_ids()
-            store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
-            (arrival,) = copy(source, other, ids)
-        assert (arrival.added["trial"], store.find_sweep(sweep_id).trials) == (before, before + 1)
 
 
 def test_by_command_and_the_password_stays_here(odd, own_postgres, tmp_path, capsys, monkeypatch):

@@ -1,23 +1,18 @@
 """A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is
 recorded twice."""
 
-import random
 import select
 import socket
 import socketserver
 import threading
 import time
 from contextlib import suppress
-from unittest.mock import Mock
 
-import psycopg
-import sqlalchemy as sa
 import whole_sweeps as whole
-from made_sweeps import a_cell, begun, environment, writer
+from made_sweeps import a_cell, begun, environment
 from postgres_server import PASSWORD
 
 from effbench.cell import Status, Trial
-from effbench.errors import StoreError
 from effbench.store import Store, connect
 
 
@@ -75,54 +70,6 @@ def test_a_connection_that_breaks_before_a_commit(own_server, own_postgres):
         assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 2, 2)
         assert [list(store.samples(row["id"])) for row in store.trials(sweep)] == [["x"]] * 2
     assert Store.check(own_postgres) == []
-
-
-def test_connections_that_are_ended_at_random(own_postgres):
-    random.seed(7)
-    cells = [a_cell(bs=bs) for bs in range(1, 5)]
-    with Store.open(own_postgres, mode="write") as store:
-        sweep, here = begun(store, cells), store.add_environment(environment(), {})
-    writers = [writer(own_postgres, sweep, here, range(first, first + 6)) for first in (0, 6, 12)]
-    killed = 0
-    with psycopg.connect(own_postgres, autocommit=True) as admin:
-        query = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid !="
-            " pg_backend_pid()"
-        )
-        while any(one.poll() is None for one in writers):
-            if pids := [row[0] for row in admin.execute(query)]:
-                killed += admin.execute(
-                    "SELECT pg_terminate_backend(%s)", [random.choice(pids)]
-                ).fetchone()[0]
-            time.sleep(random.uniform(0.05, 0.2))
-    for process in writers:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert all(line.startswith("effbench: waiting for") for line in errors.splitlines())
-    assert killed > 3
-    with Store.open(own_postgres) as store:
-        assert store.find_sweep(sweep).trials == 3 * 6 * 4
-    assert Store.check(own_postgres) == []
-
-
-def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_postgres):
-    cell = a_cell()
-    with Store.open(own_postgres + "?options=-c%20lock_timeout%3D10", mode="write") as store:
-        sweep, here = begun(store, [cell]), store.add_environment(environment(), {})
-        with psycopg.connect(own_postgres) as other:
-            other.execute("SELECT FROM sweep FOR UPDATE")
-            threading.Timer(0.1, other.rollback).start()
-            store.record(sweep, here, Trial(cell.key, 0, Status.OK))
-        assert store.find_sweep(sweep).trials == 1
-
-
-def test_a_server_without_a_free_connection_is_waited_for(monkeypatch):
-    monkeypatch.setattr(connect, "POLL_S", 0)
-    slots = "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute"
-    error = StoreError("cannot be reached")
-    error.__cause__ = sa.exc.OperationalError("", {}, psycopg.OperationalError(slots))
-    attempt = Mock(side_effect=[error, "connected"])
-    assert connect.repeated(attempt, "server", connect._is_busy) == "connected"
 
 
 SWEEP = ("model=tiny", "bs=1,2", "mode=eager", "protocol.rounds=2")

@@ -2,7 +2,6 @@
 trial does then."""
 
 import os
-import platform
 import statistics
 
 import pytest
@@ -211,20 +210,6 @@ class TestCalming:
             watch.calm()
             assert chosen[-1] == core
         assert pauses == ([host.PAUSE_S] if has_paused else [])
-
-
-def test_a_calibration_looks_for_the_quietest_moments_on_every_core(monkeypatch):
-    """The last core becomes quiet when four fifths of the time have passed."""
-    before, now = os.sched_getaffinity(0), [0]
-
-    def piece():
-        return 0.04 if now[0] > 400 and os.sched_getaffinity(0) == {max(before)} else 0.09
-
-    monkeypatch.setattr(host, "piece", piece)
-    monkeypatch.setattr(host.time, "monotonic", lambda: now.append(now.pop() + 1) or now[0])
-    facts = host.undisturbed(CPU, 500.0)
-    assert facts == {"host_ms": pytest.approx(0.04), "hostname": platform.node()}
-    assert os.sched_getaffinity(0) == before and now == [501]
 
 
 class TestTiming:

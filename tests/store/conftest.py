@@ -82,10 +82,3 @@ def source(odd, tmp_path):
 def target(empty_db, tmp_path):
     """An empty database."""
     return shutil.copy(empty_db, tmp_path / "target.db")
-
-
-@pytest.fixture
-def loose(source):
-    """A copy whose columns take NULL and whose rows need not be unique."""
-    made_sweeps.loosen(source)
-    return source

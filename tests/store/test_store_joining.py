@@ -220,11 +220,6 @@ def test_hosts_that_cannot_be_joined(made, opened, make, reason):
         opened.join(make(made), "x")
 
 
-def test_a_setting_that_an_earlier_version_lacks_does_not_matter(made, opened):
-    parts = [on_host(made, "a"), on_host(made, "b", protocol={"name": "quick", "rounds": 3})]
-    assert opened.join(parts, "x").is_changed
-
-
 def test_a_joined_sweep_is_not_joined_again(made, opened):
     joined = opened.join(on_hosts(made), "x").id
     with pytest.raises(StoreError, match="is a joined sweep; name the sweeps that it joins"):

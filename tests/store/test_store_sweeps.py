@@ -83,11 +83,6 @@ def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     assert store.find_sweep(future).id == future
 
 
-def test_a_brief_list_counts_nothing(store, cell, begin):
-    begin(store, [cell(), cell(bs=8)])
-    assert [(sweep.cells, sweep.trials) for sweep in store.sweeps(brief=True)] == [(1, 0)]
-
-
 @pytest.mark.parametrize(
     ("ref", "kind", "said"),
     [

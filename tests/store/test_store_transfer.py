@@ -71,17 +71,6 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
 
 
-def test_verdicts_without_a_sweep_come_with_those_of_their_environment(source, target):
-    judged = {"claim": "S14", "experiment": "storage", "verdict": "confirmed", "measured": {}}
-    with Store.open(source, mode="write") as store:
-        store.add_verdicts(whole.environment().id, [judged])
-    take(source, target)
-    take(source, target)
-    with Store.open(target) as store:
-        found = [row["sweep_id"] for row in store.verdicts() if row["claim"] == "S14"]
-    assert found == [None]
-
-
 def test_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):
     take(odd, target)
     judged = {"claim": "P1", "experiment": whole.ODD_TEXT[0], "verdict": "refuted", "measured": {}}
@@ -316,25 +305,6 @@ def test_tables_that_run_code_are_refused(kind, source, target):
     with pytest.raises(StoreError, match="not a plain table"):
         take(source, target)
     assert not any(whole.contents(target).values())
-
-
-def test_rows_that_stand_twice(loose, target):
-    columns = "sweep_id, cell_key, environment_id, round, attempt, status, extra, recorded_at"
-    with closing(sqlite3.connect(loose)) as raw:
-        raw.execute("PRAGMA writable_schema = ON")
-        raw.execute(
-            "UPDATE sqlite_master SET sql = replace(sql, ', CONSTRAINT uq_trial', ', CHECK (1),"
-            " CONSTRAINT x')"
-        )
-        raw.execute("CREATE TABLE copied AS SELECT * FROM trial")
-        raw.execute("DROP TABLE trial")
-        raw.execute("ALTER TABLE copied RENAME TO trial")
-        raw.execute(
-            f"INSERT INTO trial (id, {columns}) SELECT id + 1000, {columns} FROM trial WHERE id = 1"
-        )
-        raw.commit()
-    assert "is damaged" in take(loose, target)[0].reason
-    assert outcomes(loose, target)[1:] == ["already there"] * 2
 
 
 def test_other_tables_and_triggers_are_not_copied(source, target):
