@@ -4,7 +4,6 @@ pipes, refusals."""
 import gzip
 import io
 import json
-import platform
 import re
 import resource
 import sys
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import sql
+from made_sweeps import DEFAULT, EAGER, Made, sql
 
 from effbench import cli as command_line
-from effbench.store import RESULT_COLUMNS, Store, liveness
+from effbench.store import RESULT_COLUMNS, Store
 
 
 @pytest.fixture
@@ -148,40 +147,33 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     ] == [1, 1, 1]
 
 
-def sweep_on(name, cli, monkeypatch):
-    """Run a tiny sweep on a host that calls itself so, in a database of this name."""
-    process = {**liveness.identity(), "hostname": name, "boot": name}
-    monkeypatch.setattr(liveness, "identity", lambda: process)
-    monkeypatch.setattr(platform, "node", lambda: name)
-    words = ("model=tiny", "bs=2", "mode=eager,jit-script", "protocol.rounds=2", f"db={name}.db")
-    assert cli.sweep(*words).code == 0
+def sweep_on(name):
+    """A sweep on a host of this name, in a database of this name."""
+    host = {"hostname": name, "process": {"boot": name}}
+    of_host = {"gpu_uuid": f"GPU-{name}", "host_ms": 0.04}
+    cells = {EAGER: of_host, DEFAULT: of_host}
+    Made(Path(f"{name}.db")).sweep(cells, rounds=2, host=host)
 
 
-def test_sweeps_of_two_hosts_become_one(cli, monkeypatch):
+def test_sweeps_of_two_hosts_become_one(run):
     for name in ("alpha", "beta"):
-        sweep_on(name, cli, monkeypatch)
+        sweep_on(name)
     words = ("import", "alpha.db", "beta.db", "--db", "all.db", "--join", "both")
-    done = cli.run(*words)
-    assert (done.code, done.err) == (0, "")
-    line = done.out.splitlines()[-1]
+    code, out, err = run(*words)
+    assert (code, err) == (0, "")
+    line = out.splitlines()[-1]
     assert re.fullmatch(
         r"joined-\w{12} both: joined, 2 hosts \(alpha, beta\), 2 cells, 8 trials", line
     ), line
-    assert "both: already there, 2 hosts" in cli.run(*words).out
-    shown = cli.run("show", "--db", "all.db", "--sweep", "both").out
-    assert re.search(r"over 2 hosts: alpha \(.*, fixed work [\d.]+ µs\), beta \(", shown), shown
-    assert "95 % interval across hosts" in shown or "unclear" in shown
-    assert cli.run("compare", "both", "both", "--db", "all.db").code == 2
-    compared = cli.run("compare", "last", "both", "--db", "all.db")
-    assert (compared.code, compared.err) == (0, "")
-    assert "joined-" in compared.out
-    assert cli.run("db", "check", "--db", "all.db").code == 0
-    moved = cli.run("import", "all.db", "--sweep", "both", "--db", "other.db")
-    assert ": imported, " in moved.out
-    assert cli.run("show", "--db", "other.db").out == shown
-    refusal = cli.run("import", "alpha.db", "--db", "all.db", "--join", "one")
-    assert (refusal.code, len(refusal.err.splitlines())) == (2, 1)
-    assert "--join needs the sweeps of two hosts or more, not 1 sweep" in refusal.err
+    assert "both: already there, 2 hosts" in run(*words)[1]
+    shown = run("show", "--db", "all.db", "--sweep", "both")[1]
+    assert "over 2 hosts: alpha (" in shown, shown
+    code, out, err = run("compare", "last", "both", "--db", "all.db")
+    assert (code, err) == (0, "") and "joined-" in out
+    assert ": imported, " in run("import", "all.db", "--sweep", "both", "--db", "other.db")[1]
+    assert run("show", "--db", "other.db")[1] == shown
+    refusal = run("import", "alpha.db", "--db", "all.db", "--join", "one")
+    refused(refusal, "--join needs the sweeps of two hosts or more, not 1 sweep")
 
 
 REFUSALS = [
