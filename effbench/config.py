@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 DEFAULT_DB = "results/effbench.db"
-LOSSES = ("mean-square", "mean")  # any other value is an import path
+LOSSES = ("mean-square",)  # any other value is an import path
 #: The largest integer of the database.
 LARGEST = 2**31 - 1
 
@@ -154,7 +154,7 @@ class Training:
     # implementation of the optimizer; `capturable` is `foreach` with a count of steps on the GPU
     implementation: Literal["for-loop", "foreach", "fused", "capturable"] = "fused"
     lr: Positive = 1e-4  # learning rate, above 0
-    # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
+    # `mean-square`, or the import path of a function(output, inputs) that returns a scalar
     loss: str = "mean-square"
     # true: set gradients to None before each step; false: fill them with zeros
     set_to_none: bool = True

@@ -45,7 +45,7 @@ class Trajectory:
 
     `first`, `last`: gradients by parameter after the first and the last step. `before`: parameters
     and buffers before the last step. `alone`: parameters updated by a separate optimizer with the
-    same gradients. `scale`: magnitude of a loss whose terms may cancel; None: the loss itself.
+    same gradients.
     """
 
     losses: list[float]
@@ -55,7 +55,6 @@ class Trajectory:
     buffers: Named
     before: Named
     alone: Named
-    scale: float | None = None
 
     def compared(self) -> dict[str, Gradients]:
         """Return the tensors that are compared with eager's, by how messages name them."""
@@ -198,10 +197,9 @@ class TrainingComparison:
         return f"wrong gradient in the {when} step: {reason}" if reason else None
 
     def loss_error(self, ours: float, theirs: float) -> float:
-        size = max(abs(theirs), self.eager.scale or 0.0)
         if ours == theirs:
             return 0.0
-        return abs(ours - theirs) / size if size else math.inf
+        return abs(ours - theirs) / abs(theirs) if theirs else math.inf
 
     def losses_beyond(self, limit: float) -> Iterator[str]:
         for number, (ours, theirs) in enumerate(

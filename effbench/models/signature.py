@@ -74,10 +74,11 @@ def mismatch(forward: Step, has_self: bool, inputs: Mapping[str, bool]) -> str |
     signature = signature_of(forward, has_self)
     if signature is None:
         return None
+    # an argument is bound to the name of the input that it gets
     positional = [name for name, is_keyword in inputs.items() if not is_keyword]
-    keywords = [name for name, is_keyword in inputs.items() if is_keyword]
+    named = {name: name for name, is_keyword in inputs.items() if is_keyword}
     try:
-        bound = signature.bind(*positional, **dict.fromkeys(keywords))
+        bound = signature.bind(*positional, **named)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
         return (
@@ -85,8 +86,9 @@ def mismatch(forward: Step, has_self: bool, inputs: Mapping[str, bool]) -> str |
             f" has {', '.join(inputs) or 'nothing'}"
         )
     for taken_as, name in bound.arguments.items():
+        is_other = isinstance(name, str) and name != taken_as
         # an input that is passed by position may have any name but that of another argument
-        if name in positional and name != taken_as and name in signature.parameters:
+        if is_other and name in signature.parameters:
             return (
                 f"model.inputs.{name} is passed by position, where forward expects {taken_as};"
                 f" list inputs in the order of forward, or set model.inputs.{name}.keyword=true"

@@ -43,7 +43,7 @@ class GraphedCallables(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.only = patterns("only", self.only)
+        self.only = patterns(self.only)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "make_graphed_callables")
@@ -53,7 +53,7 @@ class GraphedCallables(Mode):
             (step,) = self.graph([Call(module, args, kwargs)], hooks=True)
             return Prepared(step, facts={"graphs": 1})
         copy = shared_weight_copy(module)
-        parts = matching(copy, "only", self.only)
+        parts = matching(copy, self.only)
         calls = calls_of(copy, parts, args, kwargs)
         # the graph of a part replaces its forward, so that its hooks run around the graph
         for call, step in zip(calls, self.graph(calls, hooks=False), strict=True):

@@ -23,14 +23,13 @@ class Compiled(Mode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
     Inductor's options, which override those of the mode (torch.compile itself accepts only one of
     the two). `dynamic`: null, true, false, or `marked` for the batch, or the dimension that a
-    stream varies. `only`, `skip`, `regional`: which parts to compile (`PartSelection`)."""
+    stream varies. `only`, `regional`: which parts to compile (`PartSelection`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
     dynamic: Dynamic = None
     options: dict[str, Any] | None = None
     only: str | Sequence[str] | None = None
-    skip: str | Sequence[str] | None = None
     regional: bool | str = False
 
     compiles = True
@@ -39,7 +38,7 @@ class Compiled(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
-        self.selection = PartSelection(self.only, self.skip, self.regional)
+        self.selection = PartSelection(self.only, self.regional)
         self.autotunes = autotunes(self.options)
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
         if self.uses_cuda_graphs:

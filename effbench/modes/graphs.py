@@ -101,7 +101,6 @@ class CompiledCudaGraph(CudaGraph):
     dynamic: Dynamic = None
     options: dict[str, Any] | None = None
     only: str | Sequence[str] | None = None
-    skip: str | Sequence[str] | None = None
     regional: bool | str = False
 
     compiles = True
@@ -114,7 +113,6 @@ class CompiledCudaGraph(CudaGraph):
             self.dynamic,
             self.options,
             self.only,
-            self.skip,
             self.regional,
         )
         self.autotunes = self.compiled.autotunes

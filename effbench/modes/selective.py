@@ -29,19 +29,14 @@ Parts = dict[str, nn.Module]
 
 
 class PartSelection:
-    """Which parts of a module to compile. `only`: patterns (fnmatch, on names in `named_modules()`)
-    of parts to compile; `skip`: patterns of parts to keep eager; `regional`: compile the blocks of
-    the class with this name, or true to choose the class. Of nested matches, only the outermost
-    count."""
+    """Which parts of a module to compile. `only`: patterns (fnmatch, on names in
+    `named_modules()`), of which only the outermost matches count; `regional`: the blocks of the
+    class with this name, or true to choose the class."""
 
     def __init__(
-        self,
-        only: str | Sequence[str] | None = None,
-        skip: str | Sequence[str] | None = None,
-        regional: bool | str = False,
+        self, only: str | Sequence[str] | None = None, regional: bool | str = False
     ) -> None:
-        self.only = patterns("only", only)
-        self.skip = patterns("skip", skip)
+        self.only = patterns(only)
         self.regional = regional
         if not isinstance(regional, bool | str):
             raise ConfigError(
@@ -52,19 +47,12 @@ class PartSelection:
 
     def apply(self, module: nn.Module, **settings: Any) -> Forward:
         """Return what replaces `module`. `settings`: arguments of torch.compile."""
-        if not (self.only or self.skip or self.regional):
+        if not (self.only or self.regional):
             return Forward(torch.compile(module, **settings), module)
         copied = shared_weight_copy(module)
         facts: Facts = {}
-        if self.skip:
-            skipped = matching(copied, "skip", self.skip)
-            for part in skipped.values():
-                part.forward = torch.compiler.disable(part.forward)
-            facts["eager_modules"] = list(skipped)
-        if not (self.only or self.regional):
-            return Forward(torch.compile(copied, **settings), copied, facts)
         if self.only:
-            chosen = matching(copied, "only", self.only)
+            chosen = matching(copied, self.only)
         else:
             facts["region"], chosen = blocks_of(copied, self.regional)
         compile_parts(chosen, share=bool(self.regional), **settings)
@@ -102,8 +90,8 @@ def own_function(forward: Step, name: str) -> Any:
     return call
 
 
-def patterns(name: str, given: Any) -> tuple[str, ...]:
-    """Return the patterns of a setting. Raises ConfigError for anything else."""
+def patterns(given: Any) -> tuple[str, ...]:
+    """Return the patterns of `mode.only`. Raises ConfigError for anything else."""
     if given is None:
         return ()
     listed = [given]
@@ -115,8 +103,7 @@ def patterns(name: str, given: Any) -> tuple[str, ...]:
             listed[place] = str(pattern)
         elif not isinstance(pattern, str) or not pattern:
             raise ConfigError(
-                f"mode.{name} must be patterns of module names such as [layers.*.mlp], got"
-                f" {given!r}"
+                f"mode.only must be patterns of module names such as [layers.*.mlp], got {given!r}"
             )
     return tuple(listed)
 
@@ -138,7 +125,7 @@ def results_in(module: nn.Module) -> dict[int, Tensor]:
     return results
 
 
-def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> Parts:
+def matching(module: nn.Module, patterns: Sequence[str]) -> Parts:
     """Return the outermost submodules that match a pattern, by name. Raises ConfigError for a
     pattern without match."""
     named = {
@@ -153,8 +140,7 @@ def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> Parts:
             first = ", ".join(list(named)[:5]) or "no modules"
             advice = suggest(pattern, named, before="") or f"it contains: {first}"
             raise ConfigError(
-                f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r};"
-                f" {advice}"
+                f"mode.only: no module inside {type(module).__name__} matches {pattern!r}; {advice}"
             )
         matched.update(names)
     return outermost({name: part for name, part in named.items() if name in matched})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,18 +13,11 @@ from effbench.measure import accuracy
 from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 
-
-class TrainingLoss(ABC):
-    """Maps a module's output, and its inputs by name, to a scalar. `scale`: magnitude of a loss
-    whose terms may cancel; None: the loss itself."""
-
-    scale: float | None = None
-
-    @abstractmethod
-    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor: ...
+#: Maps a module's output, and its inputs by name, to a scalar.
+TrainingLoss = Callable[[Any, dict[str, Any]], Tensor]
 
 
-class MeanSquare(TrainingLoss):
+class MeanSquare:
     """Sum over the float outputs of the mean square distance from a fixed random target, in
     float32."""
 
@@ -44,19 +36,7 @@ class MeanSquare(TrainingLoss):
         return functools.reduce(torch.add, losses)
 
 
-class Mean(TrainingLoss):
-    """Sum of the means of the float outputs, in float32."""
-
-    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
-        outs = float_outputs(output)
-        if self.scale is None:
-            # magnitudes cannot cancel
-            magnitudes = [out.detach().abs().mean() for out in outs]
-            self.scale = sum(map(float, magnitudes))
-        return functools.reduce(torch.add, [out.mean() for out in outs])
-
-
-class UserLoss(TrainingLoss):
+class UserLoss:
     """A user's loss. Raises ValueError if it returns anything but a tensor with one element."""
 
     def __init__(self, function: Callable[[Any, dict[str, Any]], Any], name: str) -> None:
@@ -77,8 +57,6 @@ def make_loss(name: str, seed: int) -> TrainingLoss:
     """Return the loss that `training.loss` names."""
     if name == "mean-square":
         return MeanSquare(seed)
-    if name == "mean":
-        return Mean()
     return UserLoss(resolve_target(name), name)
 
 

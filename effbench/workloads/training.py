@@ -223,7 +223,6 @@ class TrainingSteps(Workload):
             buffers=on_host(self.buffers),
             before=before,
             alone=on_host(alone),
-            scale=self.loss.scale,
         )
 
     def note_written_inputs(self, given: Inputs, after: Inputs) -> None:

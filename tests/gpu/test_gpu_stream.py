@@ -124,25 +124,3 @@ def test_a_stream_through_a_sweep(swept):
     assert bucketed["graph_pool_bytes"] >= sum(facts["pool_bytes"].values()) > 0
     assert bucketed["input_copy_ms"] > 0
     assert found["eager"]["period_ms"] > bucketed["period_ms"]
-
-
-@pytest.mark.alone
-def test_a_server_at_two_rates(swept):
-    found = swept(
-        "model=mlp",
-        "stream=arrivals",
-        "stream.high=4",
-        "stream.rate=500,100000",
-        "mode=eager,bucketed-graph",
-        "protocol.budget_s=0.6",
-    )
-    for trial in found:
-        facts, rate = trial["extra"]["facts"], trial["cell"].stream["rate"]
-        assert (trial["status"], facts["stream"]["saturated"]) == (
-            ("ok", False) if rate == 500 else ("degraded", True)
-        )
-        assert trial["period_ms"] is None and trial["gpu_busy_ms"] is None
-        assert facts["stream"]["requests"] == trial["latency_samples"]
-        assert {int(size) for size in facts["stream"]["calls_by_size"]} <= set(range(1, 5))
-    graphs = [trial["extra"]["facts"] for trial in found if trial["mode"] == "bucketed-graph"]
-    assert len(graphs) == 2 and not any(facts["fallbacks"] for facts in graphs)

@@ -89,7 +89,7 @@ def test_steps_that_diverge_while_they_are_timed(workshop):
         "phase=training",
         "training.optimizer=sgd",
         "training.lr=0.02",
-        "training.loss=mean",
+        "training.loss=mischief.mean",
     )
     (row,) = results_of(workshop.db)
     assert row["status"] == "incorrect"

@@ -124,18 +124,6 @@ class TestFigures:
 
         return see
 
-    def test_the_disturbed_fraction_is_that_of_the_measured_time(self, watched):
-        assert watched().disturbed_fraction is None
-        assert watched(quiet_for(3.0), slow_for(1.0)).disturbed_fraction == 0.25
-
-    def test_the_slower_moments_are_a_high_quantile_of_readings_after_batches_without_waiting(
-        self, watched
-    ):
-        batches = [(reading(), reading(0.1 * number), 1.0) for number in range(1, 12)]
-        waiting = reading(), reading(9.0, waited_ms=900.0), 1.0
-        assert watched(all_threads=True).high_ms is None
-        assert watched(*batches, waiting, all_threads=True).high_ms == pytest.approx(1.0)
-
     @pytest.mark.parametrize(
         ("options", "works_ms", "waited_ms", "slowdown"),
         [

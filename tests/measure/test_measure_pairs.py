@@ -83,22 +83,6 @@ def ratio_of(taken):
     return taken.figure(RULES).median.value
 
 
-def test_a_host_with_two_speeds_hardly_changes_the_ratio(clock):
-    """Separate series in the same moments would be wrong by up to 60 %."""
-    drawn = random.Random(0)
-    switches = sorted(drawn.uniform(0, 2) for _ in range(20))
-
-    def speed(seconds):
-        return 1.6 if sum(moment < seconds for moment in switches) % 2 else 1.0
-
-    eager, mode = (
-        MadeUpSide(clock, name, ms, speed) for name, ms in (("eager", 3.0), ("mode", 2.0))
-    )
-    taken = take_pairs(eager, mode, replace(RULES, target_interval=NEVER), 2.0, None)
-    assert ratio_of(taken) == pytest.approx(1.5, rel=0.01)
-    assert statistics.stdev(pair.own_ms for pair in taken.undisturbed) > 0.4
-
-
 def test_the_order_changes_with_each_pair(clock):
     eager, mode = (MadeUpSide(clock, name, 1.0) for name in ("eager", "mode"))
     take_pairs(eager, mode, replace(RULES, max_samples=4), 1.0, None)
@@ -182,18 +166,3 @@ def test_a_disturbed_host_gets_more_time(clock, disturbed_from, seconds):
     sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
     take_pairs(*sides, patient, 0.5, MadeUpHost(clock, lambda now: now > disturbed_from))
     assert clock.seconds == pytest.approx(seconds, abs=0.02)
-
-
-def test_inputs_that_a_step_writes_to_are_restored_before_each_call():
-    seen = []
-    x = torch.zeros(1)
-
-    def step(given):
-        seen.append(given.item())
-        given += 1
-
-    timer = Timer(
-        step, [((x,), {})], torch.device("cpu"), RULES, renew=lambda given: given[0][0].zero_()
-    )
-    LatencySide(timer, 1.0).batch()
-    assert seen == [0.0] * 8

@@ -73,22 +73,6 @@ def test_warm_up_ends(monkeypatch, durations, changed, calls, steady):
 
 
 @pytest.mark.parametrize(
-    ("samples", "steady"),
-    [
-        ([1.0] * 10, True),
-        ([1.0] * 5 + [2.0] * 5, False),
-        ([9.0] * 40 + [1.0] * 40, True),
-        ([1.0], False),
-        ([], False),
-        ([1.0] * 5 + [0.5] * 5, False),
-        ([1.0] * 5 + [1.04] * 5, True),
-    ],
-)
-def test_is_steady(samples, steady):
-    assert timing.is_steady(samples) is steady
-
-
-@pytest.mark.parametrize(
     ("durations", "budget_s", "changed", "calls", "seconds"),
     [
         (itertools.repeat(0.001), 2.0, {}, (500, 550), 0.5),  # the median is known

@@ -166,24 +166,6 @@ def test_without_nvml_nothing_is_known(uuid):
     assert made.facts() == GpuFacts(None, None, None, None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("answer_s", "fewest", "most"), [(0.0001, 45, 51), (0.003, 14, 18), (0.02, 4, 6)]
-)
-def test_a_slow_driver_is_asked_less_often(monkeypatch, answer_s, fewest, most):
-    now, asked = [0.0], []
-    monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
-
-    def ask(function):
-        asked.append(function)
-        now[0] += answer_s
-
-    made = watch.GpuWatch(SimpleNamespace(handle=object(), ask=ask, read=Gpu().read), CPU)
-    while now[0] < 1:
-        made.poll(1)
-        now[0] += 0.001
-    assert fewest <= len(asked) <= most
-
-
 def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_often(monkeypatch):
     now, energies = [0.0], iter([5, None, 5, 7, 7, 9, 9, 9, 9, 9])
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])

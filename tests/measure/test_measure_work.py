@@ -111,13 +111,10 @@ def run(*spans, name="k", correlation=1):
 @pytest.mark.parametrize(
     ("spans", "busy"),
     [
-        ([], 0),
-        ([(0, 10)], 10),
         ([(0, 10), (20, 25)], 15),
         ([(0, 10), (5, 15)], 15),  # two streams
         ([(0, 100), (10, 20), (30, 40)], 100),  # inside a longer one
         ([(20, 25), (0, 10), (9, 21)], 25),  # in any order
-        ([(0, 10), (10, 20)], 20),
     ],
 )
 def test_time_in_which_anything_ran(spans, busy):

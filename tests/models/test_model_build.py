@@ -119,23 +119,6 @@ def test_seed_dtype_and_mode(here):
 
 
 @pytest.mark.parametrize(
-    "drawn", ["random.gauss(0, 1)", "np.random.randn()", "torch.randn(()).item()"]
-)
-def test_weights_from_any_generator_depend_on_the_seed_only(here, drawn):
-    name = f"my_drawn_{drawn.partition('.')[0]}"
-    (here / f"{name}.py").write_text(
-        "import random\nimport numpy as np\nimport torch\n\nclass Net(torch.nn.Module):\n    def"
-        " __init__(self):\n        super().__init__()\n        self.weight ="
-        f" torch.nn.Parameter(torch.full((2,), {drawn}))\n"
-    )
-    first, again, other, negative = (
-        build(f"{name}.py:Net", seed=seed).weight for seed in (1, 1, 2, -1)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other) and not torch.equal(first, negative)
-
-
-@pytest.mark.parametrize(
     ("target", "words"),
     [
         (

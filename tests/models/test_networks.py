@@ -1,7 +1,5 @@
 """Networks of torchvision, timm and transformers by name, small ones."""
 
-import importlib.metadata
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -308,18 +306,6 @@ def test_names_of_the_hub_are_those_of_the_networks(library, given, name):
     assert presets.canonical(library, given) == name
     if library == "transformers" and name in presets.PRESETS:
         libraries.check(library, arch=given, task=None, config={})
-
-
-def test_a_torchvision_for_another_torch(monkeypatch):
-    def fail(name):
-        raise RuntimeError("operator torchvision::nms does not exist")
-
-    monkeypatch.setattr(importlib, "import_module", fail)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1.0")
-    with pytest.raises(
-        ConfigError, match=r"torchvision 0\.1\.0 does not match torch 2.*pip install .torchvision=="
-    ):
-        libraries.load("timm")
 
 
 def test_the_catalog_knows_what_the_libraries_know():

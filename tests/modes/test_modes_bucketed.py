@@ -142,12 +142,6 @@ def test_facts_count_padding_and_fallbacks():
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
 
 
-def test_a_model_without_a_batch():
-    specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
-    with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
-        prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
-
-
 @pytest.mark.parametrize(
     ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))]
 )

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from effbench.measure.host import HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import Pairs
 from effbench.measure.timing import Rules, Timer
-from effbench.meeting import Partner, PartnerLostError, call_off, connect, listen
+from effbench.meeting import Partner, PartnerLostError, connect, listen
 
 RULES = Rules(
     budget_s=0.2,
@@ -147,31 +146,6 @@ def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
     partner, _ = member(what, answer_s)
     with pytest.raises(PartnerLostError, match=reason):
         lead(step_of(0.002), partner, None)
-
-
-def test_the_sweep_calls_a_meeting_off(tmp_path):
-    call_off(tmp_path, "nobody waits yet")
-    listener = listen(tmp_path)
-    thread = threading.Thread(target=call_off, args=(tmp_path, "out of memory"))
-    thread.start()
-    connection, _ = listener.accept()
-    with connection:
-        message = Partner(connection, 5.0).receive()
-    thread.join()
-    listener.close()
-    assert (message["op"], message["reason"]) == ("absent", "out of memory")
-
-
-def test_nonsense_from_a_partner_ends_the_duet(tmp_path):
-    listener = listen(tmp_path)
-    with closing(Partner(connect(tmp_path), 5.0)) as partner:
-        connection, _ = listener.accept()
-        with connection, listener:
-            connection.sendall(b"hello\n")
-        with pytest.raises(PartnerLostError, match="not JSON"):
-            partner.receive()
-    with pytest.raises(PartnerLostError, match="no valid result"):
-        DuetResult.from_json({"pairs": {"latency": [1]}})
 
 
 PAIRS = Pairs(

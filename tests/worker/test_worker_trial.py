@@ -260,7 +260,7 @@ SGD = {
     "optimizer": "sgd",
     "implementation": "foreach",
     "lr": 0.1,
-    "loss": "mean",
+    "loss": "mean-square",
     "set_to_none": True,
 }
 

@@ -1,22 +1,18 @@
 """An open-loop server, against a clock that the tests turn."""
 
-import dataclasses
 import statistics
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 from turned_clock import TurnedClock
 
-from effbench.cell import Cell, Status, Trial
 from effbench.measure import host
 from effbench.measure.host import HostWatch
 from effbench.measure.timing import Rules, Timer
-from effbench.modes.eager import Eager
 from effbench.streams import arrival_times
 from effbench.workloads import arrivals
-from effbench.workloads.arrivals import Arrivals, serve
+from effbench.workloads.arrivals import serve
 
 HIGH = 4
 RULES = Rules(
@@ -136,17 +132,3 @@ def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moment
     median = result.figure(30, slowdown=watch.slowdown).median
     assert median.low <= statistics.median(result.quiet_ms) < median.value
     assert median.value <= statistics.median(result.loud_ms) <= median.high
-
-
-def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
-    """A record of millions would be too long for a message."""
-    stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
-    eager = {"name": "eager"}
-    cell = Cell({"name": "m"}, 1, eager, "float32", "inference", "cpu", stream=stream)
-    workload = Arrivals(cell, Eager(), nn.Identity(), Trial(cell.key, 0, Status.OK), {})
-    given = []
-    monkeypatch.setattr(arrivals, "serve", lambda *args: given.append(args))
-    rules = dataclasses.replace(RULES, max_samples=1000)
-    workload.time_latency(Timer(print, [], torch.device("cpu"), rules), 1.0)
-    ((_, times, seconds),) = given
-    assert seconds == 0.1 and len(times) == pytest.approx(1000, rel=0.1)

@@ -143,24 +143,6 @@ def test_state_is_restored_before_each_comparison(which):
     assert made.module.late is not None
 
 
-@pytest.mark.parametrize(
-    ("which", "name", "reason"),
-    [
-        (None, "count", "buffer count differs from eager: relative error 0.25"),
-        (None, "weight", "parameter weight differs from eager: relative error 0.2"),
-        ("count", "count", "output differs from eager: relative error"),
-    ],
-)
-def test_other_state_than_eagers_is_seen(which, name, reason):
-    def step(x, y):
-        output = made.module(x, y)
-        getattr(made.module, name).data.add_(1 if made.module.number == 2 else 0)
-        return output
-
-    made = workload(Counts(which))
-    assert verdict(made, step).startswith(reason)
-
-
 def package(which):
     """The workload of a mode that makes a package with copies of the buffers."""
     made = workload(Counts(which))

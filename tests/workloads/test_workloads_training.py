@@ -212,17 +212,6 @@ def test_an_input_that_the_module_writes_to_carries_no_graph():
     assert made.wrong_after_timing() is None
 
 
-def test_random_modules_are_called_random():
-    module = Does(lambda self, x: nn.functional.dropout(self.layer(x), 0.5))
-    made = training(module)
-    step = eager_step(made)
-    reason, *_ = verdict(made, lambda *args: (torch.rand(1), step(*args))[1])
-    assert reason.endswith("cannot be compared") and "depends on the random seed" in reason
-    made = training()
-    reason, *_ = verdict(made, lambda *args: 2 * eager_step(made)(*args))
-    assert "the loss is" in reason and "random" not in reason
-
-
 @pytest.mark.parametrize("lr", [1e-2, 1e-4])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
@@ -322,24 +311,6 @@ def test_broken_steps_are_seen(what, text, dtype):
 def test_eagers_own_nan_is_found(loss, changed, reason):
     with pytest.raises(Ended, match=reason):
         training(loss=loss, **changed).take_reference()
-
-
-class Grows(Smooths):
-    """Adds weights that its first call creates, or each call replaces."""
-
-    def forward(self, x):
-        if not hasattr(self, "weight") or self.replaces:
-            self.weight = nn.Parameter(torch.ones(4))
-        return super().forward(x) * self.weight
-
-
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_parameter_that_forward_creates_is_not_trained(replaces):
-    module = Grows()
-    module.replaces = replaces
-    with pytest.raises(Ended, match="the optimizer lacks weight, which forward creates") as caught:
-        training(module).take_reference()
-    assert caught.value.status == "error"
 
 
 @pytest.mark.parametrize(
