@@ -14,7 +14,7 @@ from effbench.store import connect
 from effbench.store.bottleneck import set_floors
 from effbench.store.values import artifact_folder
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.host_watch import HostWatch
+from effbench.sweeping.host_history import HostHistory
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.pool import Pools
@@ -43,7 +43,7 @@ class RunningSweep:
     caches: Path
     first_rounds: Sequence[int]
     history: dict[CellRun, list[Trial]]
-    host: HostWatch
+    host: HostHistory
     ceilings: dict[Interpreter, dict[str, Any]] = field(default_factory=dict)
 
     def record(self, trial: PlannedTrial, record: Trial) -> None:

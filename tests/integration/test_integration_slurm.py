@@ -188,13 +188,6 @@ def test_invalid_settings(cli, cluster, overrides, error):
     assert re.search(error, done.err), done.err
 
 
-@pytest.mark.slow
-def test_missing_programs(cli):
-    done = cli.sweep("model=tiny", *SLURM, env={"PATH": "/nowhere"})
-    assert done.code == 2
-    assert "requires sbatch on PATH" in done.err
-
-
 @pytest.fixture
 def waiting(cli, cluster, start_waiting):
     """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's
@@ -246,29 +239,6 @@ def test_a_job_that_times_out(cli, waiting):
     assert {row[0]: row[3] for row in outcomes(cli.db)} == {"Base": "ok", "Waits": "timeout"}
     assert "timed out after 1 min (executor.time_limit_min)" in out
     (cli.folder / "go").touch()
-
-
-@pytest.mark.slow
-def test_a_lost_node_and_resume(cli, cluster, waiting):
-    process = waiting()
-    cluster.stop("slurmd", signal.SIGKILL)
-    try:
-        cluster.wait(
-            lambda: any(trial["status"] == "crashed" for trial in trials_of(cli.db)),
-            "the node is not lost",
-            120,
-        )
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(120) == 130
-        assert cluster.run("squeue", "-h") == ""
-        assert "resume=" in process.stdout.read()
-        (cli.folder / "go").touch()
-    finally:
-        cluster.start("slurmd", "-D")
-    cluster.wait(cluster.is_idle, "the node is not back")
-    done = cli.run("-m", "resume=last", env=cluster.env)
-    assert (done.code, done.err) == (0, ""), done
-    assert "lost its node" in crashed_and_repeated(cli)
 
 
 @pytest.mark.slow

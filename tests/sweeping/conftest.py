@@ -6,7 +6,7 @@ import pytest
 from schedule_parts import PROTOCOL, Server, Store, Watcher, gpus, pool_of
 
 from effbench.sweeping import client, devices, pool, schedule
-from effbench.sweeping.host_watch import HostWatch
+from effbench.sweeping.host_history import HostHistory
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.running import RunningSweep
@@ -58,7 +58,7 @@ def make(tmp_path, monkeypatch):
             tmp_path / "caches",
             (0,),
             history or {},
-            HostWatch(host_speeds or {}),
+            HostHistory(host_speeds or {}),
         )
         for one in pools.values():
             one.stop = sweep.stop

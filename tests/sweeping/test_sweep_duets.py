@@ -148,12 +148,6 @@ def test_without_room_for_both_they_run_one_after_the_other(duets, status, phase
     assert ALONE in made.recorded[0].extra[DUET]
 
 
-def test_a_member_that_lacks_memory_alone_is_out_of_memory(duets):
-    made = duets(2, lambda interpreter, request: ok(request, "oom") if interpreter == A else None)
-    assert [record.status for record in made.recorded] == [Status.OOM, Status.OK, Status.OK]
-    assert len(made.sent[A]) == 1
-
-
 def test_a_stopped_duet_records_nothing(duets):
     stop, killed = threading.Event(), threading.Event()
 
@@ -167,10 +161,6 @@ def test_a_stopped_duet_records_nothing(duets):
     made = duets(2, play, stop=stop)
     killed.set()
     assert made.recorded == []
-
-
-def test_switched_off_they_run_one_after_the_other(duets):
-    assert set(duets(2, protocol={**IN_TURN, "duet": False}).log) == {"alone"}
 
 
 #: A process in a session of its own with a child; prints the child's pid.

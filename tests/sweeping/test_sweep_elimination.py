@@ -80,12 +80,3 @@ def test_compilations_vary_less_the_more_there_are():
     tuned = error(compile_s=1.0, kernel_fingerprint=f"x{TUNED}")
     assert compiled**2 - plain**2 == pytest.approx(PRIOR_SD**2 / 2)
     assert tuned**2 - plain**2 == pytest.approx(TUNED_SD**2 / 2)
-
-
-def test_the_rest_after_an_interruption(make):
-    # a whole round
-    first = make(trials(runs(), 3), slower_each_round, protocol=ELIMINATE).recorded[:5]
-    history = {run: [one for one in first if one.cell_key == run.cell.key] for run in runs()}
-    planned = trials(runs(), 3, history=history)
-    made = make(planned, slower_each_round, protocol=ELIMINATE, history=history)
-    assert [one.round for one in made.recorded] == [1, 1]

@@ -120,12 +120,6 @@ def test_a_file_that_is_no_program_is_named(tmp_path):
         ForkServer(str(path))
 
 
-def test_a_module_of_the_user_is_not_the_package(script, tmp_path):
-    (tmp_path / "torch.py").write_text("raise SystemExit")
-    with closing(ForkServer(sys.executable, preload=False, folder=str(tmp_path))) as server:
-        server.wait_ready()
-
-
 def test_another_interpreter_sees_effbench_and_nothing_next_to_it(script):
     folder = interpreters.lone_package()
     assert [path.name for path in Path(folder).iterdir()] == ["effbench"]

@@ -12,7 +12,6 @@ from schedule_parts import (
     cells,
     gpus,
     key_of,
-    marked,
     ok,
     pool_of,
     trials,
@@ -82,15 +81,6 @@ def test_rounds_end_early_for_both_at_once(pairs, spread, status_of_b, rounds):
     assert Counter(made.ran_in) == dict(zip(BOTH, rounds, strict=True))
 
 
-def test_rounds_are_precise_if_both_are_unmarked(pairs):
-    def answer(interpreter, request):
-        return marked(request, request["round"] == BOTH.index(interpreter))
-
-    protocol = {**PROTOCOL, "enough_interval": 0.01}
-    made = pairs(trials(cell_runs(1, interpreters=BOTH), 9), answer, protocol=protocol)
-    assert Counter(made.ran_in) == dict.fromkeys(BOTH, 7)
-
-
 def test_a_pair_stays_on_one_gpu(pairs):
     # the watcher asserts that a cell never runs twice at once
     made = pairs(trials(cell_runs(5, interpreters=BOTH), 6), slots=gpus(3))
@@ -111,11 +101,3 @@ def test_a_pair_stays_on_one_gpu_when_resumed(pairs):
     slot_of = {trial.run.cell.bs: slot for slot, trial in made.progress.order}
     assert slot_of.pop(4) in slot_of.values(), "a GPU that is gone does not block"
     assert slot_of == {1: "GPU 0", 2: "GPU 1", 3: "GPU 2"}
-
-
-def test_fresh_interpreters_are_those_asked_for(pairs, started):
-    pairs(trials(cell_runs(1, env={"A": "1"}, interpreters=BOTH)), isolation="spawn")
-    options = {"preload": False, "env": {"A": "1"}}
-    assert [server.options for server in started] == [
-        {"python": one.python, **options} for one in BOTH
-    ]

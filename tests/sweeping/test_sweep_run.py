@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,16 +89,6 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     if how == "moved":
         done = sweep(copy, resume=info.id)
         assert (done.sweep_id, done.state, len(done.latencies)) == (info.id, "completed", TRIALS)
-
-
-def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
-    monkeypatch.setattr(
-        "effbench.sweeping.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True)
-    )
-    with pytest.raises(StoreError) as caught:
-        sweep(db, count=1)
-    info = info_of(rescued(caught.value))
-    assert (info.state, info.trials) == ("completed", 1)
 
 
 def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
@@ -195,14 +184,6 @@ def test_a_finished_sweep_gets_more_rounds(db):
     assert server.sent == [], "recorded trials are not repeated"
 
 
-def test_rounds_may_be_added_to_a_sweep_that_was_interrupted(db):
-    stop = threading.Event()
-    first = sweep(db, stop.set, stop=stop)
-    assert first.state == "interrupted" and 0 < info_of(db).trials < TRIALS
-    assert resumed(db, first.sweep_id, rounds=2).state == "completed"
-    assert (info_of(db).rounds, info_of(db).trials) == (2, 2 * TRIALS)
-
-
 @pytest.mark.parametrize(
     ("keep", "expected"),
     [
@@ -295,14 +276,6 @@ def test_resuming_takes_the_same_interpreters():
         ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"
     ):
         resume.check_same_interpreters(info(HERE), {A})
-
-
-@pytest.mark.parametrize("now", [{A}, {A, HERE}, {A, B, HERE}])
-def test_resuming_takes_all_interpreters(now):
-    with pytest.raises(
-        ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"
-    ):
-        resume.check_same_interpreters(info(A, B), now)
 
 
 def recorded_info():
@@ -406,12 +379,3 @@ def test_a_process_has_ended_if_its_number_is_another_process_now(changed):
 )
 def test_a_process_that_cannot_be_seen_has_not_ended(process):
     assert not liveness.has_ended(process)
-
-
-def test_a_sweep_without_a_process_gets_one_when_it_is_resumed(made):
-    sweep_id = made.sweep([a_cell()], state="interrupted")
-    made.sql("UPDATE sweep SET state = 'running', host = '{\"process\": null}'")
-    with Store.open(made.path, mode="write") as store:
-        assert store.find_sweep(sweep_id).state == "running"
-        store.finish_sweep(sweep_id, "running")
-        assert store.find_sweep(sweep_id).host["process"] == liveness.identity()

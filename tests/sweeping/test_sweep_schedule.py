@@ -26,7 +26,6 @@ from schedule_parts import (
 
 from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, WorkerError
-from effbench.store.trials import HostSpeeds
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.interpreters import HERE
@@ -79,12 +78,6 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
 
 
-def test_a_marked_trial_is_not_measured_again(make):
-    """Its sweep would take longer, and a host is rarely quiet a minute later."""
-    made = make(trials(2, 2), lambda request, env: marked(request))
-    assert [(one.round, one.attempt) for one in made.recorded] == [(0, 0), (0, 0), (1, 0), (1, 0)]
-
-
 @pytest.mark.parametrize(
     ("fractions", "patiences"),
     [
@@ -107,15 +100,6 @@ def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
     assert len(made.progress.notes) == (1.0 in patiences), "it says so once"
 
 
-@pytest.mark.parametrize(("slot", "is_named"), [(CPU, True), (gpus(1)[0], False)])
-def test_why_a_sweep_stops_waiting(make, slot, is_named):
-    planned = trials(cell_runs(3, device=slot.device))
-    answer = lambda request, env: marked(request, disturbed_fraction=1.0)  # noqa: E731
-    (note,) = make(planned, answer, slots=[slot]).progress.notes
-    assert note.startswith("The host is busy: 3 trials in a row had no undisturbed moment (load ")
-    assert ("threads=1" in note) is is_named, "fewer threads help on the CPU only"
-
-
 @pytest.mark.parametrize(
     ("slot", "is_marked", "learned"),
     [
@@ -130,12 +114,6 @@ def test_trials_learn_how_fast_the_host_was_before(make, slot, is_marked, learne
     made = make(trials(cell_runs(2, device=slot.device)), answer, slots=[slot])
     asked = [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
     assert asked == [(None, None), learned]
-
-
-def test_trials_learn_from_earlier_sweeps(make):
-    speeds = {HERE: HostSpeeds(quiet=[0.03], high=[0.05])}
-    (sent,) = make(trials(1), host_speeds=speeds).server.sent
-    assert (sent["host_ms"], sent["host_high_ms"]) == (0.03, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -397,17 +375,6 @@ def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
     monkeypatch.setattr(client.subprocess, "Popen", refuse)
     with pytest.raises(kind, match=os.strerror(number)):
         ForkServer(python="/venvs/a/bin/python")
-
-
-def test_a_stop_ends_the_retries(make):
-    stop = threading.Event()
-
-    def answer(request, env):
-        stop.set()
-        return at_the_device(request)
-
-    made = make(trials(1), answer, stop=stop)
-    assert (len(made.server.envs), made.recorded) == (1, [])
 
 
 DIED = {"died": "the fork server ended (code -9)"}

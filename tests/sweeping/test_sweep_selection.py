@@ -95,9 +95,6 @@ def test_shards_are_disjoint_complete_balanced_and_keep_together_what_is_compare
         assert len(together) == 1 or number > most
 
 
-def test_the_largest_groups_of_cells_are_distributed_first():
-    cells = [a_cell(bs=1), a_cell(bs=2), a_cell(bs=3), a_cell("default", bs=3)]
-    assert [len(part) for part in shards(cells, 2)] == [2, 2]
 
 
 def shard_of(path, name, number=3, label="v1"):

@@ -11,7 +11,7 @@ from effbench.sweeping.compile_caches import make_cache_folders, sweep_cache
 from effbench.sweeping.devices import Slot, held_driver, slots_of
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import TrialExecutor
-from effbench.sweeping.host_watch import HostWatch
+from effbench.sweeping.host_history import HostHistory
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import gpus_of, measure_ceilings
 from effbench.sweeping.record import TrialStore, recorded_trials
@@ -55,7 +55,7 @@ class LocalExecutor(TrialExecutor):
             sweep_cache(self.settings, sweep_id),
             self.store.first_rounds(sweep_id),
             recorded_trials(self.store, sweep_id, self.runs, ids),
-            HostWatch(speeds),
+            HostHistory(speeds),
         )
         self.schedule = Schedule(self.sweep, self.slots, self.runs, self.duet_rule)
         left = trials_left(self.runs, self.settings, self.sweep.history)

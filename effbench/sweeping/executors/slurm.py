@@ -8,9 +8,9 @@ trials are recorded as crashed, and another job repeats them as another attempt.
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -60,7 +60,6 @@ class SlurmExecutor(TrialExecutor):
     why_unbegun: str = ""
     noted: set[str] = field(default_factory=set)
     next_submission_s: float = 0.0
-    next_look_s: float = 0.0
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -93,11 +92,13 @@ class SlurmExecutor(TrialExecutor):
         """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError at
         the end if the jobs of some cells did not begin."""
         waiting = deque(self.batches(trial.run for trial in trials))
-        self.next_look_s = time.monotonic() + QUEUE_S
+        looked_s = time.monotonic()
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
                 self.submit_next(waiting)
-                states = self.look()
+                states = None
+                if time.monotonic() > looked_s + QUEUE_S:
+                    states, looked_s = queue.states(self.name), time.monotonic()
                 for job in [*self.jobs]:
                     loss = self.watch(job, states)
                     if loss is not None:
@@ -151,15 +152,14 @@ class SlurmExecutor(TrialExecutor):
     def submit(self, runs: Sequence[CellRun]) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
         raise WorkerError."""
-        paths = (self.folder / f"{number:05}" for number in itertools.count(1))
-        folder = next(path for path in paths if not path.exists())
         try:
-            folder.mkdir(parents=True, mode=0o700)
+            self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
             self.request_of(runs, folder.name).write(folder)
             (folder / EVENTS).touch(mode=0o600)
         except OSError as error:
             raise WorkerError(
-                f"cannot write {folder} (executor.job_folder): {error.strerror}"
+                f"cannot write {self.folder} (executor.job_folder): {error.strerror}"
             ) from error
         try:
             job_id = queue.submit(self.name, folder, self.settings.executor)
@@ -202,15 +202,6 @@ class SlurmExecutor(TrialExecutor):
         )
 
     # --- watching ---
-
-    def look(self) -> dict[str, queue.JobState] | None:
-        """Return what the queue says about the jobs; None if it is not time to ask, or if SLURM
-        does not answer."""
-        if time.monotonic() <= self.next_look_s:
-            return None
-        states = queue.states(self.name)
-        self.next_look_s = time.monotonic() + QUEUE_S
-        return states
 
     def watch(self, job: ClusterJob, states: Mapping[str, queue.JobState] | None) -> JobLoss | None:
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its

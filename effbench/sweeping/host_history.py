@@ -16,7 +16,7 @@ UNQUIET_TRIALS = 3
 
 
 @dataclass
-class HostWatch:
+class HostHistory:
     """What the trials of a sweep tell about the host. `speeds`: of trials under each interpreter.
     `waits`: whether trials still wait for undisturbed moments. `unquiet`: trials in a row without
     one."""
