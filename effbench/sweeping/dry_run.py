@@ -19,8 +19,9 @@ from effbench.sweeping.interpreters import Facts
 from effbench.sweeping.plan import CellRun, Settings, SweepPlan, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.record import recorded_trials
+from effbench.sweeping.resume import check_same_sweep
 from effbench.sweeping.rounds import RoundsNeeded
-from effbench.sweeping.run import Command, check_same_sweep, planned_slots
+from effbench.sweeping.run import Command, planned_slots
 from effbench.table import Column, Table
 
 FLAG = "--dry-run"

@@ -1,21 +1,26 @@
-"""Resume a sweep: the command, who may do so, and the comparison of plans."""
+"""Resume a sweep: the command, who may do so, and what must be as it was."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell
 from effbench.config import db_setting
 from effbench.errors import ResumeError
 from effbench.printable import count, one_line
-from effbench.store.liveness import current_user
-from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.store import liveness
+from effbench.store.sweeps import SweepInfo, processes
+from effbench.sweeping.compile_caches import sweep_cache
+from effbench.sweeping.interpreters import HERE, Facts, Interpreter
 from effbench.sweeping.plan import Settings, SweepPlan
 from effbench.sweeping.selection import parse_shard, shards
+
+if TYPE_CHECKING:
+    from effbench.store.store import Store
+    from effbench.sweeping.progress import Progress
 
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
@@ -36,14 +41,68 @@ def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) 
 def refusal(sweep: SweepInfo) -> str | None:
     """Return why effbench does not run the sweep, None if this user began it here. Sweeps of others
     are data: whoever wrote them chose the code that they name."""
+    # sweeps of older versions do not name their user
+    users = (None, liveness.current_user())
     user = sweep.host.get("user")
     if sweep.imported_at is not None:
         origin = "was imported"
-    elif user not in (None, current_user()):  # sweeps of older versions do not name their user
+    elif user not in users:
         origin = f"was begun by the user {one_line(user)}"
     else:
         return None
     return f"sweep {sweep.id} {origin}, so it is data: effbench shows it but runs nothing of it"
+
+
+def take_up(
+    store: Store,
+    info: SweepInfo,
+    settings: Settings,
+    plan: SweepPlan,
+    facts: dict[str, Facts],
+    progress: Progress,
+) -> None:
+    """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
+    it is still running."""
+    running = processes(info.host, settings.shard) if info.state == "running" else []
+    for process in filter(liveness.is_running, running):
+        raise ResumeError(
+            f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
+            " end it first"
+        )
+    check_same_sweep(store, info, settings, plan, facts, progress)
+    add_rounds(store, info, settings, progress)
+    store.note_environments(info.id, facts)
+    store.finish_sweep(info.id, "running", settings.shard)
+
+
+def check_same_sweep(
+    store: Store,
+    info: SweepInfo,
+    settings: Settings,
+    plan: SweepPlan,
+    facts: dict[str, Facts],
+    progress: Progress,
+) -> None:
+    """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
+    note what has changed. `facts`: of the environments; empty if they are not known yet."""
+    check_same_plan(info, store.planned(info.id), plan, settings)
+    if facts:
+        check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
+    for change in changes(info, facts):
+        progress.note(change)
+
+
+def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:
+    """Store the rounds that these settings add to the sweep, if any."""
+    rounds = settings.protocol.rounds
+    if rounds <= info.rounds:
+        return
+    more = count(rounds - info.rounds, "more round")
+    progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
+    has_caches = sweep_cache(settings, info.id).exists()
+    overrides = with_rounds(info.overrides, rounds)
+    protocol = {**info.protocol, "rounds": rounds}
+    store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
 
 
 def check_same_plan(

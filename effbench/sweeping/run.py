@@ -17,15 +17,13 @@ import effbench
 from effbench import logs
 from effbench.cell import Cell
 from effbench.config import Config
-from effbench.errors import ConfigError, ResumeError, WorkerError
-from effbench.printable import count
+from effbench.errors import ConfigError, WorkerError
 from effbench.store import liveness, secrets
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
-from effbench.store.sweeps import Shard, SweepInfo, processes
+from effbench.store.sweeps import Shard
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.compile_caches import sweep_cache
 from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import TrialExecutor
@@ -232,7 +230,7 @@ def begin(
         return command.outcome.sweep_id
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
-        take_up(store, info, settings, plan, facts, command.progress)
+        resume.take_up(store, info, settings, plan, facts, command.progress)
         return info.id
     command.progress.planning(len(plan.runs), "storing the plan")
     here = Path.cwd()
@@ -265,58 +263,6 @@ def shard_of(
     sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
     facts = [sweep, label, revision, protocol, settings.baseline_mode, number]
     return Shard(settings.shard, facts, plan.matrix)
-
-
-def take_up(
-    store: Store,
-    info: SweepInfo,
-    settings: Settings,
-    plan: SweepPlan,
-    facts: dict[str, Facts],
-    progress: Progress,
-) -> None:
-    """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
-    it is still running."""
-    running = processes(info.host, settings.shard) if info.state == "running" else []
-    for process in filter(liveness.is_running, running):
-        raise ResumeError(
-            f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
-            " end it first"
-        )
-    check_same_sweep(store, info, settings, plan, facts, progress)
-    add_rounds(store, info, settings, progress)
-    store.note_environments(info.id, facts)
-    store.finish_sweep(info.id, "running", settings.shard)
-
-
-def check_same_sweep(
-    store: Store,
-    info: SweepInfo,
-    settings: Settings,
-    plan: SweepPlan,
-    facts: dict[str, Facts],
-    progress: Progress,
-) -> None:
-    """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
-    note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    resume.check_same_plan(info, store.planned(info.id), plan, settings)
-    if facts:
-        resume.check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
-    for change in resume.changes(info, facts):
-        progress.note(change)
-
-
-def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:
-    """Store the rounds that these settings add to the sweep, if any."""
-    rounds = settings.protocol.rounds
-    if rounds <= info.rounds:
-        return
-    more = count(rounds - info.rounds, "more round")
-    progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
-    has_caches = sweep_cache(settings, info.id).exists()
-    overrides = resume.with_rounds(info.overrides, rounds)
-    protocol = {**info.protocol, "rounds": rounds}
-    store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
 
 
 def host_facts() -> Facts:

@@ -95,8 +95,6 @@ def test_shards_are_disjoint_complete_balanced_and_keep_together_what_is_compare
         assert len(together) == 1 or number > most
 
 
-
-
 def shard_of(path, name, number=3, label="v1"):
     """A database with one shard of CELLS; gives the sweep's id."""
     facts = {
