@@ -13,7 +13,6 @@ from effbench.comparison.limits import CellFacts
 from effbench.environments import FLAGS, OWN, Where, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import flatten, grouped, row_names
-from effbench.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -37,8 +36,6 @@ FOLLOWERS = {
     "generate": ("model.module.seq",),
     "phase": ("training", "generate"),
 }
-#: Most differences that a message lists.
-MOST_TEXTS = 5
 #: Start of the reason why a marked figure has no verdict.
 DISTURBED = "host disturbed"
 #: Compilations per side after which kernels that differ between the sides, but not within one, are
@@ -478,11 +475,10 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 
 def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     """Return why there is nothing to compare. `is_whole`: the sides are whole sweeps; then name the
-    difference of ACROSS that is the reason, if any. Otherwise name the smallest difference between
-    the first cell and those of the other side."""
+    difference of ACROSS that is the reason, if any."""
     before, after = allowed.before, allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
-    if allowed.partners or not before.cells:
+    if allowed.partners:
         return text
     if is_whole:
         for name in ("dtype", "numerics"):
@@ -493,14 +489,7 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
                     f"not comparable: the cells differ in {', '.join(texts)}; --across"
                     f" {','.join(across)} compares them anyway"
                 )
-    # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
-    first = next(iter(before.cells.values()))
-    every = [parameter_differences(first, cell, allowed.differing) for cell in after.cells.values()]
-    nearest = min(every, key=len, default=[])
-    if not nearest:
-        return text
-    different = listed(nearest, MOST_TEXTS)
-    return f"{text}; the first cell and the most similar one differ in {different}"
+    return f"{text}; effbench ls --cells lists the cells of a sweep"
 
 
 def parameter_differences(
@@ -511,7 +500,7 @@ def parameter_differences(
     return [
         f"{name} {before.get(name)} → {after.get(name)}"
         for name in {**before, **after}
-        if before.get(name) != after.get(name) and not is_below(name, across)
+        if before.get(name) != after.get(name)
     ]
 
 

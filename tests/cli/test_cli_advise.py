@@ -110,24 +110,6 @@ def test_a_budget(advise, trace):
     assert "over budget" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
 
 
-def test_a_limit_that_only_eager_can_keep(made, effbench):
-    """A graph holds the largest batch, so more memory helps, and so does eager, which was not
-    measured there."""
-    measured = [("eager", 1), ("eager", 4), ("cuda-graph", 1), ("cuda-graph", 16)]
-    made.sweep(
-        {one: figures(one) for one in (a_cell(mode, "net", bs) for mode, bs in measured)}, rounds=3
-    )
-    trace = ("--stream", "uniform", "low=16", "high=16", "--memory-budget", "1MiB")
-    done = effbench("advise", "buckets", "--db", str(made.path), *trace)
-    assert done.code == 3 and "up to 16; allow more memory, or measure eager at bs=16" in done.err
-
-
-def test_a_generated_trace_and_the_period(advise):
-    for more, expected in (((), 1.25), (("--metric", "period"), 0.625)):
-        best, _ = buckets(advise, "--stream", "uniform", "low=4", "high=4", *more)
-        assert best["latency_ms"] == pytest.approx(expected, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
@@ -180,13 +162,6 @@ def test_modes_that_ran_on_after_they_would_have_been_left_out(advise, monkeypat
     race = Race({}, {a_cell("eager", "net", 4).key: 1})
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
     assert advise("mode", "--bs", "4") == expected
-
-
-def test_modes_by_the_call(advise):
-    found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
-    assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
-    assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
-    assert found["too_close_to_call"] == []
 
 
 @pytest.mark.parametrize(
@@ -345,15 +320,6 @@ MODEL += (
 )
 
 
-def test_calls_are_checked_before_anything_is_measured(cli):
-    done = cli.run(*MODEL, "--calls", "0")
-    assert (
-        done.code == 2
-        and "--calls: expected a whole number of at least 1" in done.err
-        and not cli.db.exists()
-    ), done
-
-
 @pytest.fixture
 def answer(cli):
     """The answer about a model after measuring it."""
@@ -445,24 +411,6 @@ def test_a_model_of_a_users_own_folder(cli):
     words = ("advise", "mode", "score", "bs=2", "mode=eager", "device=cuda")
     assert "unknown model 'score'" in cli.run(*words).err
     assert "no CUDA GPU" in cli.run(*words, "--config-dir", "mine").err
-
-
-@pytest.mark.slow
-def test_results_of_other_protocols_hardware_and_software(cli):
-    """A sweep with three rounds is sufficient, one with two is not; another machine's results are
-    only for --stored."""
-    for rounds, dtype, is_new in ((2, "dtype=float64", True), (3, "dtype=float32", False)):
-        assert cli.sweep("model=tiny", *MODEL[3:5], dtype, f"protocol.rounds={rounds}").code == 0
-        assert json.loads(cli.run(*MODEL, dtype).out)["is_new"] is is_new
-    sql(cli.db, "UPDATE environment SET torch_version = '1.0'")
-    assert json.loads(cli.run(*MODEL[:4], "--stored", "--format", "json").out)["sweep"]
-    new = json.loads(cli.run(*MODEL).out)
-    assert new["is_new"] and json.loads(cli.run(*MODEL, "--fresh").out)["sweep"] != new["sweep"]
-    assert (
-        cli.run("show", "--sweep", new["sweep"]).code
-        == cli.run("-m", f"resume={new['sweep']}").code
-        == 0
-    )
 
 
 @pytest.mark.parametrize(

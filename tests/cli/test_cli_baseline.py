@@ -64,17 +64,6 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     assert marked == {first: "main, v1", second: ""}
 
 
-def test_sweeps_are_listed_with_whole_ids_in_a_narrow_terminal(made, effbench, monkeypatch):
-    first = made.sweep([a_cell()], name="a name that is long", label="v1.0-3-gabcdef")
-    effbench("baseline", "set", "main")
-    monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 60)
-    lines = effbench("ls").out.splitlines()
-    assert max(map(len, lines)) <= 60
-    values = dict(line.rstrip().split(maxsplit=1) for line in lines if line.strip())
-    assert values["sweep"] == first and values["name"] == "a name that is long"
-    assert values["baseline"] == "main" and values["label"] == "v1.0-3-gabcdef"
-
-
 def test_refusals(made, effbench):
     made.sweep([a_cell()])
     for words, code, said in (

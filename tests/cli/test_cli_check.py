@@ -65,16 +65,6 @@ def test_the_table_has_every_row_that_fails_the_check(checked, effbench):
     assert (done.code, done.out.count("? missing")) == (0, 0)
 
 
-def test_a_check_that_judges_nothing_does_not_pass(checked, effbench):
-    assert checked({EAGER: ERROR}, {EAGER: ERROR}, "--format", "markdown").out.startswith(
-        "## ❌ effbench: nothing was checked against main; "
-    )
-    check = ("check", "--baseline", "main", "--format")
-    assert json.loads(effbench(*check, "json").out)["passed"] is False
-    suites = ElementTree.fromstring(effbench(*check, "junit").out)
-    assert suites.get("tests") == suites.get("skipped") != "0"
-
-
 def test_the_verdict_is_in_the_log_when_the_output_goes_to_a_file(checked):
     done = checked({EAGER: FAST}, {EAGER: SLOW}, "--format", "markdown", "--out", "check.md")
     assert (done.code, done.out) == (1, "")

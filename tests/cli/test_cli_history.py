@@ -1,8 +1,6 @@
 """`effbench history` over databases of known figures."""
 
-import csv
 import datetime as dt
-import io
 import json
 import shutil
 from pathlib import Path
@@ -79,12 +77,6 @@ def test_the_table(db, history):
         assert text in line
     assert "changes: 3 (3 open)" in out and "to accept one, add to this command: ack " in out
     assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
-
-
-def test_csv(db, history):
-    rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
-    assert [row["word"] for row in rows if row["word"]] == ["broken", "slower", "more"]
-    assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01) and rows[1]["alarms"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -201,15 +193,6 @@ def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     assert listed.count(known["slower"]) == 1 and "more checks" in listed
     assert "removed" in history("ack", "--rm", known["slower"])
     assert ids(read)["slower"] == known["slower"]
-
-
-def test_an_acknowledgement_ends_with_its_sweep(db, history, read):
-    (slower,) = [one for one in read()["changes"] if one["word"] == "slower"]
-    history("ack", slower["id"], "--reason", "known")
-    db.delete_sweep(slower["after_sweep"])
-    (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
-    assert change["alarms"] and change["after_label"] == "v9"
-    assert "removed" in history("ack", "--rm", slower["id"])
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,14 @@ import pytest
 from made_sweeps import A100, DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment, steps
 
 import effbench
-from effbench.commands.check import baseline_of, verdict_line
+from effbench.commands.check import baseline_of
 from effbench.comparison.compare import (
     CellSelection,
-    Compared,
     compare_parts,
     compare_sweeps,
     find,
 )
-from effbench.comparison.limits import STATUS, Limits, limits_of
+from effbench.comparison.limits import STATUS, limits_of
 from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
@@ -177,16 +176,6 @@ def test_by_a_parameter(made):
     assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "ignored"), [("float16", True), ("bfloat16", True), ("float32", False)]
-)
-def test_an_exception_holds_where_either_side_fits_it(made, dtype, ignored):
-    sweep = made.sweep({EAGER: FAST, a_cell(dtype="float16"): SLOW})
-    rules = [{"dtype": dtype, "ignore": True, "reason": "rounding"}]
-    found = halves(made, sweep, "dtype", settings={"exceptions": rules})
-    assert (found.changes[0].ignored, not found.notes) == (ignored, ignored)
-
-
 @pytest.mark.parametrize("by", ["model", "bs"])
 def test_a_models_cache_follows_bs(made, by):
     def cached(name, bs):
@@ -256,19 +245,3 @@ def test_other_hardware_only_if_asked_for(made):
 
 SAME = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.SAME, before=1.0, after=1.0)
 HAZY = replace(SAME, verdict=Verdict.AMBIGUOUS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ([SAME, HAZY], "1 of 2 rows could not be judged"),
-        ([replace(SAME, verdict=Verdict.BROKEN, ignored=True)], "ignored: 1 broken"),
-        (
-            [SAME, replace(SAME, key="a", before=None)],
-            "1 of 2 cells have figures in both sweeps",
-        ),
-    ],
-)
-def test_what_was_not_judged_is_reported(changes, text):
-    found = Compared(None, None, "H", [], changes, [], Limits())
-    assert verdict_line(found, "main") == f"check passed against main; {text}"

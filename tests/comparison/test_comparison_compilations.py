@@ -2,7 +2,6 @@
 noisy times."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,16 +49,6 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
     assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
     assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
     assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
-
-
-@pytest.mark.parametrize(("names", "verdict"), [("ab", "slower"), (("ab", "cd"), "ambiguous")])
-def test_cells_that_differ_have_other_kernels_of_course(names, verdict):
-    sides = [
-        side(compiled=compiled(*of), latency_ms=steps(by, 0.001))
-        for of, by in zip(names, (1, 1.08), strict=True)
-    ]
-    (row,) = judge([replace(pair(*sides), differs=True)], limits_of({}))
-    assert (row.verdict, row.reason) == (verdict, None)
 
 
 def test_compilations_count_alike_in_figures_and_ratio():
@@ -135,12 +124,6 @@ def test_memory_of_cold_and_warm_processes_is_apart(made):
         "same",
     )
     assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
-
-
-def test_without_warm_processes_their_memory_was_not_measured(made):
-    rows, _ = judged(made, memory_of(made, 100, 300), memory_of(made, 0, 300, ["cold"] * 5))
-    assert rows["peak_reserved_bytes"].reason == "not measured now"
-    assert rows["peak_reserved_cold_bytes"].verdict == "same"
 
 
 def test_noisy_times_do_not_hide_memory():

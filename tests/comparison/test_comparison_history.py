@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_history import GPU, STEP, Made, ack, latencies, noisy, series
 
-from effbench.comparison.history import SeriesId, place_of
-from effbench.comparison.limits import STATUS, limits_of
+from effbench.comparison.history import SeriesId
+from effbench.comparison.limits import STATUS
 from effbench.stats.changepoints import find_changes
 
 
@@ -26,11 +26,6 @@ def test_a_slower_cell():
     assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
 
 
-def test_a_faster_cell():
-    (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().changes
-    assert (event.worse, event.state, event.word) == (False, "holds", "faster")
-
-
 def test_an_undone_change():
     second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().changes
     assert (first.undone_sweep, first.state) == (second.after_sweep, "undone")
@@ -40,12 +35,6 @@ def test_an_undone_change():
 def test_a_change_of_the_newest_sweep_is_unconfirmed():
     (event,) = latencies([*noisy(20), 1.3]).judge().changes
     assert (event.kind, event.after_sweep, event.state) == ("recent", "s020", "unconfirmed")
-
-
-def test_a_smaller_speedup_is_slower():
-    made = series(speedup=[2 / value for value in STEP], period_speedup=STEP)
-    found = made.judge("speedup", "period_speedup").changes
-    assert {(event.word, event.worse) for event in found} == {("slower", True), ("faster", False)}
 
 
 THIRDS = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
@@ -111,13 +100,6 @@ def test_another_machine_or_interpreter_is_another_series():
     found = made.judge("latency_ms")
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
     assert (found.changes, {key.place for key in found.states}) == ([], places)
-
-
-@pytest.mark.parametrize(
-    ("flags", "place"), [(None, "Xeon"), ({"folder": "/x"}, "Xeon (folder /x)")]
-)
-def test_places_without_a_gpu(flags, place):
-    assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": flags}) == place
 
 
 def test_two_similar_hosts_are_one_series():
@@ -212,18 +194,6 @@ def test_figures_of_0(metric, before, after, word):
     assert change.ratio == (0.0 if before else None)
 
 
-@pytest.mark.parametrize(
-    ("limit", "changes"), [({}, 0), ({"least": 0}, 1), ({"least": 0, "floor": 0.15}, 0)]
-)
-def test_limits_of_a_users_own(limit, changes):
-    made = Made()
-    for place in range(20):  # one segment of the caching allocator more
-        made.sweep().result(peak_reserved_bytes=(20 + 2 * (place >= 10)) * 2**20)
-    own = {"least": 2 * 2**20, **limit}
-    limits = limits_of({"limits": {"peak_reserved_bytes": own}})
-    assert len(made.judge("peak_reserved_bytes", limits=limits).changes) == changes
-
-
 def compiling(*levels):
     """A cell whose compile times are six sweeps on each of these levels."""
     return series(
@@ -235,19 +205,6 @@ def test_small_changes_in_a_row_are_a_large_one():
     (change,) = compiling(2.0, 2.9, 3.8).judge("compile_cold_s").changes
     assert (change.after_sweep, change.alarms, change.word) == ("s012", True, "slower")
     assert (change.old, change.new, change.ratio) == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("levels", "expected"),
-    [
-        ((3.8, 2.9, 2.0), [("s012", "holds")]),
-        ((1.0, 2.5, 3.3), [("s006", "open")]),  # a small change after a large one
-        ((10.0, 15.0, 11.5), [("s006", "undone"), ("s012", "holds")]),
-    ],
-)
-def test_other_changes_of_compile_seconds(levels, expected):
-    changes = compiling(*levels).judge("compile_cold_s").changes
-    assert sorted((event.after_sweep, event.state) for event in changes) == expected
 
 
 @pytest.mark.parametrize(

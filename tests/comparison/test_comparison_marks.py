@@ -5,7 +5,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from made_history import STEP, Made, latencies
+from made_history import STEP, Made
 from made_pairs import pair, side
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
 from test_comparison_rerun import again
@@ -123,14 +123,6 @@ def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, check
     assert {failure.get("type") for failure in root.iter("failure")} == {"not judged"}
 
 
-def test_compare_shows_marked_figures_without_a_verdict(made, effbench):
-    sweeps = [made.sweep({EAGER: FAST}), made.sweep({EAGER: marked(SLOW)})]
-    done = effbench("compare", *sweeps, "--metric", "latency_ms")
-    assert (done.code, done.err) == (0, "")
-    assert "~ not judged" in done.out and "1.00 ms" in done.out and "~1.10 ms" in done.out
-    assert f"host disturbed now: {BUSY}" in " ".join(done.out.split()) and "slower" not in done.out
-
-
 MEASURED = "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"
 
 
@@ -167,21 +159,6 @@ def test_marked_results_make_no_change_point():
         made.sweep().result(latency_ms=value, kernels=3, marked=value > 1.05)
     found = made.judge("latency_ms", "kernels")
     assert found.changes == [] and found.marked_results == 15
-
-
-def test_the_change_lies_beyond_marked_results():
-    made = latencies([1.0] * 15)
-    for is_marked in (True, True, True, False, False, False):
-        made.sweep().result(latency_ms=1.5, marked=is_marked)
-    (event,) = made.judge("latency_ms").changes
-    assert (event.before_sweep, event.after_sweep) == ("s014", "s018")
-
-
-def test_counters_of_marked_results_make_change_points():
-    made = Made()
-    for number in range(8):
-        made.sweep().result(kernels=3 if number < 4 else 9, marked=True)
-    assert [event.word for event in made.judge("kernels").changes] == ["more"]
 
 
 @pytest.mark.parametrize(("why", "changes"), [(None, 1), ("of eager: host busy", 0)])

@@ -3,7 +3,6 @@ the test."""
 
 import datetime as dt
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -147,19 +146,6 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
         folder = Path(found.folder)
         assert (folder.name, found.python) == ("src", installed.python)
         assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
-    (repository / "flat.py").write_text("")
-    commit(repository, "flat")
-    old = installed.facts()
-    commit(repository, "later")
-    # modules in two folders are not taken for the baseline's
-    cells = [cell("my_pkg.Net"), cell("flat.Net")]
-    refused(
-        "is missing, or imported from elsewhere",
-        old,
-        installed.facts(),
-        installed,
-        cells,
-    )
 
 
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
@@ -171,21 +157,6 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     commit(repository, "later")
     why = "only the machine can differ"
     refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
-    # next to code of the repository it stays what it is
-    with origin(
-        old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]
-    ) as found:
-        assert (Path(found.folder).name, found.python) == ("app", installed.python)
-    # another interpreter is taken as it is
-    other = Interpreter(
-        str(
-            shutil.copytree(tmp_path / "there", tmp_path / "other", symlinks=True)
-            / "bin"
-            / "python"
-        )
-    )
-    with origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
-        assert found == other
 
 
 def test_the_interpreter_of_a_sweep(repository, monkeypatch):

@@ -32,11 +32,6 @@ def test_values_between_measured_sizes():
     assert value_at(curve, 9) == value_at({}, 1) == math.inf
 
 
-def test_unknown_memory_of_the_best_list():
-    costs = Costs({1: 1.0, 8: 0.1}, {1: 2.0, 8: 2.0}, {1: 2.0 * MIB})
-    assert best_list({1: 5, 8: 5}, costs).sizes == [8]
-
-
 def brute_force(trace, costs, budget, sizes):
     """Return (expected latency, memory or number of graphs) of all lists of these sizes that
     fit."""
