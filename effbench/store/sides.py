@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -168,9 +168,9 @@ def of_hosts(
 def levels(
     connection: sa.Connection,
     sweep_id: str,
-    environment_ids: Iterable[str],
+    environment_ids: Collection[str],
     before: dt.datetime,
-    metrics: Iterable[str],
+    metrics: Collection[str],
     host: str | None = None,
 ) -> Levels:
     """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Cell, Environment, Result, Trial
+from effbench.cell import Result, Trial
 from effbench.config import db_setting
 from effbench.errors import StoreError
-from effbench.store import (
-    connect,
-    decisions,
-    joining,
-    maintenance,
-    schema,
-    sides,
-    sweeps,
-    trials,
-)
-from effbench.store.decisions import BaselineInfo
-from effbench.store.joining import JoinedSweep
-from effbench.store.sides import CellResult, Levels, Series
-from effbench.store.sweeps import Recorded, Shard, SweepInfo
-from effbench.store.trials import HostSpeeds, TakenSamples
-
-if TYPE_CHECKING:
-    from effbench.store.values import Samples
+from effbench.store import connect, decisions, joining, maintenance, schema
+from effbench.store import sides as side_queries
+from effbench.store import sweeps as sweep_queries
+from effbench.store import trials as trial_queries
+from effbench.store.trials import TakenSamples
 
 #: number of cells whose trials and samples are in memory at a time: about a hundred trials
 CELLS = 20
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def reads(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Return the method of a Store that runs this query in a transaction of its own."""
+
+    @wraps(query)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return store._read(query, *args, **kwargs)
+
+    return method
+
+
+def writes(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Return the method of a Store that runs this query in a transaction that may write."""
+
+    @wraps(query)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return store._write(query, *args, **kwargs)
+
+    return method
 
 
 class Store:
@@ -49,8 +55,9 @@ class Store:
     A Store belongs to one process: open it after a fork. Every method may be called from any
     thread, is one transaction, and raises StoreError if the database fails. Several processes may
     write to one database: each waits for the other's transaction (on SQLite at most 30 s, then it
-    raises StoreError). A server that restarts is waited for, also 30 s. The queries are functions
-    of this package that take a connection, so that several can share a transaction.
+    raises StoreError). A server that restarts is waited for, also 30 s. Each query is a function of
+    this package that takes a connection, so that several can share a transaction; it documents the
+    method.
     """
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
@@ -105,116 +112,44 @@ class Store:
 
     # --- sweeps
 
-    def sweeps(self, sweep_id: str | None = None, *, brief: bool = False) -> list[SweepInfo]:
-        return self._read(sweeps.sweeps, sweep_id, brief=brief)
-
-    def find_sweep(self, ref: str) -> SweepInfo:
-        return self._read(sweeps.find_sweep, ref)
-
-    def planned(self, sweep_id: str) -> list[Cell]:
-        return self._read(sweeps.planned, sweep_id)
-
-    def planned_cells(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._read(sweeps.planned_cells, sweep_id)
-
-    def cell_overrides(self, sweep_id: str) -> dict[str, list[str] | None]:
-        return self._read(sweeps.cell_overrides, sweep_id)
-
-    def environments(self, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        return self._read(sweeps.environments, ids)
-
-    def environments_of(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._read(sweeps.environments_of, sweep_id)
-
-    def hardware(self, sweep_id: str) -> list[str]:
-        return self._read(sweeps.hardware, sweep_id)
-
-    def recorded(self, sweep_id: str) -> Recorded:
-        return self._read(sweeps.recorded, sweep_id)
-
-    def first_rounds(self, sweep_id: str) -> list[int]:
-        return self._read(sweeps.first_rounds, sweep_id)
-
-    def calibration(self, environment_id: str) -> dict[str, Any] | None:
-        return self._read(sweeps.calibration, environment_id)
-
-    def begin_sweep(
-        self,
-        *,
-        plan: Iterable[Cell],
-        cell_overrides: Mapping[str, list[str]] | None = None,
-        shard: Shard | None = None,
-        **facts: Any,
-    ) -> str:
-        """Begin a sweep; see `sweeps.begin_sweep`."""
-        begin = partial(sweeps.begin_sweep, plan=list(plan), cell_overrides=cell_overrides)
-        return self._write(partial(begin, shard=shard, **facts))
-
-    def extend_sweep(
-        self,
-        sweep_id: str,
-        cells: Iterable[Cell],
-        cell_overrides: Mapping[str, list[str]] | None = None,
-    ) -> None:
-        self._write(sweeps.extend_sweep, sweep_id, list(cells), cell_overrides)
-
-    def note_environments(self, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
-        self._write(sweeps.note_environments, sweep_id, facts)
-
-    def add_rounds(
-        self,
-        sweep_id: str,
-        protocol: Mapping[str, Any],
-        overrides: Sequence[str],
-        starts_part: bool,
-    ) -> None:
-        self._write(sweeps.add_rounds, sweep_id, protocol, overrides, starts_part)
-
-    def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None:
-        self._write(sweeps.finish_sweep, sweep_id, state, shard)
-
-    def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
-        return self._write(sweeps.add_environment, env, details)
-
-    def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
-    ) -> None:
-        self._write(sweeps.add_calibration, environment_id, gpu_uuid, ceilings)
-
-    def join(self, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
-        return self._write(joining.join, list(sweep_ids), name)
+    sweeps = reads(sweep_queries.sweeps)
+    find_sweep = reads(sweep_queries.find_sweep)
+    planned = reads(sweep_queries.planned)
+    planned_cells = reads(sweep_queries.planned_cells)
+    cell_overrides = reads(sweep_queries.cell_overrides)
+    environments = reads(sweep_queries.environments)
+    environments_of = reads(sweep_queries.environments_of)
+    hardware = reads(sweep_queries.hardware)
+    recorded = reads(sweep_queries.recorded)
+    first_rounds = reads(sweep_queries.first_rounds)
+    calibration = reads(sweep_queries.calibration)
+    begin_sweep = writes(sweep_queries.begin_sweep)
+    extend_sweep = writes(sweep_queries.extend_sweep)
+    note_environments = writes(sweep_queries.note_environments)
+    add_rounds = writes(sweep_queries.add_rounds)
+    finish_sweep = writes(sweep_queries.finish_sweep)
+    add_environment = writes(sweep_queries.add_environment)
+    add_calibration = writes(sweep_queries.add_calibration)
+    join = writes(joining.join)
 
     # --- trials and results
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`). Also raises StoreError if the database file was
         moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
-        trial_id = self._write(trials.record, sweep_id, environment_id, trial)
+        trial_id = self._write(trial_queries.record, sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
 
-    def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
-        return self._read(trials.history, sweep_id, environment_id)
-
-    def durations(
-        self, sweep_ids: Sequence[str], environment_ids: Sequence[str]
-    ) -> list[tuple[Any, ...]]:
-        return self._read(trials.durations, sweep_ids, environment_ids)
-
-    def host_speeds(self, environment_id: str) -> HostSpeeds:
-        return self._read(trials.host_speeds, environment_id)
-
-    def trials(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._read(trials.trials, sweep_id)
-
-    def trial_facts(
-        self, sweep_id: str, names: Sequence[str]
-    ) -> dict[tuple[str, str], dict[str, Any]]:
-        return self._read(trials.trial_facts, sweep_id, names)
-
-    def samples(self, trial_id: int) -> dict[str, Samples]:
-        return self._read(trials.samples, trial_id)
+    history = reads(trial_queries.history)
+    durations = reads(trial_queries.durations)
+    host_speeds = reads(trial_queries.host_speeds)
+    trials = reads(trial_queries.trials)
+    trial_facts = reads(trial_queries.trial_facts)
+    samples = reads(trial_queries.samples)
+    results = reads(trial_queries.results)
+    rebuild_results = writes(trial_queries.rebuild_results)
 
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
@@ -225,76 +160,31 @@ class Store:
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
             chosen = keys[start : start + CELLS]
-            yield from self._read(trials.trials_of_cells, sweep_id, ids, chosen)
-
-    def results(self, sweep_id: str | None = None) -> list[Result]:
-        return self._read(trials.results, sweep_id)
+            yield from self._read(trial_queries.trials_of_cells, sweep_id, ids, chosen)
 
     def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
         """Yield results in one transaction; see `trials.stream_results`."""
         with self.reading() as connection:
-            yield from trials.stream_results(connection, sweep_ids)
-
-    def rebuild_results(self, sweep_id: str) -> None:
-        self._write(trials.rebuild_results, sweep_id)
+            yield from trial_queries.stream_results(connection, sweep_ids)
 
     # --- comparisons
 
-    def sides(self, sweep_id: str) -> dict[tuple[str, str], CellResult]:
-        return self._read(sides.sides, sweep_id)
-
-    def levels(
-        self,
-        sweep_id: str,
-        environment_ids: Iterable[str],
-        before: dt.datetime,
-        metrics: Iterable[str],
-        host: str | None = None,
-    ) -> Levels:
-        environment_ids, metrics = list(environment_ids), list(metrics)
-        return self._read(sides.levels, sweep_id, environment_ids, before, metrics, host)
-
-    def previous(self, sweep_id: str, environment_ids: Collection[str]) -> str | None:
-        return self._read(sides.previous, sweep_id, environment_ids)
-
-    def host_ms(self, sweep_id: str) -> float | None:
-        return self._read(sides.host_ms, sweep_id)
-
-    def series(
-        self,
-        columns: Sequence[str] | None,
-        models: Sequence[str] = (),
-        modes: Sequence[str] = (),
-        environment_ids: Collection[str] = (),
-        most: int | None = None,
-    ) -> Series:
-        return self._read(sides.series, columns, models, modes, environment_ids, most)
+    sides = reads(side_queries.sides)
+    levels = reads(side_queries.levels)
+    previous = reads(side_queries.previous)
+    host_ms = reads(side_queries.host_ms)
+    series = reads(side_queries.series)
 
     # --- decisions
 
-    def set_baseline(self, name: str, sweep_id: str, note: str | None = None) -> list[str]:
-        return self._write(decisions.set_baseline, name, sweep_id, note)
-
-    def remove_baseline(self, name: str, hardware: str | None = None) -> list[BaselineInfo]:
-        return self._write(decisions.remove_baseline, name, hardware)
-
-    def baselines(self, name: str | None = None) -> list[BaselineInfo]:
-        return self._read(decisions.baselines, name)
-
-    def acknowledge(self, changes: Iterable[dict[str, str]], reason: str) -> None:
-        self._write(decisions.acknowledge, list(changes), reason)
-
-    def unacknowledge(self, ids: Iterable[int]) -> None:
-        self._write(decisions.unacknowledge, list(ids))
-
-    def acknowledgements(self) -> list[dict[str, Any]]:
-        return self._read(decisions.acknowledgements)
-
-    def add_verdicts(self, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
-        self._write(decisions.add_verdicts, environment_id, list(judged))
-
-    def verdicts(self) -> list[dict[str, Any]]:
-        return self._read(decisions.verdicts)
+    set_baseline = writes(decisions.set_baseline)
+    remove_baseline = writes(decisions.remove_baseline)
+    baselines = reads(decisions.baselines)
+    acknowledge = writes(decisions.acknowledge)
+    unacknowledge = writes(decisions.unacknowledge)
+    acknowledgements = reads(decisions.acknowledgements)
+    add_verdicts = writes(decisions.add_verdicts)
+    verdicts = reads(decisions.verdicts)
 
     # --- the file
 

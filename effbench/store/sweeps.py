@@ -280,6 +280,7 @@ class Shard:
 
 def begin_sweep(
     connection: sa.Connection,
+    /,
     *,
     plan: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
