@@ -45,24 +45,19 @@ class Console(rich.console.Console):
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Tabular, *, lines: bool = False) -> None:
-        """Print a table in the first form in which no word breaks: with `lines` as borders, with
-        second lines below the first, without borders, or as one line per value."""
-        for drawn in _forms(table, lines):
-            if self._widths_of(drawn).minimum <= self.width:
-                self.print(drawn)
-                return
-        self.print(table.rich_list())
-
-    def fitted(self, table: Tabular) -> RenderableType | None:
-        """Return the first of these forms, with borders, that needs no wrapping; None if none
-        fits."""
-        for drawn in _forms(table, lines=True):
-            if self._widths_of(drawn).maximum <= self.width:
-                return drawn
-        return None
-
-    def _widths_of(self, drawn: RichTable) -> Measurement:
-        return Measurement.get(self, self.options.update(max_width=10_000), drawn)
+        """Print a table in the first of its forms that needs no wrapping, else in the first in
+        which no word breaks: with `lines` as borders, with second lines below the first, without
+        borders, or as one line per value."""
+        unlimited = self.options.update(max_width=10_000)
+        forms = list(_forms(table, lines))
+        widths = [Measurement.get(self, unlimited, drawn) for drawn in forms]
+        measured = list(zip(forms, widths, strict=True))
+        fitting = [drawn for drawn, width in measured if width.maximum <= self.width]
+        fitting += [drawn for drawn, width in measured if width.minimum <= self.width]
+        if fitting:
+            self.print(fitting[0])
+        else:
+            self.print(table.rich_list())
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

@@ -67,12 +67,6 @@ def test_numbers_that_are_not_finite_become_null():
     assert json.loads(odd.render("json")) == [{"x": None}, {"x": [None]}]
 
 
-def test_records_may_differ_from_what_is_shown():
-    table = Table(TABLE.columns, TABLE.rows, data=[{"entry": True}])
-    assert table.render("csv") == "entry\ntrue\n"
-    assert table.render("markdown") == TABLE.render("markdown")
-
-
 def test_an_unknown_format_is_refused():
     with pytest.raises(UsageError, match="markdown, csv"):
         TABLE.render("xml")
@@ -102,18 +96,3 @@ def test_a_table_fits_a_console_and_breaks_no_word(width, lines):
     assert max(map(len, text)) <= width
     for word in ("compile+graph", "1.00", "2.00×", "0.914"):
         assert any(word in line for line in text)
-
-
-@pytest.mark.parametrize(
-    ("width", "sign", "has_borders"),
-    [(120, "1.00 ms (2.00×) ★", True), (75, "1.00 ms ★", True), (58, "1.00 ms ★", False)],
-)
-def test_the_first_form_that_fits_is_shown(width, sign, has_borders):
-    console = Console(file=io.StringIO(), width=width)
-    console.print(console.fitted(WIDE))
-    text = console.file.getvalue()
-    assert sign in text and ("┃" in text) is has_borders
-
-
-def test_no_form_fits():
-    assert Console(file=io.StringIO(), width=40).fitted(WIDE) is None

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from effbench.commands import options
-from effbench.errors import StoreError, UsageError
+from effbench.errors import UsageError
 from effbench.printable import count, csv_value, printable
-from effbench.store import RESULT_COLUMNS, Store, connect
+from effbench.store import RESULT_COLUMNS, Store
 from effbench.store.values import result_row
 
 HELP = (
@@ -90,20 +90,22 @@ def format_of(out: str | None, given: str | None) -> str:
     """Return the `given` format, or else the one that the name of a file says; csv without a name
     or an extension. Raises UsageError for an unknown extension without a given format, and for one
     of another format."""
-    name = "" if out in (None, options.STDOUT) else Path(out).name.removesuffix(".gz")
-    form = Path(name).suffix.removeprefix(".") or given or "csv"
-    if given and form in FORMATS and form != given:
+    suffix = ""
+    if out not in (None, options.STDOUT):
+        suffix = Path(out.removesuffix(".gz")).suffix.removeprefix(".")
+    form = given or suffix or "csv"
+    if suffix in FORMATS and form != suffix:
         raise UsageError(
-            f"export --out {out}: .{form} is for {form}, not {given}; omit --format or rename the"
-            " file"
+            f"export --out {out}: .{suffix} is for {suffix}, not {given}; omit --format or rename"
+            " the file"
         )
-    if not given and form not in FORMATS:
+    if form not in FORMATS:
         allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
         raise UsageError(
             f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with"
             " --format"
         )
-    return given or form
+    return form
 
 
 def printable_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -164,13 +166,7 @@ def whole(args: argparse.Namespace) -> int:
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
-        try:
-            write_file(source, ids, path, samples=not args.no_samples)
-        except StoreError as error:
-            message = str(error)
-            if folder in message:
-                message = message.replace(connect.ELSEWHERE, "set TMPDIR to another folder")
-            raise type(error)(message) from error
+        write_file(source, ids, path, samples=not args.no_samples)
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):

@@ -152,11 +152,7 @@ def show(
         metric = METRICS[table.metrics[0]]
         console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
         return
-    drawn = console.fitted(table.wide(best=False))
-    if drawn is not None:
-        console.print(drawn)
-    else:
-        console.print_table(table.long(), lines=True)
+    console.print_table(table.wide(best=False), lines=True)
     footnotes = [*about(table), *table.legend()]
     if footnotes:
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)

@@ -578,21 +578,8 @@ class SpeedupTable:
             columns.append(Column("its best", "best", value=attrgetter("best_text")))
         return Table(columns, self.rows, group="model", caption=caption)
 
-    def long(self) -> Table:
-        """Return a table with one row per point and mode, for narrow terminals."""
-        points = grouped(self.rows, lambda row: tuple(row.labels.values()))
-        rows = []
-        for point in points.values():
-            rows += [ModeAtPoint(mode, point) for mode in self.modes]
-        columns = self._label_columns()
-        columns.append(Column("a mode", "mode", value=attrgetter("mode")))
-        for metric in self.metrics:
-            figure = partial(ModeAtPoint.shown, metric=metric)
-            columns.append(Column(metric, METRICS[metric].title, numeric=True, value=figure))
-        return Table(columns, rows, group="model")
 
-
-def label_of(row: SpeedupRow | ModeAtPoint, name: str) -> Any:
+def label_of(row: SpeedupRow, name: str) -> Any:
     return row.labels[name]
 
 
@@ -600,24 +587,6 @@ def _shown_figure(row: SpeedupRow, mode: str, shown: Callable[[ModeFigure], Show
     if mode not in row.cells:
         return Shown(None, NOT_RUN, "absent")
     return shown(row.cells[mode])
-
-
-@dataclass(frozen=True)
-class ModeAtPoint:
-    """The figures of a mode in the rows of a point, which has one row per metric."""
-
-    mode: str
-    point: Sequence[SpeedupRow]
-
-    @property
-    def labels(self) -> dict[str, Any]:
-        return self.point[0].labels
-
-    def shown(self, metric: str) -> Shown | None:
-        for row in self.point:
-            if row.metric == metric:
-                return _shown_figure(row, self.mode, attrgetter("shown"))
-        return None
 
 
 def speedup_table(

@@ -95,15 +95,3 @@ def test_what_the_page_does_not_know_is_left_out(visit, text):
     one = visit("evil", f"#{urlencode(given)}&{sort}&%E0%A4%A")
     assert state(one) == state(visit("evil"))
     one.assert_quiet()
-
-
-def test_a_search_is_text(visit):
-    one = visit("many", f"#search={quote('((( [x')}")
-    assert one.texts("#grid tbody tr") == ["No row matches the filters."]
-    one.assert_quiet()
-
-
-def test_names_of_users_can_be_chosen(visit):
-    chosen = {"model": EVIL[1], "dtype": EVIL[0], "bs": 64, "hide": EVIL[0]}
-    shown = state(visit("evil", f"#{urlencode(chosen)}"))
-    assert shown["pressed"] == ["true", "false"] and len(shown["rows"]) == 1

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from browsing import (
     EVIL,
-    Visit,
     assert_accessible,
     page_of,
     report_of,
@@ -16,8 +15,6 @@ from browsing import (
 )
 from made_sweeps import a_cell
 from test_report_cells import GPU, LATER, failed, record, trial
-
-from effbench.report.site.pages import cell as cell_page
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount
@@ -82,14 +79,6 @@ def test_a_deep_link_opens_its_cell(visit, made):
     one.assert_quiet()
 
 
-def test_a_short_key_is_enough_and_the_environment_can_be_changed(visit, made):
-    one = visit(after=f"#cell={made[1]['eager'][:12]}&env={LATER.id}")
-    assert one.page.locator("#environment").input_value() == LATER.id
-    one.page.locator("#environment").select_option(GPU.id)
-    until(one.page, f"location.hash.includes('{GPU.id}')")
-    one.assert_quiet()
-
-
 def test_a_failure_and_its_way_to_other_modes(visit, made):
     key = made[1]["eager"]
     one = visit("graph")
@@ -99,14 +88,6 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
     one.page.locator(f"#grid a[href='cell.html#cell={key[:16]}&env={LATER.id}']").first.click()
     until(one.page, shows(key))
-
-
-def test_without_a_cell_the_list(visit, made):
-    one = visit()
-    assert len(one.texts("#list tbody tr")) == 8
-    one.page.locator("#list select[data-column=mode]").select_option("cuda-graph")
-    one.page.locator("#list tbody a").first.click()
-    until(one.page, shows(made[1]["graph"]))
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "__proto__", "%3Cimg%20src=x%20onerror=alert(1)%3E"])
@@ -129,19 +110,6 @@ def test_names_of_users_are_text_and_nothing_else(visit):
     one.page.locator("#samples .chart").first.hover(position={"x": 200, "y": 120})
     assert one.page.locator("img").count() == 0
     one.assert_quiet()
-
-
-def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, chromium):
-    monkeypatch.setattr(cell_page, "CELLS_A_FILE", 3)
-    cells = [a_cell(bs=size) for size in range(1, 13)]
-    record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells})
-    (own,) = report_of(tmp_path / "r.db").device_sweeps
-    page = page_of(site(tmp_path / "site", own), own, "cell")
-    with Visit(chromium, page) as one:
-        for cell in cells:
-            one.page.evaluate(f"location.hash = '#cell={cell.key[:16]}'")
-            until(one.page, shows(cell.key))
-        one.assert_quiet()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from browsing import content, report_of, site
-from made_sweeps import a_cell, a_result, environment
+from made_sweeps import a_cell, environment
 from whole_sweeps import begun
 
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.site import cell_data
 from effbench.report.site.cell_data import FACTS, MOST_POINTS, evenly
 from effbench.report.site.pages import cell as cell_page
 from effbench.report.site.pages import failures
@@ -164,13 +163,6 @@ def test_samples_are_those_that_are_stored(small):
         assert points.tolist() == array[evenly(len(array), MOST_POINTS)].tolist()
 
 
-def test_many_trials_share_the_points():
-    timers = {"latency_ms": (1000, np.arange(1000, dtype="<f4"))}
-    shown = cell_data.samples([timers] * 100)["latency_ms"]
-    assert {len(base64.b64decode(timer["points"])) for timer in shown} == {4 * 61}
-    assert evenly(1000, 60)[[0, -1]].tolist() == [0, 999]
-
-
 def test_an_error_is_shown_once_with_its_trials(small):
     (error,) = small.failed["errors"]
     assert (error["reason"], error["traceback"]) == ("in prepare: boom", "Trace\nboom")
@@ -188,22 +180,7 @@ def test_kernels_are_averaged_without_marked_trials(small):
     assert small.failed["kernels"] is None
 
 
-def test_kernels_of_marked_trials_count_alone():
-    marked = {"disturbance": "busy", "extra": {"profile": {"calls": 12, "top": TOP}}}
-    assert cell_data.kernels([marked, marked])["passes"] == 2
-
-
 # --- many cells ---
-
-
-def test_the_link_to_other_modes_names_the_whole_point(tmp_path):
-    cells = []
-    for mode in ("eager", "default"):
-        cells += [a_cell(mode, dtype=dtype) for dtype in ("float32", "bfloat16")]
-    record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells}, GPU, LATER)
-    entries, _ = written(tmp_path / "r.db", tmp_path / "site")
-    entry, *_ = entries[cells[0].key]
-    assert entry["labels"] == {"model": "mlp", "dtype": "float32", "bs": 8}, "in every environment"
 
 
 def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
@@ -257,9 +234,3 @@ def test_links_name_the_environment_if_there_are_several(two_gpus, tmp_path):
     site(tmp_path, own)
     (entries,) = content(tmp_path / own.slug / "data" / "cell-0.js").values()
     assert {entry["env"] for entry in entries} == {GPU.id, LATER.id}
-
-
-def test_a_hostile_key_leads_nowhere(two_gpus):
-    (own,) = report_of(two_gpus[0], [two_gpus[2]]).device_sweeps
-    hostile = a_result(cell_key="../../x", environment_id="&")
-    assert cell_page.link(own, hostile) == "cell.html#cell=..%2F..%2Fx&env=%26"

@@ -8,7 +8,6 @@ import synthetic as make
 from browsing import device_sweep
 from synthetic import label_rows
 
-from effbench.report import colors
 from effbench.report.figures import all_figures, base, cost, scaling
 from effbench.report.figures.base import points_of
 from effbench.report.site.pages.charts import numbers
@@ -52,16 +51,6 @@ def by_length(bs, seq):
     return make.row("gpt2", bs, params=params)
 
 
-def test_points_are_in_reading_order():
-    rows = [make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]
-    assert [(point.case, point.x, point.series) for point in points(rows)] == [
-        ("b", 1, "eager"),
-        ("b", 8, "eager"),
-        ("b", 8, "default"),
-        ("a", 2, "eager"),
-    ]
-
-
 def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept():
     lengths = points([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
     assert [(point.case, point.axis, point.x) for point in lengths] == [
@@ -69,18 +58,6 @@ def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept():
     ]
     axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
-
-
-@pytest.mark.parametrize(
-    ("axis", "cases"),
-    [
-        (None, {"gpt2 · model.module.seq=64", "gpt2 · model.module.seq=128"}),
-        ("model.module.seq", {"gpt2 · bs=1", "gpt2 · bs=8"}),
-    ],
-)
-def test_the_x_axis_is_bs_or_the_chosen_number(axis, cases):
-    rows = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
-    assert {point.case for point in points_of(rows, axis)} == cases
 
 
 @pytest.mark.parametrize(
@@ -183,8 +160,3 @@ def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant(
     (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), other])).rows
     cell = shown(row.cells["default"], device_sweep(make.rows()))
     assert (cell.tone, cell.text) == (tone, text)
-
-
-def test_no_mode_has_the_mark_of_the_best_one():
-    modes = [*colors.STYLES, *map(str, range(50))]
-    assert "★" not in {colors.style_of(mode).glyph for mode in modes}

@@ -15,7 +15,7 @@ from effbench.report.bottlenecks import bottleneck_table, shown_time
 from effbench.report.figures import scaling
 from effbench.report.figures.base import PALE, points_of
 from effbench.report.summary import by_mode, headline
-from effbench.report.tables import figure_texts, speedup_table
+from effbench.report.tables import speedup_table
 
 WHY = "host busy for 83 % of the timing"
 BUSY = {"marked": True, "disturbance": WHY, "speedup_disturbance": WHY}
@@ -65,10 +65,6 @@ def test_a_busy_host_changes_times_and_not_memory(metric, text):
     assert row_of(EAGER, WIDE, metric=metric).cells["default"].text == text
 
 
-def test_an_unknown_figure_has_no_mark():
-    assert figure_texts("latency_ms", None, None, None, marked=True) == ("—", "")
-
-
 @pytest.mark.parametrize(
     ("marked", "best", "stars"),
     [
@@ -101,11 +97,6 @@ def test_a_speedup_over_a_marked_baseline_is_marked():
     )
 
 
-def test_a_time_next_to_a_marked_baseline_may_be_the_best():
-    cells = row_of(eager(**BUSY_BASELINE), GRAPH, metric="latency_ms").cells
-    assert cells["eager"].marked and cells["cuda-graph"].best
-
-
 def test_means_of_marked_speedups_are_marked_and_no_narrower_than_these():
     wide = timed("cuda-graph", 0.4, 0.2, 0.8, bs=8, **BUSY)
     rows = label_rows([EAGER, GRAPH, eager(bs=8), wide])
@@ -135,10 +126,6 @@ def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
 def test_the_advice_is_for_the_device(device, is_on_cpu):
     text = marks.note(label_rows([eager(device=device, **BUSY)]))
     assert ("threads=1" in text) is is_on_cpu
-
-
-def test_without_marks_there_is_no_note():
-    assert marks.note(label_rows([EAGER, DEFAULT])) == ""
 
 
 # --- other outputs ---

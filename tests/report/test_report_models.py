@@ -55,23 +55,6 @@ def test_one_model(visit, name):
     one.assert_quiet()
 
 
-@pytest.mark.parametrize("after", ["from=99", "from=x", f"shown={quote(EVIL[1])}"])
-def test_an_unknown_choice_shows_the_first_models(visit, after):
-    one = visit(f"#{after}")
-    assert shown(one) == FIRST
-    one.assert_quiet()
-
-
-def test_large_tables_have_pages_and_a_search(chromium, made):
-    with Visit(chromium, page_of(*made, "speedups")) as one:
-        assert len(one.texts("#grid tbody tr")) == 100
-        assert "1 to 100 of 144" in one.page.locator("#grid [role=status]").inner_text()
-        one.page.locator("#grid button[aria-label='page 2']").click()
-        assert len(one.texts("#grid tbody tr")) == 44
-        one.page.locator("#grid input[type=search]").fill("model-11 8")
-        assert set(one.texts("#grid tbody tr td:first-child")) == {"model-11"}
-
-
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     """10,000 cells, everything on the page drawn and every table opened."""
     models = [f"llama-decode-{64 * number}" for number in range(159)]
@@ -84,10 +67,3 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
             paths = {Path(unquote(urlparse(url).path)) for url in urls}
             assert sum(path.stat().st_size for path in paths if path.name != SHARED) < MOST, name
             page.assert_quiet()
-
-
-def test_a_row_leads_to_its_cell(chromium, made):
-    with Visit(chromium, page_of(*made, "cell")) as one:
-        until(one.page, "document.querySelector('#list tbody td')")
-        one.page.locator("#list tbody td.reason").nth(3).click()
-        until(one.page, "location.hash.startsWith('#cell=')")

@@ -77,15 +77,6 @@ def test_choosing_a_sweep_opens_the_same_page_of_it(folder, chromium):
         one.assert_quiet()
 
 
-def test_the_overview_opens_the_speedups_of_a_sweep(folder, chromium):
-    _, _, middle, _ = (slug for slug, *_ in picked(folder))
-    with Visit(chromium, folder / "index.html") as one:
-        until(one.page, "document.querySelectorAll('#subjects option').length === 5")
-        one.page.locator("#subjects").select_option(middle)
-        one.page.wait_for_url(f"**/{middle}/speedups.html")
-        one.assert_quiet()
-
-
 def test_a_history_without_a_series_is_one_line(tmp_path):
     made = Made(tmp_path / "r.db")
     cells = [a_cell(model=f"m{number}") for number in range(12)]

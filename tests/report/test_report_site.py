@@ -6,7 +6,7 @@ import re
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until, visits
+from browsing import EVIL, assert_accessible, device_sweep, page_of, site, until, visits
 
 from effbench.metrics import METRICS
 
@@ -67,11 +67,6 @@ def test_a_sweep_without_a_baseline_shows_times(tmp_path):
     assert "Times: eager has no ok result" in html and "Speedup over eager" not in html
 
 
-def test_a_running_sweep_is_named_so(tmp_path):
-    running = device_sweep(make.sample(), {"state": "running", "finished_at": None})
-    assert "is still running" in overview(site(tmp_path, running))
-
-
 def test_no_name_leads_out_of_the_site(tmp_path):
     rows = [make.row(EVIL[6], 1, mode) for mode in ("eager", EVIL[6])]
     facts = {"name": EVIL[0], "label": EVIL[1], "state": EVIL[0], "id": EVIL[6]}
@@ -120,19 +115,6 @@ def test_quiet_and_no_wider_than_a_phone(visit, name, page):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_speedups_are_legible_in_every_shade(visit, theme):
     assert_accessible(visit("shades", "speedups", theme=theme))
-
-
-def test_rows_with_many_tied_modes_stay_low(chromium, tmp_path):
-    tied = ("reduce-overhead", "cuda-graph", "compile+graph")
-    rows = [make.row(mode=mode, latency_ms=0.1) for mode in tied]
-    sweep = device_sweep([make.row(), make.row(mode="default"), *rows])
-    with Visit(chromium, page_of(site(tmp_path, sweep), sweep, "speedups"), width=420) as narrow:
-        until(narrow.page, "document.querySelectorAll('#grid tbody tr').length")
-        heights = narrow.page.evaluate(
-            "[...document.querySelectorAll('#grid tbody tr')].map((row) => row.offsetHeight)"
-        )
-        best = narrow.texts("#grid td:last-child")
-        assert any(text.startswith("tie: ") for text in best) and max(heights) < 90
 
 
 @pytest.mark.parametrize("metric", ["latency_ms", "throughput_per_s"])
@@ -194,14 +176,6 @@ def test_copies_are_of_what_is_shown(visit, form, first, second):
     assert sum("mlp" in line for line in lines) == 3
 
 
-def test_a_mode_can_be_hidden(visit):
-    one = visit("full", "charts")
-    lines = "document.querySelectorAll('#latency .scatterlayer .trace').length"
-    before = one.page.evaluate(lines)
-    one.page.locator("#latency .legend button", has_text="compile+graph").click()
-    until(one.page, f"{lines} === {before - 3}")  # in each of three models
-
-
 def test_themes_follow_the_system_and_the_reader(visit):
     one = visit("full", "charts", theme="light")
     ink = "getComputedStyle(document.querySelector('#latency .chart .xtick text')).fill"
@@ -213,14 +187,3 @@ def test_themes_follow_the_system_and_the_reader(visit):
     one.page.locator("#theme").click()
     one.page.reload()
     assert one.page.evaluate(paper) == light[1], "the choice is kept"
-
-
-def test_two_machines(chromium, sites, sweeps):
-    with Visit(chromium, page_of(sites["two"], sweeps["full"], "charts")) as one:
-        one.page.locator("#subjects").select_option(index=1)
-        one.page.wait_for_url(f"**/{sweeps['cpu'].slug}/charts.html")
-        assert one.texts("main h2") == [
-            "Latency against batch size",
-            "Throughput against batch size",
-            "Compile time",
-        ], "a figure without a number has no section"
