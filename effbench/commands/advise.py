@@ -33,7 +33,7 @@ from effbench.report.advice import (
     sweep_with,
 )
 from effbench.report.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
-from effbench.report.tables import TIMES, figure_of, figure_texts, rows_of
+from effbench.report.tables import TIMES, Estimate, rows_of
 from effbench.stats.elimination import Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
@@ -519,7 +519,8 @@ def texts_of(advice: Recommendation, candidate: Candidate, name: str) -> tuple[s
     is_marked = candidate.is_marked
     if name in SPEEDUPS:
         is_marked = candidate is not base and (is_marked or (base is not None and base.is_marked))
-    return figure_texts(name, *figure_of(result, name), is_marked)
+    estimate = Estimate.of(result, name, is_marked)
+    return estimate.text, estimate.interval
 
 
 def seconds(value: float) -> str:

@@ -18,8 +18,7 @@ from effbench.report.marks import why_marked
 from effbench.report.tables import (
     NO_REASON,
     TIMES,
-    figure_of,
-    figure_texts,
+    Estimate,
     time_text,
 )
 from effbench.store.bottleneck import why
@@ -81,8 +80,7 @@ def speedup_text(row: LabelledRow, time: str) -> str:
     if metric is None or row.result.value(metric) is None:
         return ""
     is_unsure = marks.reason(row.result, metric) is not None
-    text, _ = figure_texts(metric, *figure_of(row.result, metric), is_unsure)
-    return text
+    return Estimate.of(row.result, metric, is_unsure).text
 
 
 def no_bottlenecks(rows: LabelledRows) -> str | None:

@@ -212,7 +212,7 @@ class ModeFigure:
         if not self.row.is_ok:
             return self._text_of_failure
         if self.shown_metric == self.metric:
-            return figure_texts(self.metric, *figure_of(self.result, self.metric), self.marked)[0]
+            return Estimate.of(self.result, self.metric, self.marked).text
         if not self.baseline and self.result.value(self.shown_metric) is None:
             return NO_BASELINE
         return time_text(self.result, self.shown_metric)
@@ -230,8 +230,7 @@ class ModeFigure:
         """The 95 % interval; times in the place of speedups have one only if they are marked."""
         if not self.row.is_ok or (self.shown_metric != self.metric and not self.marked):
             return ""
-        figure = figure_of(self.result, self.shown_metric)
-        return figure_texts(self.shown_metric, *figure, self.marked)[1]
+        return Estimate.of(self.result, self.shown_metric, self.marked).interval
 
     @property
     def time(self) -> str:
@@ -282,25 +281,40 @@ def time_text(result: Result, metric: str) -> str:
     return signed(METRICS[metric].format(result.value(metric)), is_unsure)
 
 
-def figure_of(result: Result, metric: str) -> tuple[float | None, float | None, float | None]:
-    """Return the figure of a metric with its bounds, which are None if it has none."""
-    return result.value(metric), *bounds_of(result, metric)
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval, if it has one. A marked one is shown as `~1.30×`, and is
+    never called (not) significant."""
 
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    marked: bool
 
-def figure_texts(
-    metric: str, value: float | None, low: float | None, high: float | None, marked: bool = False
-) -> tuple[str, str]:
-    """Return a figure and its interval: `1.30×` and `1.25–1.35`, or `1.02× n.s.`. A marked
-    figure is `~1.30×`, and is never called (not) significant."""
-    form = METRICS[metric].format
-    if low is None or high is None:
-        return signed(form(value), marked and value is not None), ""
-    interval = f"{_without_unit(metric, low)}–{_without_unit(metric, high)}"
-    if marked:
-        return signed(form(value), marked), interval
-    if metric in SPEEDUPS and low <= 1 <= high and low < high:
-        return f"{form(value)} {NOT_SIGNIFICANT}", interval
-    return form(value), interval
+    @classmethod
+    def of(cls, result: Result, metric: str, marked: bool) -> Estimate:
+        low, high = bounds_of(result, metric)
+        return cls(metric, result.value(metric), low, high, marked)
+
+    @property
+    def text(self) -> str:
+        """Return `1.30×`, or `1.02× n.s.`."""
+        text = METRICS[self.metric].format(self.value)
+        if self.value is None or self.marked:
+            return signed(text, self.value is not None)
+        if self.low is None or self.high is None or self.metric not in SPEEDUPS:
+            return text
+        if self.low <= 1 <= self.high and self.low < self.high:
+            return f"{text} {NOT_SIGNIFICANT}"
+        return text
+
+    @property
+    def interval(self) -> str:
+        """Return `1.25–1.35`."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{_without_unit(self.metric, self.low)}–{_without_unit(self.metric, self.high)}"
 
 
 def _without_unit(metric: str, value: float) -> str:
