@@ -6,6 +6,7 @@ interpreter and folder.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -184,16 +185,16 @@ def labelled(rows: Iterable[Result], environments: Iterable[Mapping[str, Any]]) 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     """Return a short name that distinguishes each path: `a` and `b` for `/venvs/a/bin/python` and
     `/venvs/b/bin/python`. A single path is shortened to its last part, and None becomes `none`."""
-    whole = {path: PurePath(path) for path in paths if path is not None}
-    roots = {path: environment_folder(pure) for path, pure in whole.items()}
-    if len(set(roots.values())) < len(whole):
-        roots = whole
-    parts = {path: pure.parts for path, pure in roots.items()}
-    if len(parts) == 1:
-        parts = {path: names[-1:] for path, names in parts.items()}
-    parts = without_common(parts, 0, slice(1, None))
-    parts = without_common(parts, -1, slice(None, -1))
-    return [none if path is None else str(PurePath(*parts[path])) for path in paths]
+    distinct = list(dict.fromkeys(path for path in paths if path is not None))
+    folders = [environment_folder(PurePath(path)) for path in distinct]
+    if len(set(folders)) < len(distinct):
+        folders = list(map(PurePath, distinct))
+    names: dict[str | None, str] = {None: none}
+    for path, parts in zip(
+        distinct, telling_parts([folder.parts for folder in folders]), strict=True
+    ):
+        names[path] = str(PurePath(*parts))
+    return [names[path] for path in paths]
 
 
 def environment_folder(interpreter: PurePath) -> PurePath:
@@ -204,12 +205,12 @@ def environment_folder(interpreter: PurePath) -> PurePath:
     return interpreter
 
 
-def without_common(
-    parts: dict[str, tuple[str, ...]], end: int, kept: slice
-) -> dict[str, tuple[str, ...]]:
-    """Return the parts of paths without those at this end that all have in common."""
-    while parts and min(map(len, parts.values())) > 1:
-        if len({names[end] for names in parts.values()}) > 1:
-            break
-        parts = {path: names[kept] for path, names in parts.items()}
-    return parts
+def telling_parts(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the parts of paths without those at the beginning and the end that all have in common;
+    at least one part of each path remains."""
+    if not paths:
+        return []
+    first = min(len(os.path.commonprefix(paths)), min(map(len, paths)) - 1)
+    reversed_ends = [parts[first:][::-1] for parts in paths]
+    last = min(len(os.path.commonprefix(reversed_ends)), min(map(len, reversed_ends)) - 1)
+    return [parts[first : len(parts) - last] for parts in paths]

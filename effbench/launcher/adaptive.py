@@ -32,7 +32,7 @@ LEAST_TRIALS = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class ModeResults:
     """The rows of one case in a sweep of a database (its name). `race`: of the cell keys; None if
     the sweep did not eliminate modes. `is_new`: it has just run."""
 
@@ -54,13 +54,13 @@ class Case:
     here: Environment
 
 
-def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> Found:
+def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> ModeResults:
     """Return stored results of the sweep of this command line, or run it. `fresh`: do not use
     stored ones.
 
     Raises UsageError for several cases and for a missing GPU, and all errors of a sweep.
     """
-    answers: list[Found] = []
+    answers: list[ModeResults] = []
 
     def answer(jobs: Sequence[Job], command: Command) -> None:
         parts, settings = split(jobs)
@@ -95,7 +95,7 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
     return answers[0]
 
 
-def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> Found | None:
+def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> ModeResults | None:
     """Run the sweep of these jobs and return its results; None if there are none."""
     outcome = conduct(jobs, command)
     if outcome.state == "interrupted":
@@ -104,25 +104,25 @@ def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> Found
         raise KeyboardInterrupt
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
-        for side in sides_of(store, sweep, case):
-            return Found(store.name, sweep, side.rows, side.race(sweep), is_new=True)
+        for measured in measured_cells(store, sweep, case):
+            return ModeResults(store.name, sweep, measured.rows, measured.race(sweep), is_new=True)
     return None
 
 
-def find_stored(store: Store, case: Case) -> Found | None:
+def find_stored(store: Store, case: Case) -> ModeResults | None:
     """Return sufficient results of a completed sweep on hardware and torch like those here, if the
     database has any."""
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        for side in sides_of(store, sweep, case):
-            if side.is_like(case.here) and side.is_whole(case):
-                return Found(store.name, sweep, side.rows, side.race(sweep))
+        for measured in measured_cells(store, sweep, case):
+            if measured.is_like(case.here) and measured.is_whole(case):
+                return ModeResults(store.name, sweep, measured.rows, measured.race(sweep))
     return None
 
 
 @dataclass(frozen=True)
-class Side:
+class MeasuredCells:
     """Results and trials of the cells in one environment of a sweep. `is_adaptive`: the sweep has
     eliminated modes by this time."""
 
@@ -153,7 +153,7 @@ class Side:
         return None
 
 
-def sides_of(store: Store, sweep: SweepInfo, case: Case) -> Iterator[Side]:
+def measured_cells(store: Store, sweep: SweepInfo, case: Case) -> Iterator[MeasuredCells]:
     """Yield the results of exactly these cells in each environment of the sweep, if it has all
     cells."""
     if not case.keys <= store.cell_overrides(sweep.id).keys():
@@ -166,4 +166,4 @@ def sides_of(store: Store, sweep: SweepInfo, case: Case) -> Iterator[Side]:
         trials: dict[Hashable, Sequence[Trial]] = {
             key: done for key, done in history.items() if key in case.keys
         }
-        yield Side(environment, own, trials, is_adaptive)
+        yield MeasuredCells(environment, own, trials, is_adaptive)

@@ -61,7 +61,7 @@ def print_plan(jobs: Sequence[Job], command: Command) -> None:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class SweepMatrix:
     """The jobs of a sweep, with the interpreter and the parameters of each one's cell (`asked`)."""
 
     settings: Settings
@@ -89,7 +89,7 @@ class Matrix:
         return SweepPlan(runs, overrides, selected.matrix, selected.excluded)
 
 
-def prepare(jobs: Sequence[Job], command: Command) -> Matrix:
+def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
     """Return the matrix of these jobs."""
     parts, settings = split(jobs)
     for word in command.overrides:
@@ -98,7 +98,7 @@ def prepare(jobs: Sequence[Job], command: Command) -> Matrix:
     asked = []
     for job, part in zip(jobs, parts, strict=True):
         asked.append((interpreter(job.config.python, job.config.folder), part))
-    return Matrix(settings, jobs, asked)
+    return SweepMatrix(settings, jobs, asked)
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[Params], Settings]:

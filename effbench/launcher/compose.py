@@ -127,13 +127,9 @@ class Composer:
 
 def apply(override: Override, values: Values) -> Values:
     """Return the values with an override. Raises ConfigError."""
-    name, value = override.key_or_group, override.value()
     if override.is_delete():
-        return without(values, name, value)
-    is_known = name in SETTINGS or select(values, name) is not None
-    if override.is_add() and is_known and not isinstance(value, dict | list):
-        raise ConfigError(f"{name} is a setting already: write {name}=VALUE, without +")
-    return assign(values, name, value)
+        return without(values, override.key_or_group)
+    return assign(values, override.key_or_group, override.value())
 
 
 def assign(values: Values, name: str, value: Any) -> Values:
@@ -178,7 +174,7 @@ def checked(setting: Setting, value: Any, where: str = "") -> Any:
         pass
     if isinstance(value, int | float):
         try:
-            return msgspec.convert(refusals.plain(value), setting.kind)
+            return msgspec.convert(str(value).lower(), setting.kind)
         except msgspec.ValidationError:
             pass
     raise refusals.wrong_value(setting, value, where)
@@ -321,17 +317,14 @@ def merged(before: Any, value: Any) -> Any:
     return before | {key: merged(before.get(key), inner) for key, inner in value.items()}
 
 
-def without(values: Values, name: str, value: Any) -> Values:
-    """Return the values without a key of an open setting. Raises ConfigError for any other, and for
-    one with another value than the given one."""
+def without(values: Values, name: str) -> Values:
+    """Return the values without a key of an open setting. Raises ConfigError for any other."""
     if name in SETTINGS or name in SECTIONS:
         raise ConfigError(f"~{name}: every sweep requires it; omit the ~ override")
     parent, _, key = name.rpartition(".")
     node = select(values, parent)
-    if not isinstance(node, dict) or node.get(key) is None:
+    if not isinstance(node, dict) or key not in node:
         raise ConfigError(f"~{name}: there is no such setting to remove")
-    if value is not None and value != node[key]:
-        raise ConfigError(f"~{name}={value}: its value is {node[key]}; write ~{name}")
     kept = {other: inner for other, inner in node.items() if other != key}
     remaining: Values = replaced(values, parent.split("."), kept)
     return remaining

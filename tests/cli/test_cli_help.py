@@ -48,7 +48,7 @@ def test_every_command_is_in_one_group():
     assert sorted(name for group in GROUPS for name in group.summaries) == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize(("example", "number"), zip(examples(), (4, 9, 4), strict=False))
+@pytest.mark.parametrize(("example", "number"), list(zip(examples(), (4, 9, 4), strict=False)))
 def test_examples_are_sweeps(monkeypatch, tmp_path, example, number):
     monkeypatch.chdir(tmp_path)
     planned = []

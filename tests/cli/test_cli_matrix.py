@@ -62,7 +62,7 @@ def test_the_plan_of_a_sweep_to_resume(ran, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", ", from the medians of earlier trials\n"),
+        ("", ", as earlier trials took\n"),
         ("shard=1/2", "shard 1/2: 2 cells in other shards"),
         ("protocol.budget_s=0.3", "from the protocol and"),
     ],

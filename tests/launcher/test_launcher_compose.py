@@ -100,6 +100,8 @@ def test_bs_and_what_refers_to_it_follow_the_stream(compose):
         ("timeout_s=5", "timeout_s", 5.0),
         ("bs='8'", "bs", 8),
         ("baseline_mode=2026", "baseline_mode", "2026"),
+        ("sweep.label=1234567.25", "sweep.label", "1234567.25"),
+        ("+bs=2", "bs", 2),
         ("resume=20261127", "resume", "20261127"),
         ("threads=null", "threads", None),
         ("threads=3", "threads", 3),

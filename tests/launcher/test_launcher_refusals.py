@@ -162,7 +162,6 @@ REFUSED = (
     ("sweep=nightly", "takes no value, got 'nightly'. Set one of sweep.name, sweep.label"),
     ("model.module.how=nan", "nan and inf are not allowed as numbers"),
     ("+model.module.how=[1.0,inf]", "nan and inf are not allowed as numbers"),
-    ("+bs=2", "bs is a setting already: write bs=VALUE, without +"),
     ("~bs", "~bs: every sweep requires it; omit the ~ override"),
     ("~model.module.nothing", "there is no such setting to remove"),
     ("model=transformers", "needs the name of a network: model.arch=NAME; `effbench models"),
