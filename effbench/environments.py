@@ -6,7 +6,6 @@ interpreter and folder.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -208,9 +207,17 @@ def environment_folder(interpreter: PurePath) -> PurePath:
 def telling_parts(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the parts of paths without those at the beginning and the end that all have in common;
     at least one part of each path remains."""
-    if not paths:
-        return []
-    first = min(len(os.path.commonprefix(paths)), min(map(len, paths)) - 1)
+    first = count_shared(paths)
     reversed_ends = [parts[first:][::-1] for parts in paths]
-    last = min(len(os.path.commonprefix(reversed_ends)), min(map(len, reversed_ends)) - 1)
+    last = count_shared(reversed_ends)
     return [parts[first : len(parts) - last] for parts in paths]
+
+
+def count_shared(paths: Sequence[tuple[str, ...]]) -> int:
+    """Return how many leading parts all paths have in common, without the last part of any."""
+    number = 0
+    for parts in zip(*(path[:-1] for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        number += 1
+    return number
