@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from effbench.cell import Cell, Trial
-from effbench.labels import mode_order
 from effbench.printable import count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
@@ -86,31 +84,19 @@ def timing_settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
 
 
-@dataclass(frozen=True)
-class ModelSizes:
-    """A model with the batch sizes of its cells in one mode, and the number of these cells."""
-
-    model: str
-    sizes: tuple[int, ...]
-    cells: int
-
-    def sizes_text(self) -> str:
-        if len(self.sizes) <= MOST_SIZES:
-            return ", ".join(map(str, self.sizes))
-        return f"{len(self.sizes)} sizes from {self.sizes[0]} to {self.sizes[-1]}"
-
-
 def plan_table(cells: Iterable[Cell]) -> Table:
-    """Return a row for all modes of a model that have the same batch sizes and number of cells."""
-    by_mode: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    """Return a row for each mode of a model, with its batch sizes and its number of cells."""
+    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for cell in cells:
-        by_mode[cell.model_name, cell.mode_name][cell.bs] += 1
-    modes_of: dict[ModelSizes, list[str]] = defaultdict(list)
-    for (model, mode), counts in by_mode.items():
-        modes_of[ModelSizes(model, tuple(sorted(counts)), counts.total())].append(mode)
+        sizes[cell.model_name, cell.mode_name].append(cell.bs)
+    columns = [Column("model"), Column("mode"), Column("bs"), Column("cells", numeric=True)]
     lines = []
-    for row, modes in modes_of.items():
-        names = ", ".join(mode_order((mode, mode) for mode in modes))
-        lines.append((row.model, row.sizes_text(), names, row.cells * len(modes)))
-    columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
+    for (model, mode), all_sizes in sizes.items():
+        lines.append((model, mode, sizes_text(sorted(set(all_sizes))), len(all_sizes)))
     return Table.of(columns, lines)
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    if len(sizes) <= MOST_SIZES:
+        return ", ".join(map(str, sizes))
+    return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"

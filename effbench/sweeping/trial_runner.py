@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
-from effbench.message import BEFORE_USER_CODE
+from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.printable import count
-from effbench.sweeping.client import ServerRequest, StoppedError, attempts
+from effbench.sweeping.client import ForkServer, ServerRequest, StoppedError, attempts
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.duets import Member
 from effbench.sweeping.plan import PlannedTrial
@@ -92,30 +93,15 @@ class TrialRunner:
         self, slot: Slot, trial: PlannedTrial, member: Member | None, is_alone: bool
     ) -> TrialAttempt:
         """Run the trial once (`is_alone`: from a separate fork server)."""
-        sweep, cell = self.sweep, trial.run.cell
-        duet = None
-        if member is not None:
-            duet = member.request()
-        message = sweep.request_of(slot, trial, duet)
-        if message.is_cold and message.cache_dir:
-            # of a trial that was killed: this one measures a cold compilation
-            shutil.rmtree(message.cache_dir, ignore_errors=True)
-        # the loader, Python and torch read variables when they start, so a cell with `env` needs a
-        # fresh interpreter
-        is_spawned = sweep.settings.isolation == "spawn" or bool(cell.env)
-        pool = sweep.pools[trial.run.interpreter]
-        if is_alone or is_spawned:
-            servers = pool.separate(preload=not is_spawned, env=cell.env)
-        else:
-            servers = pool.shared(trial.round)
-        with servers as server:
+        message = self.message_of(slot, trial, member)
+        with self.server_of(trial, is_alone) as server:
             started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             start = time.monotonic()
             request = server.run(
                 "trial",
                 message.to_json(),
-                sweep.settings.timeout_s,
-                {**slot.env, **cell.env},
+                self.sweep.settings.timeout_s,
+                {**slot.env, **trial.run.cell.env},
                 partial(self.note_phase, trial, member),
             )
             request.wait(False)  # it may have died while it waited for its partner
@@ -134,6 +120,28 @@ class TrialRunner:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         is_early = request.phase in BEFORE_USER_CODE or "failed" in request.outcome
         return TrialAttempt(record, is_early, server_died="died" in request.outcome)
+
+    def message_of(self, slot: Slot, trial: PlannedTrial, member: Member | None) -> TrialRequest:
+        """Return what the trial's process is asked for, once its compile cache is ready."""
+        duet = None
+        if member is not None:
+            duet = member.request()
+        message = self.sweep.request_of(slot, trial, duet)
+        if message.is_cold and message.cache_dir:
+            # of a trial that was killed: this one measures a cold compilation
+            shutil.rmtree(message.cache_dir, ignore_errors=True)
+        return message
+
+    def server_of(self, trial: PlannedTrial, is_alone: bool) -> AbstractContextManager[ForkServer]:
+        """Return the context of the trial's fork server."""
+        # the loader, Python and torch read variables when they start, so a cell with `env` needs a
+        # fresh interpreter
+        env = trial.run.cell.env
+        is_spawned = self.sweep.settings.isolation == "spawn" or bool(env)
+        pool = self.sweep.pools[trial.run.interpreter]
+        if is_alone or is_spawned:
+            return pool.separate(preload=not is_spawned, env=env)
+        return pool.shared(trial.round)
 
     def note_phase(
         self, trial: PlannedTrial, member: Member | None, request: ServerRequest, phase: str

@@ -110,7 +110,9 @@ def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
     ids=["GPU", "CPU", "marked"],
 )
 def test_trials_learn_how_fast_the_host_was_before(make, slot, is_marked, learned):
-    answer = lambda request, env: marked(request, is_marked, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
+    def answer(request, env):
+        return marked(request, is_marked, host_ms=0.04, host_high_ms=0.06)
+
     made = make(trials(cell_runs(2, device=slot.device)), answer, slots=[slot])
     asked = [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
     assert asked == [(None, None), learned]
