@@ -75,8 +75,10 @@ def sweep(cli, name, *more):
     assert done.code == 0, done
 
 
-def test_slower_is_found_and_confirmed_in_turns(repository):
-    done = repository.run(
+@pytest.fixture(scope="module")
+def confirmed(repository):
+    """How the check of the second revision ended."""
+    return repository.run(
         "check",
         "--baseline",
         "main",
@@ -90,42 +92,43 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
         "--across",
         "hardware",
     )
-    assert done.code == 1, done
-    assert re.search(r"▲ slower .*latency_ms", done.out)
+
+
+def test_slower_is_found_and_confirmed_in_turns(repository, confirmed):
+    assert confirmed.code == 1, confirmed
+    assert re.search(r"▲ slower .*latency_ms", confirmed.out)
     # on a busy machine marked rounds do not count if there are enough others
-    assert re.search(r"\(old and new as duets, [345] duets\)", done.out)
+    assert re.search(r"\(old and new as duets, [345] duets\)", confirmed.out)
     # the 95th percentile of a busy machine may stay ambiguous
-    (failed,) = re.findall("check failed: ([12]) slower against main", done.out)
+    (failed,) = re.findall("check failed: ([12]) slower against main", confirmed.out)
     assert f'failures="{failed}"' in (repository.folder / "check.xml").read_text()
-    command = next(
-        line.split()
-        for line in done.out.splitlines()
-        if line.strip().startswith("effbench compare")
-    )
+
+
+def test_the_check_prints_the_command_that_shows_the_re_run(repository, confirmed):
+    lines = [line.split() for line in confirmed.out.splitlines()]
+    (command,) = (words for words in lines if words[:2] == ["effbench", "compare"])
     shown = repository.run(*command[1:])
     assert shown.code == 0
     assert "slower" in shown.out
 
+
+def test_old_and_new_take_turns_in_a_sweep_of_their_own(repository, confirmed):
     with Store.open(repository.db) as store:
         confirming, checked = store.sweeps()[:2]
         assert confirming.name == f"confirm:{checked.id}"
         assert store.find_sweep("last").id == checked.id, "a re-run is no sweep to be checked"
-        trials = store.trials(confirming.id)
-    order = [
-        trial["environment_id"] for trial in sorted(trials, key=lambda trial: trial["started_at"])
-    ]
+        trials = sorted(store.trials(confirming.id), key=lambda trial: trial["started_at"])
+    order = [trial["environment_id"] for trial in trials]
     assert len(order) in (6, 8, 10), "they end once the change is decided"
     pairs = list(zip(order[::2], order[1::2], strict=True))
     assert all(first != second for first, second in pairs), "a pair in each round"
     assert pairs[0] == pairs[1][::-1], "A-B, B-A"
     assert all(ALONE not in trial["extra"][DUET] for trial in trials)
-    worktrees = subprocess.run(
-        ["git", "worktree", "list"],
-        cwd=repository.folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+
+
+def test_a_confirmation_leaves_no_worktree(repository, confirmed):
+    command = ["git", "worktree", "list"]
+    worktrees = subprocess.check_output(command, cwd=repository.folder, text=True)
     assert len(worktrees.splitlines()) == 1
 
 
