@@ -349,6 +349,23 @@ def overrides_of(args: argparse.Namespace) -> ShortSweep:
     def missing(*words: str) -> list[str]:
         return [word for word in words if str(key_of(word)) not in overridden]
 
+    check_words(args, models, overridden)
+    bs = [] if args.bs is None else [f"bs={args.bs}"]
+    db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
+    return ShortSweep(
+        words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
+        shortening=missing(
+            "protocol=advise",
+            f"protocol.eliminate={CALL[args.metric]}",
+            "sweep.name=advise",
+            "on_failure=ignore",
+        ),
+    )
+
+
+def check_words(args: argparse.Namespace, models: Sequence[str], overridden: set[str]) -> None:
+    """Raise UsageError for words that do not fit. `overridden`: keys of the overrides."""
+    why = ""
     if args.sweep != "last":
         why = "name the model of --sweep with --model NAME, without overrides"
     elif len(models) != 1:
@@ -359,18 +376,8 @@ def overrides_of(args: argparse.Namespace) -> ShortSweep:
         why = "give the model once, as MODEL, without model="
     elif args.bs is not None and "bs" in overridden:
         why = "give the batch size once, as bs=N or as --bs N"
-    else:
-        bs = [] if args.bs is None else [f"bs={args.bs}"]
-        db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
-        words = [*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db]
-        shortening = missing(
-            "protocol=advise",
-            f"protocol.eliminate={CALL[args.metric]}",
-            "sweep.name=advise",
-            "on_failure=ignore",
-        )
-        return ShortSweep(words, shortening)
-    raise UsageError(f"advise mode: {why}")
+    if why:
+        raise UsageError(f"advise mode: {why}")
 
 
 def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:

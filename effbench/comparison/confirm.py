@@ -78,6 +78,15 @@ class Rerun:
     def sides(self) -> list[Side]:
         return [side for side in (self.old, self.new) if side is not None]
 
+    @property
+    def notes(self) -> list[str]:
+        """How the sides ran, unless in turn."""
+        notes = [f"some rounds were not timed in turn: {reason}" for reason in self.not_in_turn]
+        if self.why_alone:
+            drift = "the machine may have drifted between the sessions"
+            notes.append(f"not alternating: {self.why_alone}; {drift}")
+        return notes
+
     def has_ended(self, change: Change) -> bool:
         """Return whether an interrupted re-run can settle the row: both sides have a result, and
         its metric does not need all compilations."""
@@ -348,25 +357,27 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
         leave(change for change in settled if not rerun.has_ended(change))
         settled = [change for change in settled if rerun.has_ended(change)]
     if settled:
-        # the noise between sessions only matters against the baseline's recorded figures, not in
-        # one interleaved session
-        limits = {(change.key, change.metric): change.limit or 0.0 for change in settled}
-        apart = Comparer(compared.limits, CellSelection(("hardware",)), limits)
-        recorded = rows_of(apart, compared.before, rerun.new)
-        paired: Rows = {}
-        if rerun.old is not None:
-            together = replace(apart, thresholds=None, interleaved=True)
-            paired = rows_of(together, rerun.old, rerun.new)
-        for change in settled:
-            judge_row(compared, change, rerun, recorded, paired)
+        judge_rows(compared, settled, rerun)
     compared.changes = ordered(compared.changes)
-    compared.notes.append(f"rows run again: {len(settled)}, in sweep {rerun.new.title}")
-    if rerun.why_alone:
-        compared.notes.append(
-            f"not alternating: {rerun.why_alone}; the machine may have drifted between the sessions"
-        )
-    for reason in rerun.not_in_turn:
-        compared.notes.append(f"some rounds were not timed in turn: {reason}")
+    compared.notes += [
+        f"rows run again: {len(settled)}, in sweep {rerun.new.title}",
+        *rerun.notes,
+    ]
+
+
+def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> None:
+    """Update the rows that the re-run can settle."""
+    # the noise between sessions only matters against the baseline's recorded figures, not in one
+    # interleaved session
+    limits = {(change.key, change.metric): change.limit or 0.0 for change in settled}
+    apart = Comparer(compared.limits, CellSelection(("hardware",)), limits)
+    recorded = rows_of(apart, compared.before, rerun.new)
+    paired: Rows = {}
+    if rerun.old is not None:
+        together = replace(apart, thresholds=None, interleaved=True)
+        paired = rows_of(together, rerun.old, rerun.new)
+    for change in settled:
+        judge_row(compared, change, rerun, recorded, paired)
 
 
 def rows_of(comparer: Comparer, before: Side, after: Side) -> Rows:
@@ -481,14 +492,19 @@ def evidence(change: Change, row: Change, how: How, by_pairs: bool) -> str:
         unit = "duets" if how.text == AS_DUET else "pairs"
         number = f", {how.pairs} {unit}"
     text = f"{figures_text(row)} ({how.text}{number})"
-    if row.reason:
-        return f"{text}; {row.reason}"
+    limits = row.reason or why_not_enough(change, row, how)
+    return joined(text, limits) or text
+
+
+def why_not_enough(change: Change, row: Change, how: How) -> str | None:
+    """Return why a row of the re-run that looks slower does not confirm a slowdown; None if it
+    does."""
     if row.verdict is Verdict.SLOWER and how.pairs is None and not needs_no_pairs(change):
-        return f"{text}; only pairs confirm an ambiguous row"
+        return "only pairs confirm an ambiguous row"
     limit = change.limit or 0.0
-    if by_pairs and row.low is not None and 1.0 < row.low <= 1 + limit:
-        return f"{text}; not significantly beyond {percent(limit)}"
-    return text
+    if how.pairs is not None and row.low is not None and 1.0 < row.low <= 1 + limit:
+        return f"not significantly beyond {percent(limit)}"
+    return None
 
 
 def figures_text(row: Change) -> str:

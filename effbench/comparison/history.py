@@ -293,6 +293,11 @@ class Filters:
     since: str | None = None
     everything: bool = False
 
+    @property
+    def are_limits(self) -> bool:
+        """Whether a user chose which results count."""
+        return bool(self.models or self.modes or self.hosts) or self.name is not None
+
 
 ALL = Filters()
 
@@ -347,21 +352,26 @@ def filtered(store: Store, whole: Series, filters: Filters) -> Series:
         series = series.of({key for key, host in hosts.items() if host in filters.hosts})
     if filters.name is not None:
         series = series.of({key for key, name in names.items() if name == filters.name})
-    is_limited = filters.models or filters.modes or filters.hosts or filters.name is not None
-    if is_limited and not series.rows:
-        cells = store.series(None).cells.values()
-        known = {
-            "models": {cell["model"] for cell in cells},
-            "modes": {cell["mode"] for cell in cells},
-            "hosts": set(filter(None, hosts.values())),
-            "names": set(map(repr, names.values())),
-        }
-        texts = [f"{what} {', '.join(sorted(values))}" for what, values in known.items()]
-        raise NothingFoundError(
-            "no result fits --model, --mode, --host and --name; available:"
-            f" {one_line('; '.join(texts), LONGEST)}"
-        )
+    if filters.are_limits and not series.rows:
+        raise NothingFoundError(nothing_fits(store, hosts.values(), names.values()))
     return series
+
+
+def nothing_fits(store: Store, hosts: Iterable[str | None], names: Iterable[str]) -> str:
+    """Return what the filters could be."""
+    cells = store.series(None).cells.values()
+    texts = [
+        f"models {listed({cell['model'] for cell in cells})}",
+        f"modes {listed({cell['mode'] for cell in cells})}",
+        f"hosts {listed(set(filter(None, hosts)))}",
+        f"names {listed(set(map(repr, names)))}",
+    ]
+    known = one_line("; ".join(texts), LONGEST)
+    return f"no result fits --model, --mode, --host and --name; available: {known}"
+
+
+def listed(values: Iterable[str]) -> str:
+    return ", ".join(sorted(values))
 
 
 def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
@@ -376,17 +386,20 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
         for at, sweep in enumerate(sweeps):
             if sweep[key] == since:
                 return at
+    date = date_of(since)
+    starts = [sweep["started_at"] for sweep in sweeps]
+    return sum(start < date or is_future(start) for start in starts)
+
+
+def date_of(text: str) -> dt.datetime:
     try:
-        date = dt.datetime.fromisoformat(since)
+        date = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             "--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench"
-            f" ls), got {since!r}"
+            f" ls), got {text!r}"
         ) from error
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=dt.UTC)
-    starts = [sweep["started_at"] for sweep in sweeps]
-    return sum(start < date or is_future(start) for start in starts)
+    return date if date.tzinfo else date.replace(tzinfo=dt.UTC)
 
 
 # --- judging ---
@@ -460,46 +473,54 @@ def all_of(findings: Findings) -> list[LevelChange]:
     return [*findings.changes, findings.recent]
 
 
-def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> Findings:
-    """Return the changes of level, in the metric's unit, that exceed the limit. For 0, which has no
-    logarithm, stands a small value: at most the smallest other one, so that values that are all
-    close to 0 stay together."""
-    floor, least = limit.floor or 0.0, limit.least or 0.0
-    if metric.compare == "bound":
-        floor = (limit.factor or 1.0) - 1
-    smallest = min(filter(None, figures), default=1.0)
-    zero = math.log(min(smallest, (least or smallest) / 100))
-    logs = [math.log(value) if value else zero for value in figures]
-    has_zeros = 0 in figures
+@dataclass(frozen=True)
+class LogScale:
+    """Logarithms of figures. `zero`: the one that stands for 0, None without a 0: at most that of
+    the smallest other figure, so that values that are all close to 0 stay together."""
 
-    def level(log: float) -> float:
-        if has_zeros and log <= zero + 1e-9:
+    logs: list[float]
+    zero: float | None
+
+    @classmethod
+    def of(cls, figures: Sequence[float], least: float) -> LogScale:
+        """Return the logarithms of figures; `least`: smaller differences do not count."""
+        if 0 not in figures:
+            return cls([math.log(value) for value in figures], None)
+        smallest = min(filter(None, figures), default=1.0)
+        small = min(smallest, (least or smallest) / 100)
+        return cls([math.log(value or small) for value in figures], math.log(small))
+
+    def figure(self, log: float) -> float:
+        if self.zero is not None and log <= self.zero + 1e-9:
             return 0.0
         return math.exp(log)
 
-    findings = find_changes(logs, floor)
-    changes = all_of(findings)
+    def in_unit(self, change: LevelChange) -> LevelChange:
+        """Return a change with levels in the metric's unit."""
+        return replace(change, before=self.figure(change.before), after=self.figure(change.after))
+
+
+def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> Findings:
+    """Return the changes of level, in the metric's unit, that exceed the limit."""
+    floor, least = limit.floor or 0.0, limit.least or 0.0
+    if metric.compare == "bound":
+        floor = (limit.factor or 1.0) - 1
+    scale = LogScale.of(figures, least)
+    findings = find_changes(scale.logs, floor)
     if least:
-        changes = large_changes(changes, least)
-    confirmed = mark_undone(
-        [change for change in changes if change.is_confirmed], math.log1p(floor)
-    )
-    recent = [change for change in changes if not change.is_confirmed]
-    in_unit = [
-        replace(change, before=level(change.before), after=level(change.after))
-        for change in (*confirmed, *recent)
-    ]
-    if not recent:
-        return Findings(tuple(in_unit))
-    return Findings(tuple(in_unit[:-1]), in_unit[-1])
+        findings = large_changes(findings, least, floor)
+    recent = findings.recent
+    if recent is not None:
+        recent = scale.in_unit(recent)
+    return Findings(tuple(map(scale.in_unit, findings.changes)), recent)
 
 
-def large_changes(changes: Sequence[LevelChange], least: float) -> list[LevelChange]:
+def large_changes(findings: Findings, least: float, floor: float) -> Findings:
     """Return the changes whose levels, given as logarithms, differ by more than `least`; several
     small changes in a row may be a large one."""
     large: list[LevelChange] = []
     level: float | None = None  # before the small changes
-    for change in changes:
+    for change in all_of(findings):
         before = change.before if level is None else level
         if abs(math.exp(change.after) - math.exp(before)) <= least:
             level = before
@@ -509,7 +530,11 @@ def large_changes(changes: Sequence[LevelChange], least: float) -> list[LevelCha
             change = replace(change, before=before, ratio=ratio)
         large.append(change)
         level = None
-    return large
+    confirmed = [change for change in large if change.is_confirmed]
+    recent = None
+    if len(confirmed) < len(large):
+        recent = large[-1]
+    return Findings(mark_undone(confirmed, math.log1p(floor)), recent)
 
 
 def level_event(

@@ -283,6 +283,26 @@ def load(path: Path) -> DictConfig:
 def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
     """Return limits from configurations, each of which overrides the previous ones. Raises
     ConfigError for unknown keys and invalid values."""
+    limits = settings_of(Limits, "", merged(layers))
+    check_form("metrics", limits.metrics, list)
+    names = dict.fromkeys(map(str, limits.metrics or COMPARED))
+    limits.metrics = [check_metric(name) for name in names]
+    limits.floor, limits.q = number("floor", limits.floor), number("q", limits.q)
+    limits.on_missing = choice("on_missing", limits.on_missing)
+    limits.on_unjudged = choice("on_unjudged", limits.on_unjudged)
+    for metric, values in limits.limits.items():
+        name = f"limits.{check_metric(metric)}"
+        limits.limits[metric] = settings_of(Limit, name, values)
+        limits.limits[metric].check(name, metric)
+    rules = exceptions_of(limits.exceptions)
+    today = today or dt.datetime.now(dt.UTC).date()
+    limits.expired = [rule for rule in rules if rule.until and rule.until < today]
+    limits.exceptions = [rule for rule in rules if rule not in limits.expired]
+    return limits
+
+
+def merged(layers: Sequence[Mapping[str, Any] | DictConfig]) -> Any:
+    """Return configurations as one mapping. Raises ConfigError."""
     plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
     if "${" in str(plain):
         raise ConfigError(
@@ -294,27 +314,19 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
         check_form("limits", layer.get("limits", {}), dict)
         for metric, values in layer.get("limits", {}).items():
             check_form(f"limits.{metric}", values, dict)
-    limits = settings_of(Limits, "", OmegaConf.to_container(OmegaConf.merge({}, *plain)))
-    check_form("metrics", limits.metrics, list)
-    names = dict.fromkeys(map(str, limits.metrics or COMPARED))
-    limits.metrics = [check_metric(name) for name in names]
-    limits.floor, limits.q = number("floor", limits.floor), number("q", limits.q)
-    limits.on_missing = choice("on_missing", limits.on_missing)
-    limits.on_unjudged = choice("on_unjudged", limits.on_unjudged)
-    for metric, values in limits.limits.items():
-        name = f"limits.{check_metric(metric)}"
-        limits.limits[metric] = settings_of(Limit, name, values)
-        limits.limits[metric].check(name, metric)
-    check_form("exceptions", limits.exceptions, list)
+    return OmegaConf.to_container(OmegaConf.merge({}, *plain))
+
+
+def exceptions_of(values: Any) -> list[ExceptionRule]:
+    """Return the exceptions of a configuration. Raises ConfigError."""
+    check_form("exceptions", values, list)
     rules = []
-    for index, values in enumerate(limits.exceptions):
+    for index, of_rule in enumerate(values):
         name = f"exceptions[{index}]"
-        rules.append(settings_of(ExceptionRule, name, values))
-        rules[-1].check(name)
-    today = today or dt.datetime.now(dt.UTC).date()
-    limits.expired = [rule for rule in rules if rule.until and rule.until < today]
-    limits.exceptions = [rule for rule in rules if rule not in limits.expired]
-    return limits
+        rule = settings_of(ExceptionRule, name, of_rule)
+        rule.check(name)
+        rules.append(rule)
+    return rules
 
 
 def settings_of(kind: type[Section], name: str, values: Any) -> Section:

@@ -82,6 +82,14 @@ class Side:
         return grouped(self.environments, lambda key: Location.of(self.environments[key]))
 
     @property
+    def selectors(self) -> dict[str, set[str]]:
+        """Environment id -> what selects it with --on."""
+        return {
+            key: {*astuple(Location.of(row)), row["torch_version"] or ""}
+            for key, row in self.environments.items()
+        }
+
+    @property
     def where(self) -> list[Where]:
         """A pair of sweep facts and environment for each environment."""
         sweep = {"protocol": self.protocol, "host": self.host}
@@ -91,6 +99,10 @@ class Side:
         """Return the part of this side in these environments."""
         kept = {key: row for key, row in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
+
+    def selected_by(self, wanted: set[str]) -> Side:
+        """Return the part of this side in the environments that one of these words selects."""
+        return self.within([key for key, words in self.selectors.items() if words & wanted])
 
     def result(self, key: str | None) -> CellResult | None:
         """Return the cell's result; the last one if it has several environments."""
@@ -227,25 +239,17 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     NothingFoundError if nothing matches."""
     if on is None:
         return list(sides)
-    known = {
-        name for side in sides for row in side.environments.values() for name in selectors(row)
-    }
-    wanted = set(matching(on, known))
-    fitting = []
+    selectors: set[str] = set()
     for side in sides:
-        rows = side.environments.items()
-        fitting.append(side.within([key for key, row in rows if selectors(row) & wanted]))
+        selectors |= set().union(*side.selectors.values())
+    wanted = set(matching(on, selectors))
+    fitting = [side.selected_by(wanted) for side in sides]
     if not any(part.environments for part in fitting):
         titles = " or ".join(dict.fromkeys(side.title for side in sides))
         machines = machine_names(machine for side in sides for machine in side.machines)
         places = ", ".join(machines.values()) or "nothing yet"
         raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
     return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
-
-
-def selectors(environment: StoredRow) -> set[str]:
-    """Return what selects an environment with --on."""
-    return {*astuple(Location.of(environment)), environment["torch_version"] or ""}
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
@@ -351,26 +355,18 @@ class Matching:
         may_differ = [name for name in self.differing if name != "hardware"]
         if not may_differ:
             return partners
-        others = grouped(
-            (key for key in after if key not in before),
-            lambda key: without(after[key]["params"], may_differ),
-        )
-        alone = grouped(
-            (key for key in before if key not in after),
-            lambda key: without(before[key]["params"], may_differ),
-        )
-        for rest, keys in alone.items():
+        others = alike(after, before, may_differ)
+        for rest, keys in alike(before, after, may_differ).items():
             fitting = others.get(rest, [])
-            if fitting and len(keys) + len(fitting) > 2:
-                cells = {key: before[key] for key in keys}
-                cells |= {key: after[key] for key in fitting}
-                raise UsageError(
-                    f"several cells differ only in {', '.join(self.differing)}:"
-                    f" {', '.join(names_of(cells).values())}; compare sweeps that have one of them"
-                    " each"
-                )
-            if fitting:
+            if len(keys) == len(fitting) == 1:
                 partners[keys[0]] = fitting[0]
+            elif fitting:
+                names = names_of({**before, **after})
+                several = ", ".join(names[key] for key in (*keys, *fitting))
+                raise UsageError(
+                    f"several cells differ only in {', '.join(self.differing)}: {several}; compare"
+                    " sweeps that have one of them each"
+                )
         return partners
 
     def differences(self) -> list[str]:
@@ -460,6 +456,15 @@ def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
     return [name for name, is_equal in equal.items() if is_equal and name != by]
 
 
+def alike(
+    cells: Mapping[str, StoredRow], others: Collection[str], names: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the keys of the cells that are not among the `others`, by all their parameters except
+    these."""
+    alone = [key for key in cells if key not in others]
+    return grouped(alone, lambda key: without(cells[key]["params"], names))
+
+
 def without(params: Mapping[str, Any], names: Collection[str]) -> str:
     """Return a digest of a cell's parameters without the given ones and their nested settings."""
     flat = flatten(params)
@@ -492,10 +497,8 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     return f"{text}; effbench ls --cells lists the cells of a sweep"
 
 
-def parameter_differences(
-    old: StoredRow, new: StoredRow, across: Collection[str] = ()
-) -> list[str]:
-    """Return the parameters in which two cells differ, except those of `across`, as texts."""
+def parameter_differences(old: StoredRow, new: StoredRow) -> list[str]:
+    """Return the parameters in which two cells differ, as texts."""
     before, after = flatten(old["params"]), flatten(new["params"])
     return [
         f"{name} {before.get(name)} → {after.get(name)}"

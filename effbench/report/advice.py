@@ -168,7 +168,8 @@ class Recommendation:
         fastest one if it is not known whether they tie."""
         if not self.are_alike:
             return self.ranked[0]
-        return min(self.ranked[0], *self.ties, key=lambda candidate: candidate.prepare_s)
+        alike = [self.ranked[0], *self.ties]
+        return min(alike, key=lambda candidate: candidate.prepare_s)
 
     def because(self) -> str:
         """Return the reason for the recommended mode, as the end of a sentence."""
@@ -201,10 +202,7 @@ def recommend(
     kept = [row for row in rows if row.mode not in excluded]
     if race and not is_valid(race, kept):
         race = None
-    base = None
-    for row in rows:
-        if base is None and row.is_ok and is_baseline(row, question.baseline_mode):
-            base = row.result
+    base = base_of(rows, question.baseline_mode)
     candidates = [candidate_of(row, base, question, race) for row in kept]
 
     def rank(candidate: Candidate) -> tuple[bool, bool, float]:
@@ -213,10 +211,16 @@ def recommend(
 
     ranked = sorted(candidates, key=rank)
     ties = ties_of(ranked, race is not None and not question.calls)
-    are_alike = bool(ties) and ranked[0].score.error is not None
-    if race:
-        are_alike = bool(ties) and race.is_tie
+    are_alike = race.is_tie if race else ranked[0].score.error is not None
     return Recommendation(question, rows, ranked, ties, are_alike, excluded)
+
+
+def base_of(rows: Sequence[LabelledRow], baseline_mode: str) -> Result | None:
+    """Return the baseline's result, None if it failed."""
+    for row in rows:
+        if row.is_ok and is_baseline(row, baseline_mode):
+            return row.result
+    return None
 
 
 def exclude(rows: Sequence[LabelledRow], question: Question) -> dict[str, str]:
@@ -273,34 +277,39 @@ def candidate_of(
     cold, warm = result.compile_cold_s, result.compile_warm_s
     # modes that do not compile still capture or trace: use the time to the first output
     times = [time for time in (cold, warm, result.first_call_s, 0.0) if time is not None]
-    prepare_s = times[0]
     score_ms = call_ms
     if question.calls:
-        score_ms += 1000 * prepare_s / question.calls
+        score_ms += 1000 * times[0] / question.calls
     call = log_of(result, question.column)
+    eliminated = None
     if race is not None:
         call = race.estimates[result.cell_key]
+        eliminated = race.eliminated.get(result.cell_key)
     error = call.error
     if error is not None:  # only the time per call is uncertain
         error *= call_ms / score_ms
-    break_even = None
-    gain_low = result.value(INTERVALS[TIMES[question.column]][0])
-    is_faster = gain_low is None or gain_low > 1
-    is_compared = base is not None and result is not base and not base.marked and not result.marked
-    if base is not None and is_compared and is_faster:
-        base_ms = base.value(question.column) or 0.0
-        break_even = break_even_calls(prepare_s, base_ms, call_ms)
     return Candidate(
         mode=row.mode,
         result=result,
         call_ms=call_ms,
         score_ms=score_ms,
         score=LogEstimate(math.log(score_ms), error, call.df),
-        prepare_s=prepare_s,
+        prepare_s=times[0],
         is_warm=cold is None and warm is not None,
-        break_even=break_even,
-        eliminated=race.eliminated.get(result.cell_key) if race else None,
+        break_even=break_even_of(result, base, question.column, times[0]),
+        eliminated=eliminated,
     )
+
+
+def break_even_of(result: Result, base: Result | None, column: str, prepare_s: float) -> int | None:
+    """Return the calls until the preparation pays back against the baseline; None if it never
+    does, or one of them is marked."""
+    if base is None or result is base or base.marked or result.marked:
+        return None
+    gain_low = result.value(INTERVALS[TIMES[column]][0])
+    if gain_low is not None and gain_low <= 1:
+        return None
+    return break_even_calls(prepare_s, base.value(column) or 0.0, result.value(column) or 0.0)
 
 
 def ties_of(ranked: Sequence[Candidate], by_race: bool) -> list[Candidate]:
