@@ -5,20 +5,6 @@ import torch
 from torch import nn
 
 
-class InPlace(nn.Module):
-    """Allocates nothing."""
-
-    def forward(self, x):
-        return x.relu_()
-
-
-class OutOfPlace(nn.Module):
-    """Allocates one tensor like its input."""
-
-    def forward(self, x):
-        return x.relu()
-
-
 class TwoSteps(nn.Module):
     """Two kernels; holds two tensors like its input at its peak."""
 

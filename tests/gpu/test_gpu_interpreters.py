@@ -55,15 +55,3 @@ def test_both_interpreters_are_measured(swept):
     assert {row["flags"].get("interpreter") for row in swept.environments} == {None, swept.python}
     assert len(swept.calibrations) == 2, "each has ceilings of its own"
     assert all(found and found["ceilings"]["copy_bytes_per_s"] > 0 for found in swept.calibrations)
-
-
-def test_a_pair_takes_turns_on_one_device(swept):
-    by_pair: dict[tuple, list[dict]] = {}
-    for trial in sorted(swept.trials, key=lambda trial: trial["started_at"]):
-        by_pair.setdefault((trial["cell_key"], trial["round"]), []).append(trial)
-    assert len(by_pair) == 2 * 2
-    for (_, number), pair in by_pair.items():
-        first = [trial for trial in pair if trial["attempt"] == 0]
-        expected = ["own", "other"] if number % 2 == 0 else ["other", "own"]
-        assert [swept.half_of[trial["environment_id"]] for trial in first] == expected
-        assert len({trial["gpu_uuid"] for trial in pair}) == 1

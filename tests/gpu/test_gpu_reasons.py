@@ -8,23 +8,6 @@ MIB = 2**20
 alone = pytest.mark.alone
 
 
-@alone
-def test_memory_in_place_and_out_of_place(custom):
-    rows = custom(
-        "InPlace,OutOfPlace", "eager", f"[{64 * MIB}]", "dtype=float32", "protocol.input_sets=3"
-    )
-    peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
-    assert peaks == {
-        "InPlace": 3 * 256 * MIB,
-        "OutOfPlace": 4 * 256 * MIB,
-    }, "three input sets, and the output"
-    assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 256 * MIB}
-    (copying,) = (row for row in rows if row["model"] == "OutOfPlace")
-    assert copying["bound"] == "memory"
-    assert copying["min_bytes"] == 2 * 256 * MIB
-    assert 0.7 < copying["roofline_fraction"] < 1.1
-
-
 @pytest.fixture(scope="module")
 def two_steps(run):
     """Trials and rows."""

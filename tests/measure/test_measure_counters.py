@@ -57,19 +57,6 @@ def test_inductors_own_call_is_caught():
     assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
-def test_a_graph_break():
-    def broken(x):
-        x = x + 1
-        torch._dynamo.graph_break()
-        return x * 2
-
-    compiled(broken)(torch.ones(2))
-    read = counters.read()
-    assert (read.graphs, read.graph_breaks, read.recompiles) == (2, 1, 0)
-    (reason,) = read.break_reasons
-    assert "graph_break" in reason
-
-
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [

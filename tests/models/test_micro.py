@@ -6,8 +6,6 @@ import shipped
 import torch
 from shipped import CONF, load
 
-from effbench.errors import UnsupportedError
-
 NAMES = sorted(
     path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()
 )
@@ -80,20 +78,3 @@ def test_variants_return_the_same_however_often_they_are_called(name):
     for variant in VARIANTS[name]:
         once, often = (run(name, calls=calls, variant=variant) for calls in (1, 4))
         torch.testing.assert_close(often, once, rtol=0, atol=0)
-
-
-def test_what_needs_cuda_says_so():
-    for name, settings in (
-        ("creation", {"variant": "host-pinned"}),
-        ("transfer", {"pinned": True}),
-        ("optimizer", {"variant": "capturable"}),
-        *(("pointer-chase", {"variant": variant}) for variant in ("memory", "shared", "register")),
-        *(
-            ("vector-add", {"variant": variant})
-            for variant in ("triton", "cuda", "cuda-vectorised")
-        ),
-    ):
-        with pytest.raises(
-            UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"
-        ):
-            run(name, **settings)

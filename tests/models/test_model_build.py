@@ -196,26 +196,6 @@ def test_arguments_of_a_model(here):
     assert not (here / "marker").exists()
 
 
-@pytest.mark.parametrize(
-    ("package", "target"),
-    [
-        ("torchvision", "effbench.models.vision.torchvision_model"),
-        ("transformers", "effbench.models.bert.Bert"),
-    ],
-)
-def test_missing_extra(monkeypatch, package, target):
-    module_name = target.rpartition(".")[0]  # another test may have imported it
-    for name in list(sys.modules):
-        if name in (package, module_name) or name.startswith(f"{package}."):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(module_name, raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"
-    ):
-        resolve_target(target)
-
-
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 def test_the_precision_of_matrix_products_can_be_read(precision, tf32):

@@ -44,14 +44,6 @@ def test_normal_in_the_cells_dtype_and_uniform():
     assert abs(float(x.mean()) - 2) < 0.1
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("int64", 512), ("auto", 0.5), ("bool", True), ("float64", -1)]
-)
-def test_constant(dtype, value):
-    (x,), _ = make(x={"shape": [3], "dtype": dtype, "value": value})
-    assert x.tolist() == [[value] * 3] * 4
-
-
 def test_batch_dim_and_keywords():
     args, kwargs = make(
         mask={"shape": [2], "keyword": True},

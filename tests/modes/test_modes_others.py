@@ -1,7 +1,6 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen
 without CUDA."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from torch import nn
 
 from effbench.measure import counters
 from effbench.modes.backends import CudaGraphsBackend
-from effbench.modes.callables import GraphedCallables
 from effbench.modes.exported import AotInductor
 from effbench.modes.scripted import JitScript, JitTrace
 
@@ -32,58 +30,6 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert prepared.compile_cache == "cold"
     assert any("deprecated" in words for words in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
-
-
-@pytest.fixture
-def graphed(monkeypatch):
-    """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was
-    given is noted."""
-    made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
-
-    def replay(wrapper):
-        inner = wrapper.inner
-        # a graph knows nothing of what replaces inner.forward
-        call = inner if wrapper.hooks else partial(type(inner).forward, inner)
-        wrapper.forward = lambda *given: call(*given)
-
-    def make(callables, sample_args, num_warmup_iters):
-        modules = callables if isinstance(callables, tuple) else (callables,)
-        made.append((len(modules), num_warmup_iters))
-        for module in modules:
-            replay(module)
-        return callables
-
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("settings", "made", "graphs"),
-    [
-        ({}, [(1, 3)], 1),
-        ({"num_warmup_iters": 11}, [(1, 11)], 1),
-        ({"only": ["0", "2.*"]}, [(3, 3)], 3),
-        ({"only": ["0", "2.*"], "share_pool": False}, [(1, 3)] * 3, 3),
-    ],
-)
-def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
-    module = nn.Sequential(
-        nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    ).eval()
-    with torch.inference_mode():
-        prepared = GraphedCallables(**settings).prepare(module, (torch.randn(2, 4),), {})
-        assert graphed == made
-        assert prepared.facts["graphs"] == graphs
-        for _ in range(3):
-            x = torch.randn(2, 4)
-            torch.testing.assert_close(prepared.step(x), module(x))
-    if settings.get("only"):
-        assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), (
-            "replaced in the copy"
-        )
-    assert not [part for part in module.modules() if "forward" in vars(part)], (
-        "the module itself stays"
-    )
 
 
 def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):

@@ -203,19 +203,6 @@ def test_results_that_become_wrong_are_found_after_timing(calls):
     assert reason is None if calls > 4 else reason.startswith(expected)
 
 
-class Holds(nn.Module):
-    """Holds a tensor that many operators do not support, or makes a parameter in its first call."""
-
-    def __init__(self, held):
-        super().__init__()
-        self.linear = nn.LazyLinear(8) if held is None else nn.Linear(8, 8)
-        self.register_buffer("held", held)
-        self.also_held = held
-
-    def forward(self, x, y):
-        return self.linear(x) + y
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -231,23 +218,6 @@ def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
     made = workload(Norms(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     reason = verdict(made, lambda x, y: (change(made.module), made.module(x, y))[1])
     assert re.search(rf"ValueError: {name}.* has changed since eager's calls", reason)
-
-
-@pytest.mark.filterwarnings("ignore")  # prototypes
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: None,
-        lambda: torch.eye(8).to_sparse(),
-        lambda: torch.nested.nested_tensor([torch.zeros(2)] * 2),
-        lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8),
-    ],
-    ids=["uninitialised", "sparse", "nested", "quantised"],
-)
-def test_tensors_that_cannot_be_compared_do_not_fail_a_cell(make):
-    made = workload(Holds(make()))
-    assert verdict(made, made.module, timed=1) is None
-    assert not made.module.linear.weight.is_inference(), "torch.export refuses inference tensors"
 
 
 class Keeps(nn.Module):

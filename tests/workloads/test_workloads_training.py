@@ -1,7 +1,6 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
 few steps."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +11,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
 from effbench.models import libraries
 from effbench.models.spec import parse_inputs
-from effbench.modes import graphs
-from effbench.modes.base import Prepared
-from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
-from effbench.modes.graphs import CompiledCudaGraph
 from effbench.workloads import dropout
 from effbench.workloads.base import InputSets
 from effbench.workloads.endings import Ended
@@ -43,20 +38,6 @@ class Net(nn.Module):
     def forward(self, x):
         x = self.dropout(self.norm(self.first(x)).relu())
         return torch.softmax(self.second(x) + self.constant, -1)
-
-
-class Smooths(nn.Module):
-    """Adds a mean over its calls, in a buffer that each call replaces."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x):
-        out = self.inner(x)
-        self.mean = 0.5 * self.mean + 0.5 * out.detach().mean(0)
-        return out + self.mean
 
 
 def settings(**changed):
@@ -351,24 +332,6 @@ def test_the_work_of_a_step(optimizer, state):
     assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [Compiled(only="inner.0"), CompiledCudaGraph(inner="default", only="inner.0")],
-    ids=["part", "part in a graph"],
-)
-def test_the_state_of_a_copy_with_compiled_parts_is_compared(monkeypatch, fresh_dynamo, mode):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
-    made = training(Smooths())
-    made.mode = mode
-    made.take_reference()
-    made.prepare(*inputs()[0])
-    made.step(*inputs()[0][0])
-    made.check()
-    assert made.trial.extra["training"]["not_within_tolerance"] == 0
-    assert torch.equal(made.ran.mean, torch.zeros(4)), "restored"
-
-
 class Own(nn.Module):
     """Dropout in attributes of its own and of its settings, and attributes with similar names."""
 
@@ -395,16 +358,6 @@ def test_dropout_of_a_module_and_of_its_settings_is_off():
     assert (module.droplet, module.p, module.config.drop_in_level) == (0.25, 0.5, 0.5)
     made.restore()
     assert module.dropout == 0, "restoring keeps it off"
-
-
-def test_dropout_of_torch_is_off():
-    layers = [nn.TransformerEncoderLayer(8, 2, dropout=0.1), nn.LSTM(4, 4, 2, dropout=0.25)]
-    assert dropout.switch_off(nn.ModuleList(layers)) == [
-        "MultiheadAttention.dropout=0.1",
-        "Dropout.p=0.1 (3 modules)",
-        "LSTM.dropout=0.25",
-    ]
-    assert (layers[0].self_attn.dropout, layers[0].dropout1.p, layers[1].dropout) == (0, 0, 0)
 
 
 def test_dropout_of_libraries_is_off():
