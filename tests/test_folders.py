@@ -4,15 +4,11 @@ import os
 import pwd
 import stat
 import tempfile
-from pathlib import Path
 
 import pytest
 
 from effbench import folders
-from effbench.errors import ConfigError, StoreError
-from effbench.store.connect import parse_url
-from effbench.streams import read_sizes
-from effbench.sweeping import interpreters
+from effbench.errors import ConfigError
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
@@ -66,13 +62,9 @@ class TestWithoutHome:
             folders.cache_home()
 
     def test_a_tilde_is_refused(self, nobody):
-        error = "this user has no home folder; set HOME, or write the path without ~"
-        with pytest.raises(StoreError, match=f"db=~/a.db: {error}"):
-            parse_url("~/a.db")
-        with pytest.raises(ConfigError, match=f"folder=~: {error}"):
-            interpreters.resolve(folder="~")
-        with pytest.raises(ConfigError, match=f"stream.path=~/sizes.csv: {error}"):
-            read_sizes("~/sizes.csv")
+        error = "folder=~: this user has no home folder; set HOME, or write the path without ~"
+        with pytest.raises(ConfigError, match=error):
+            folders.expand_user("~", "folder")
 
 
 class TestHome:
@@ -84,24 +76,27 @@ class TestHome:
         assert folders.cache_home() == own / "cache" / "effbench"
         assert folders.worker_variables()["HOME"] == str(own)
 
-    def test_it_is_used_and_replaces_a_tilde(self, temporary, tmp_path, monkeypatch):
+    def test_it_is_used(self, temporary, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("USER", "me")
         assert folders.cache_home() == tmp_path / ".cache" / "effbench"
-        assert folders.expand_user("~/x", "db") == f"{tmp_path}/x"
-        assert folders.expand_user("./~/x", "db") == "./~/x"
-        assert folders.expand_user("~root/x", "db") == f"{pwd.getpwnam('root').pw_dir}/x"
         assert folders.worker_variables() == {}
-        with pytest.raises(
-            ConfigError, match=r"db=~nobody-at-all/x: there is no user 'nobody-at-all'"
-        ):
+
+    @pytest.mark.parametrize(
+        ("path", "expanded"),
+        [("~/x", "/home/me/x"), ("./~/x", "./~/x"), ("~root/x", "/root/x"), ("x~", "x~")],
+    )
+    def test_it_replaces_a_tilde(self, monkeypatch, path, expanded):
+        monkeypatch.setenv("HOME", "/home/me")
+        assert folders.expand_user(path, "db") == expanded
+
+    def test_a_user_that_does_not_exist(self):
+        with pytest.raises(ConfigError, match="db=~nobody-at-all/x: there is no user 'nobody-at-"):
             folders.expand_user("~nobody-at-all/x", "db")
 
 
 class TestPlainPaths:
-    @pytest.mark.parametrize(
-        "name", ["my cache", "it's", 'a"b', "$HOME", "größe", "a:b", "a,b", "two\nlines", "b\\s"]
-    )
+    @pytest.mark.parametrize("name", ["my cache", "it's", "größe", "a:b", "two\nlines"])
     def test_a_path_that_compilers_cannot_read_gets_a_link(self, temporary, tmp_path, name):
         folder = tmp_path / name
         folder.mkdir()
@@ -140,13 +135,3 @@ class TestPlainPaths:
         monkeypatch.setattr(tempfile, "tempdir", str(odd))
         monkeypatch.setattr(folders, "TEMPORARY", (str(other),))
         assert folders.plain_path(odd, "TMPDIR").is_relative_to(other)
-
-
-def test_another_user_without_a_home_cannot_be_mistaken(nobody, monkeypatch):
-    """The folder belongs to a user id, not to a name."""
-    first = folders.cache_home()
-    number = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: number)
-    with pytest.raises(ConfigError):  # this process cannot create a folder of that user
-        folders.cache_home()
-    assert Path(first).parents[1].name != f"effbench-{number}"

@@ -69,15 +69,17 @@ def test_an_error_of_a_data_file_is_reported(monkeypatch, capfd, number, file):
     assert os.strerror(number) in said
 
 
-def test_an_error_that_the_unread_output_cannot_have_is_reported(opened, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("kind", "number"), [(unread_pipe, errno.EIO), (closed_terminal, errno.EPIPE)]
+)
+def test_an_error_that_the_unread_output_cannot_have_is_reported(
+    opened, monkeypatch, capsys, kind, number
+):
     """Writing to a pipe never fails with EIO, nor to a terminal with EPIPE."""
-    for kind, number in ((unread_pipe, errno.EIO), (closed_terminal, errno.EPIPE)):
-        monkeypatch.setattr("sys.stdout", kind(opened))
-        monkeypatch.setattr(
-            command_line, "run_sweep", Mock(side_effect=OSError(number, "of a disk"))
-        )
-        assert command_line.run(["bs=1"]) == 2
-        assert "of a disk" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdout", kind(opened))
+    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=OSError(number, "of a disk")))
+    assert command_line.run(["bs=1"]) == 2
+    assert "of a disk" in capsys.readouterr().err
 
 
 def test_an_error_without_a_reader_of_stderr_keeps_its_code(opened, monkeypatch):

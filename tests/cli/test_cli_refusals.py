@@ -156,32 +156,33 @@ def test_a_yaml_of_the_user_is_named(word, text, said, cli):
     refused(cli.run("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere"), *said)
 
 
-def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):
-    started, lent = [], []
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("model=tiny", 1),
+        ("-m resume=last", 1),
+        ("--help", 0),
+        ("--cfg job bs=8", 0),
+        ("python=a,b", 0),
+    ],
+)
+def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch, words, number):
+    started = []
     monkeypatch.setattr(client, "ForkServer", lambda: started.append(Mock()) or started[-1])
-    monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: lent.append(server))
-    for words in (
-        ["model=tiny"],
-        ["-m", "resume=last"],
-        ["--help"],
-        ["--cfg", "job", "bs=8"],
-        ["python=a,b"],
-    ):
-        assert command_line.run(words) == 0
-    assert lent == [*started, None, None] and len(started) == 2
+    monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: None)
+    assert command_line.run(words.split()) == 0
+    assert len(started) == number
     assert all(server.close.called for server in started)
 
 
-def test_a_protocol_of_the_user_has_the_name_of_its_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own = tmp_path / "conf" / "protocol" / "mine.yaml"
-    own.parent.mkdir(parents=True)
-    words = ["--config-dir=conf", "-m", "model=tiny", "protocol=quick,mine", "python=/nowhere"]
-    for text in ("rounds: 1\n", "defaults: [quick]\nrounds: 2\n"):
-        own.write_text(text)
-        composed = []
-        hydra_sweep(words, quiet=True, conductor=lambda jobs, _, found=composed: found.extend(jobs))
-        assert [job.config.protocol.name for job in composed] == ["quick", "mine"]
+@pytest.mark.parametrize("text", ["rounds: 1\n", "defaults: [quick]\nrounds: 2\n"])
+def test_a_protocol_of_the_user_has_the_name_of_its_file(tmp_path, text):
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / "mine.yaml").write_text(text)
+    words = [f"--config-dir={tmp_path}", "-m", "model=tiny", "protocol=quick,mine"]
+    composed = []
+    hydra_sweep(words, quiet=True, conductor=lambda jobs, _: composed.extend(jobs), server=Mock())
+    assert [job.config.protocol.name for job in composed] == ["quick", "mine"]
 
 
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
