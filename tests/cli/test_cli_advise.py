@@ -9,7 +9,6 @@ from effbench.commands.advise import byte_size
 from effbench.config import shipped
 from effbench.stats.elimination import Race
 from effbench.stats.intervals import log_mean
-from effbench.store import Store
 
 SIZES = (1, 4, 16, 64)
 #: ms of a call, MiB of its pool, seconds of preparation, by mode.
@@ -320,15 +319,20 @@ MODEL += (
 )
 
 
-@pytest.fixture
-def answer(cli):
-    """The answer about a model after measuring it."""
+@pytest.fixture(scope="module")
+def measured(cli_in, tmp_path_factory):
+    """A folder in which the model was measured, and the answer."""
+    folder = tmp_path_factory.mktemp("advise") / "here"
+    folder.mkdir()
+    cli = cli_in(folder)
     done = cli.run(*MODEL)
     assert done.code == 0, done
-    return json.loads(done.out)
+    cli.answer = json.loads(done.out)
+    return cli
 
 
-def test_a_model_is_measured_once(cli, answer):
+def test_a_model_is_measured_once(measured):
+    answer = measured.answer
     assert answer["is_new"]
     assert answer["answer"].startswith(f"Run tiny at bs 2 with {answer['mode']}: ")
     trials = {mode["mode"]: mode["trials"] for mode in answer["modes"]}
@@ -336,70 +340,58 @@ def test_a_model_is_measured_once(cli, answer):
     assert "needs CUDA" in answer["excluded"]["cuda-graph"]
     matrix = "effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph"
     assert answer["commands"][0].startswith(matrix)
-    again = json.loads(cli.run(*MODEL).out)
+    again = json.loads(measured.run(*MODEL).out)
     assert again == answer | {"is_new": False, "measured_at": again["measured_at"]}
 
 
-def test_stored_results_answer(cli, answer):
-    text = cli.run("advise", "mode", "--model", "tiny", "bs=2", "--stored").out
+def test_stored_results_answer(measured):
+    answer = measured.answer
+    text = measured.run("advise", "mode", "--model", "tiny", "bs=2", "--stored").out
     assert text.startswith("Run tiny at bs 2")
     assert f"nothing was measured (cpu, float32): sweep {answer['sweep']}" in text
     words = ("advise", "mode", "--sweep", answer["sweep"], "--format", "json")
-    by_sweep = json.loads(cli.run(*words).out)
+    by_sweep = json.loads(measured.run(*words).out)
     assert by_sweep == {name: answer[name] for name in by_sweep}
-    refused = cli.run("advise", "mode", "mlp", "--stored")
+    refused = measured.run("advise", "mode", "mlp", "--stored")
     assert refused.code == 3
     assert "no ok result of mlp in a completed sweep; omit --stored" in refused.err
 
 
-@pytest.mark.usefixtures("answer")
-def test_a_mode_that_had_too_little_time_is_measured_again(cli):
+def test_a_mode_that_had_too_little_time_is_measured_again(measured):
     failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
-    sql(cli.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
-    stored = json.loads(cli.run(*MODEL, "timeout_s=2").out)
+    sql(measured.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
+    stored = json.loads(measured.run(*MODEL, "timeout_s=2").out)
     assert not stored["is_new"] and "jit-trace" in stored["excluded"]
-    assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
+    again = json.loads(measured.run(*MODEL, "timeout_s=100").out)
+    assert again["is_new"], "3 s were too little"
 
 
-@pytest.fixture
-def sweep_mine(cli):
-    """Sweep a model whose name is in no YAML file, as in imported sweeps."""
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["mine", "bs=2"], 0, "Run mine at bs 2 with "),
+        (["mine", "--bs", "2"], 0, "Run mine at bs 2 with "),
+        (["--model", "mine", "bs=2"], 0, "Run mine at bs 2 with "),
+        (["mine", "bs=4"], 3, "bs=4 was not measured; measured: 1, 2"),
+        (["mine", "dtype=float32"], 2, "--stored takes one model, and bs=N; for other settings"),
+    ],
+)
+def test_the_sweep_with_most_modes_and_trials_answers(made, effbench, words, code, said):
+    def both(bs):
+        return {a_cell(mode, "mine", bs): {} for mode in ("eager", "default")}
 
-    def run(*words):
-        done = cli.sweep(
-            "model=custom",
-            "model.name=mine",
-            "model.module._target_=torch.nn.Tanh",
-            "model.inputs.x.shape=[4]",
-            *words,
-        )
-        assert done.code == 0, done
-
-    return run
-
-
-def test_stored_results_of_a_name(cli, sweep_mine):
-    for modes in ("eager,jit-script", "eager"):
-        sweep_mine("bs=2", f"mode={modes}")
-    for words in (("mine", "bs=2"), ("mine", "--bs", "2"), ("--model", "mine")):
-        text = cli.run("advise", "mode", *words, "--stored").out
-        assert text.startswith("Run mine at bs 2 with ")
-        assert "jit-script" in text and "stored results of" in text
-    assert "--stored answers from stored results" in cli.run("advise", "mode", "mine", "bs=2").err
-    refused = cli.run("advise", "mode", "mine", "dtype=float32", "--stored")
-    how = "--stored takes one model, and bs=N; for other settings, name a sweep"
-    assert refused.code == 2 and how in refused.err
+    precise = made.sweep(both(1) | both(2), rounds=3)
+    made.sweep(both(1) | both(2), rounds=1)
+    made.sweep([a_cell("eager", "mine", 2)], rounds=1)
+    done = effbench("advise", "mode", *words, "--stored", "--db", str(made.path))
+    assert done.code == code
+    assert said in done.out + done.err
+    assert (f"sweep {precise}" in done.out) is (code == 0)
 
 
-def test_the_sweep_with_most_modes_and_trials_answers(cli, sweep_mine):
-    sweep_mine("bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise")
-    sweep_mine("bs=1,2", "mode=eager,jit-script")
-    sweep_mine("bs=2", "mode=eager")
-    words = ("advise", "mode", "mine", "bs=2", "--stored", "--format", "json")
-    with Store.open(cli.db) as store:
-        assert store.find_sweep("precise").id == json.loads(cli.run(*words).out)["sweep"]
-    error = cli.run("advise", "mode", "mine", "bs=4", "--stored").err
-    assert "bs=4 was not measured; measured: 1, 2" in error
+def test_a_name_of_no_file_is_only_stored(cli):
+    error = cli.run("advise", "mode", "mine", "bs=2").err
+    assert "unknown model" in error and "--stored answers from stored results" in error
 
 
 def test_a_model_of_a_users_own_folder(cli):
