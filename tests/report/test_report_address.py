@@ -33,7 +33,7 @@ def evil_rows():
     for name in EVIL[:4]:
         for mode in ("eager", EVIL[0]):
             rows += [make.row(name, 1, mode, dtype=dtype) for dtype in EVIL[:2]]
-    return [*rows, make.failed(EVIL[1], 64, EVIL[0], EVIL[2], EVIL[3], dtype=EVIL[0])]
+    return [*rows, make.failed(EVIL[1], 64, EVIL[0], "error", EVIL[3], dtype=EVIL[0])]
 
 
 @pytest.fixture(scope="module")
