@@ -5,7 +5,7 @@
 - `overrides`: the words of a command line: options, overrides in any order, `resume=`
 - `launch`: Hydra parses the overrides, and its sweeper chooses the jobs
 - `compose`: the overrides of a job become a `config.Config`
-- `validation`: what the types of settings cannot express
+- `validation`: refuses settings that do not fit together
 - `cells`: a `Config` becomes a `Cell`; which cells are planned
-- `refusals`: the text of every refused override
+- `refusals`: the text of a refused name, value or syntax
 """

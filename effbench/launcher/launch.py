@@ -100,6 +100,8 @@ def hydra_sweep(
             config.register()
             register()
             if overrides.prints_only(words):
+                if "--cfg=job" in words:  # refuse what a sweep refuses: Hydra checks no values
+                    run_sweeper(words, SweepTask(lambda jobs, command: None, Command(argv, stored)))
                 print_information(masked_db(words))
             else:
                 run_sweeper(words, SweepTask(conductor, command))

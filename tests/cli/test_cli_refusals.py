@@ -52,6 +52,7 @@ REFUSED = (
     ("env.V=1,2.50", "would set 2.5"),
     ("env={A:x,V:12.10}", "would set 12.1"),
     ("--cfg job bs=1,2", "bs=1,2"),
+    ("--cfg job bs=one", "bs: expected a whole number of at least 1, got 'one'"),
     ("-m model=tiny --db x.db", "; a sweep takes db=x.db\n"),
     ("--config-dir=/nowhere/at/all", "/nowhere/at/all was not found"),
     ("--config-dir=a -cd b", "--config-dir is given twice"),

@@ -1,7 +1,5 @@
 """What jobs compose to: what Hydra composes, with the types of the settings."""
 
-import dataclasses
-
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -132,7 +130,3 @@ def test_a_quoted_text_is_read_back(compose, text):
 )
 def test_how_long_each_protocol_waits_for_a_quiet_host(compose, protocol, patience):
     assert compose([f"protocol={protocol}"]).protocol.patience == patience
-
-
-def test_sections_are_dataclasses(compose):
-    assert dataclasses.asdict(compose([]))["protocol"]["rounds"] == 5
