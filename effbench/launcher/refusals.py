@@ -1,5 +1,5 @@
-"""The text of a refused override, for an unknown name, a wrong value or a mistake in the syntax: what
-is wrong, what is allowed, how to fix it. `validation` refuses settings that do not fit together.
+"""The text of a refused override (an unknown name, a wrong value, a mistake in the syntax): what is
+wrong, what is allowed, how to fix it. `validation` refuses settings that do not fit together.
 
 `explain` does the same for errors of Hydra and OmegaConf, which concern files.
 """
