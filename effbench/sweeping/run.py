@@ -116,14 +116,17 @@ class OpenSweep:
             if cell is not None and interpreter is not None:
                 measured[CellRun(cell, interpreter)] = result.latency_ms
         latencies = [None if run is None else measured.get(run) for run in plan.runs]
+        state = "completed"
+        if self.command.stop.is_set():
+            state = "interrupted"
         return Outcome(
-            sweep_id,
-            self.settings.db,
-            "interrupted" if self.command.stop.is_set() else "completed",
-            self.settings.on_failure,
-            latencies,
-            {interpreter: environment_id for environment_id, interpreter in environments.items()},
-            self.settings.shard,
+            sweep_id=sweep_id,
+            db=self.settings.db,
+            state=state,
+            on_failure=self.settings.on_failure,
+            latencies=latencies,
+            environments={interpreter: key for key, interpreter in environments.items()},
+            shard=self.settings.shard,
         )
 
 

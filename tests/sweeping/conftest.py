@@ -48,17 +48,17 @@ def make(tmp_path, monkeypatch):
             executor={"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})},
         )
         sweep = RunningSweep(
-            "s",
-            settings,
-            pools,
-            progress or Watcher(),
-            stop or threading.Event(),
-            store or Store(),
-            {interpreter: f"e{number}" for number, interpreter in enumerate(pools)},
-            tmp_path / "caches",
-            (0,),
-            history or {},
-            HostHistory(host_speeds or {}),
+            sweep_id="s",
+            settings=settings,
+            pools=pools,
+            progress=progress or Watcher(),
+            stop=stop or threading.Event(),
+            store=store or Store(),
+            environments={interpreter: f"e{number}" for number, interpreter in enumerate(pools)},
+            caches=tmp_path / "caches",
+            first_rounds=(0,),
+            history=history or {},
+            host=HostHistory(host_speeds or {}),
         )
         for one in pools.values():
             one.stop = sweep.stop

@@ -45,17 +45,17 @@ class LocalExecutor(TrialExecutor):
         ids = {interpreter: key for key, interpreter in self.environments.items()}
         speeds = {interpreter: self.store.host_speeds(key) for interpreter, key in ids.items()}
         self.sweep = RunningSweep(
-            sweep_id,
-            self.settings,
-            self.pools,
-            self.progress,
-            self.stop,
-            self.store,
-            ids,
-            sweep_cache(self.settings, sweep_id),
-            self.store.first_rounds(sweep_id),
-            recorded_trials(self.store, sweep_id, self.runs, ids),
-            HostHistory(speeds),
+            sweep_id=sweep_id,
+            settings=self.settings,
+            pools=self.pools,
+            progress=self.progress,
+            stop=self.stop,
+            store=self.store,
+            environments=ids,
+            caches=sweep_cache(self.settings, sweep_id),
+            first_rounds=self.store.first_rounds(sweep_id),
+            history=recorded_trials(self.store, sweep_id, self.runs, ids),
+            host=HostHistory(speeds),
         )
         self.schedule = Schedule(self.sweep, self.slots, self.runs, self.duet_rule)
         left = trials_left(self.runs, self.settings, self.sweep.history)
