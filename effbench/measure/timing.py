@@ -179,7 +179,7 @@ def plain_figure(timing: Timing, spread: float) -> TimingFigure:
 
 
 @dataclass(frozen=True)
-class Figures:
+class StepFigures:
     """The medians of both timers. `period`: None without back-to-back calls on a GPU."""
 
     latency: TimingFigure
@@ -205,12 +205,12 @@ class Figures:
                 return f"unsteady: the median of the {name} is {figure.range_text} ms"
         return None
 
-    def down_to_fastest(self) -> Figures:
+    def down_to_fastest(self) -> StepFigures:
         """Return these figures with intervals that reach down to the fastest samples."""
         latency = self.latency.down_to_fastest()
         if self.period is None:
-            return Figures(latency)
-        return Figures(latency, self.period.down_to_fastest())
+            return StepFigures(latency)
+        return StepFigures(latency, self.period.down_to_fastest())
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,12 @@ class TimerSamples:
     latency: Timing
     period: Timing | None = None
 
-    def figures(self, least: int, slowdown: float, spread: float = SPREAD) -> Figures:
+    def figures(self, least: int, slowdown: float, spread: float = SPREAD) -> StepFigures:
         """Return the medians; see `Timing.figure`."""
         latency = self.latency.figure(least, slowdown, spread)
         if self.period is None:
-            return Figures(latency)
-        return Figures(latency, self.period.figure(least, slowdown, spread))
+            return StepFigures(latency)
+        return StepFigures(latency, self.period.figure(least, slowdown, spread))
 
     def disturbed_ms(self) -> dict[str, list[float]]:
         """Return the samples that do not count, by timer."""

@@ -18,7 +18,7 @@ from effbench.measure.pairs import Pairs
 from effbench.measure.timing import (
     LATENCY,
     PERIOD,
-    Figures,
+    StepFigures,
     Timer,
     TimerSamples,
     Timing,
@@ -49,7 +49,7 @@ class StepTiming:
     timer.
     """
 
-    figures: Figures
+    figures: StepFigures
     calls: Timing
     host: HostFacts | None = None
     disturbance: str | None = None
@@ -231,7 +231,9 @@ class Timings:
             disturbed_ms=samples.disturbed_ms(),
         )
 
-    def regardless_of_host(self, samples: TimerSamples, host: HostWatch | None) -> Figures | None:
+    def regardless_of_host(
+        self, samples: TimerSamples, host: HostWatch | None
+    ) -> StepFigures | None:
         """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
         does not show in them, else None."""
         if host is None or self.watcher.discarded or self.workload.has_varied_calls:
@@ -282,7 +284,7 @@ class Timings:
         if duet.step.period is not None:
             period = duet.figure(series[PERIOD])
             period.timing.calls_per_block = duet.step.period.calls
-        figures = Figures(latency, period)
+        figures = StepFigures(latency, period)
         measured = StepTiming(figures, calls, result.host, disturbance, disturbed_ms=disturbed_ms)
         if disturbance is None:
             return replace(measured, disturbance=measured.busy_host())
