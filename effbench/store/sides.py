@@ -16,7 +16,7 @@ from effbench.metrics import METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import PREPARING, CountedTrials, of_cache
 from effbench.store.sweeps import CONFIRMING
-from effbench.store.values import text, trial_of
+from effbench.store.values import as_dicts, text, trial_of
 
 #: Compared metrics that every trial has.
 PER_TRIAL = tuple(
@@ -122,7 +122,7 @@ def _trials(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], l
     columns = [TRIAL.c[name] for name in (*_KEYS, *_FACTS_OF_TRIALS, *PER_TRIAL)]
     query = sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id)
     trials: dict[tuple[str, str], list[Trial]] = {}
-    for row in connection.execute(query).mappings():
+    for row in as_dicts(connection, query):
         key = row["cell_key"], row["environment_id"]
         trials.setdefault(key, []).append(trial_of(row))
     return trials
@@ -275,7 +275,7 @@ def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
 
 
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(as_dicts(connection, query))
 
 
 # --- history ---

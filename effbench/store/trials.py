@@ -32,6 +32,7 @@ from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
     TRIAL_FIELDS,
+    as_dicts,
     decode_samples,
     encode_samples,
     result_of,
@@ -122,7 +123,7 @@ def history(
         TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id
     )
     by_cell: dict[str, list[Trial]] = {}
-    for row in connection.execute(query.order_by(TRIAL.c.round, TRIAL.c.attempt)).mappings():
+    for row in as_dicts(connection, query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
         by_cell.setdefault(row["cell_key"], []).append(trial_of(row))
     return {key: last_attempts(trials) for key, trials in by_cell.items()}
 
@@ -211,7 +212,7 @@ def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
         .limit(4 * RECENT_TRIALS)
     )
     speeds = HostSpeeds()
-    for row in reversed(connection.execute(query).mappings().all()):
+    for row in reversed(list(as_dicts(connection, query))):
         speeds.add(trial_of(row))
     return speeds
 
@@ -219,7 +220,7 @@ def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
 def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
     """Return every row of `trial` of the sweep, in the order they were recorded, all attempts."""
     query = sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(as_dicts(connection, query))
 
 
 def trial_facts(
@@ -278,11 +279,10 @@ def trials_of_cells(
             damaged[blob.trial_id] = str(error)
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
     trials = []
-    for row in connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings():
-        trial = dict(row)
+    for row in as_dicts(connection, sa.select(TRIAL).where(*cells).order_by(*order)):
         if row["id"] in damaged:
-            trial["extra"] = {**row["extra"], DAMAGED: damaged[row["id"]]}
-        trials.append((trial, taken.get(row["id"], {})))
+            row["extra"] |= {DAMAGED: damaged[row["id"]]}
+        trials.append((row, taken.get(row["id"], {})))
     return trials
 
 
@@ -314,7 +314,7 @@ def derive(
     query = sa.select(*_READ).where(TRIAL.c.sweep_id == sweep_id)
     query = query.where(*_in_scope(TRIAL, environment_id, comparison_key))
     trials: dict[str, dict[str, list[Trial]]] = {}
-    for row in connection.execute(query).mappings():
+    for row in as_dicts(connection, query):
         of_environment = trials.setdefault(row["environment_id"], {})
         of_environment.setdefault(row["cell_key"], []).append(trial_of(row))
     rows = []
@@ -382,8 +382,8 @@ def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> 
     every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
     ids = list(sweep_ids) or connection.scalars(every).all()
     for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
-        rows = connection.execute(query.where(PLANNED.c.sweep_id == sweep_id))
-        yield from map(result_of, rows.mappings())
+        of_sweep = query.where(PLANNED.c.sweep_id == sweep_id)
+        yield from map(result_of, as_dicts(connection, of_sweep))
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import sqlalchemy as sa
+
 from effbench.cell import Cell, Result, Status, Trial, encodable
 from effbench.errors import StoreError
 from effbench.store.schema import NOT_NEGATIVE, RESULT_COLUMNS, SAMPLE_LIMIT, TRIAL, utc
@@ -57,6 +59,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return text(str(value))
+
+
+def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query as dictionaries, faster than `mappings` does."""
+    result = connection.execute(query)
+    names = tuple(result.keys())
+    for row in result:
+        yield dict(zip(names, row, strict=True))
 
 
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -106,7 +116,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     }
 
 
-def result_of(row: Mapping[Any, Any]) -> Result:
+def result_of(row: Mapping[str, Any]) -> Result:
     """Return the Result of a row of the view `results`."""
     return Result(**{**row, "status": Status(row["status"])})
 
@@ -130,7 +140,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
-def trial_of(row: Mapping[Any, Any]) -> Trial:
+def trial_of(row: Mapping[str, Any]) -> Trial:
     """Return the Trial of a row of `trial`, or of some of its columns, without its samples."""
     fields = {name: row[name] for name in row if name in _FIELDS}
     fields["status"] = Status(row["status"])
