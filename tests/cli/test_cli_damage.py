@@ -89,7 +89,7 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
     damaged("UPDATE sample SET data = x'00'")
     done = effbench("report", "--sweep", "main", "--out", "site")
     assert (done.code, done.err) == (0, ""), done
-    cells = "".join(path.read_text() for path in Path("site").rglob("cells-*.js"))
+    cells = "".join(path.read_text() for path in Path("site").rglob("*.js"))
     assert (
         "damaged samples (timer latency_ms of trial 1, see `effbench db check --deep`): " in cells
     )

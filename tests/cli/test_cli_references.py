@@ -7,7 +7,7 @@ from made_sweeps import EAGER, a_cell, sql
 
 from effbench.errors import UsageError
 from effbench.report.data import newest
-from effbench.report.history_table import position_of
+from effbench.comparison.history import position_of
 from effbench.store import Store, liveness
 from effbench.store.sweeps import CONFIRMING, recorded_here_first
 
