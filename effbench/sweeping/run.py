@@ -157,13 +157,6 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         yield OpenSweep(settings, command, store, pools, executor)
 
 
-def run_cells(settings: Settings, runs: Sequence[CellRun], command: Command) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example cells from a database; see
-    `OpenSweep.run`."""
-    with open_sweep(settings, asked_of(runs), command) as sweep:
-        return sweep.run(SweepPlan(runs))
-
-
 def asked_of(runs: Iterable[CellRun]) -> Asked:
     return [(run.interpreter, run.cell.params()) for run in runs]
 

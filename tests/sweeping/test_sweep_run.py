@@ -26,7 +26,7 @@ from effbench.sweeping.executors import local
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import CellRun, Settings, SweepPlan
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, asked_of, open_sweep, run_cells
+from effbench.sweeping.run import Command, asked_of, open_sweep
 from effbench.sweeping.selection import shards
 
 DB = "db=postgresql://me:s3cret@host/x"
@@ -43,6 +43,11 @@ def db(made, monkeypatch):
     monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)
     monkeypatch.setattr("effbench.sweeping.git.git", lambda *_: None)
     return made.path
+
+
+def run_cells(settings, runs, command, **plan):
+    with open_sweep(settings, asked_of(runs), command) as opened:
+        return opened.run(SweepPlan(runs, **plan))
 
 
 def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, **facts):
@@ -124,8 +129,8 @@ def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(d
     runs = cell_runs(2, "cpu")
     keys = [run.cell.key for run in runs]
     command = Command(["-m", DB], ["bs=1", DB], Server())
-    with open_sweep(Settings.with_defaults(db=str(db)), asked_of(runs), command) as opened:
-        opened.run(SweepPlan(runs, {keys[0]: ["bs=1", "model=m"]}))
+    overrides = {keys[0]: ["bs=1", "model=m"]}
+    run_cells(Settings.with_defaults(db=str(db)), runs, command, overrides=overrides)
     info = info_of(db)
     with Store.open(db) as store:
         assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
