@@ -100,9 +100,7 @@ def hydra_sweep(
             config.register()
             register()
             if overrides.prints_only(words):
-                if "--cfg=job" in words:  # refuse what a sweep refuses: Hydra checks no values
-                    run_sweeper(words, SweepTask(lambda jobs, command: None, Command(argv, stored)))
-                print_information(masked_db(words))
+                print_information(words, command)
             else:
                 run_sweeper(words, SweepTask(conductor, command))
     except EffbenchError:
@@ -173,8 +171,11 @@ def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
         FolderOfUser.path = None
 
 
-def print_information(words: list[str]) -> None:
+def print_information(words: list[str], command: Command) -> None:
     """Let Hydra print what an option such as --cfg asks for."""
+    if "--cfg=job" in words:  # refuse what a sweep refuses: Hydra checks no values
+        checked = Command(command.argv, command.overrides)
+        run_sweeper(words, SweepTask(lambda jobs, command: None, checked))
 
     def task(_: object) -> None:
         raise UsageError(OTHER_LAUNCHER)
@@ -182,7 +183,7 @@ def print_information(words: list[str]) -> None:
     # none of the lines that --info logs becomes a traceback if a reader such as head ends
     logging.raiseExceptions = False
     arguments, variable = sys.argv, os.environ.get(FULL_ERROR)
-    sys.argv = ["effbench", *words]
+    sys.argv = ["effbench", *masked_db(words)]
     os.environ[FULL_ERROR] = "1"
     folder = str(config.shipped("conf"))
     try:

@@ -52,15 +52,21 @@ def meant(name: str, values: Mapping[str, Any]) -> str:
     group, *inner = name.split(".")
     if group == "model" and len(inner) == 2 and inner[1] in KEYS:
         return f": did you mean model.inputs.{'.'.join(inner)}?"
-    names = [section for section, _ in sections() if section]
-    names += [setting.name for setting in settings()]
-    names += [f"model.module.{argument}" for argument in values["model"]["module"]]
+    names = known_names(values)
     last = name.rpartition(".")[2]
     same = [known for known in names if known.rpartition(".")[2] == last]
     if same:
         return f": did you mean {' or '.join(same)}?"
     depth = name.count(".") + 1
     return suggest(name, [known for known in names if known.count(".") <= depth])
+
+
+def known_names(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of all sections, settings and arguments of the job's model."""
+    names = [section for section, _ in sections() if section]
+    names += [setting.name for setting in settings()]
+    names += [f"model.module.{argument}" for argument in values["model"]["module"]]
+    return names
 
 
 def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError:
