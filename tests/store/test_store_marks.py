@@ -66,15 +66,9 @@ def contents(path):
     return trials, result
 
 
-DISTURBANCES = {
-    HOST: "host busy for 83 % of the timing",
-    THROTTLED: THROTTLED,
-}
-
-
-@pytest.mark.parametrize(("reason", "disturbance"), DISTURBANCES.items())
-def test_a_noisy_trial_becomes_ok_and_marked(older, reason, disturbance):
-    ((trial,), result) = upgraded(older(noisy(reason)))
+def test_a_noisy_trial_becomes_ok_and_marked(older):
+    disturbance = "host busy for 83 % of the timing"
+    ((trial,), result) = upgraded(older(noisy()))
     assert (trial["status"], trial["reason"], trial["disturbance"]) == ("ok", None, disturbance)
     assert (result.status, result.marked, result.disturbance) == ("ok", True, disturbance)
     assert result.speedup == pytest.approx(2.0)
@@ -143,7 +137,6 @@ def test_the_period_gets_bounds_from_its_own_samples(older):
 
 DAMAGES = {
     "cut off": "data = substr(data, 1, 5)",
-    "too many": "stored = 1000000",
     "text instead of bytes": "data = 'fast'",
     "text instead of a count": "stored = 'many'",
 }

@@ -25,6 +25,7 @@ def database(path, sweeps, rounds=1, cells=40):
     return path
 
 
+@pytest.mark.slow
 def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path):
     small, large = (database(tmp_path / f"{sweeps}.db", sweeps) for sweeps in (1, 8))
     for form in ("csv", "jsonl"):
