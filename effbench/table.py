@@ -194,13 +194,21 @@ class Table:
             once = [column.shown(row) for column in columns if column.once]
             if lines and group_before and group != group_before:
                 drawn.add_section()
-            cells = []
-            for column in columns:
-                is_repeated = column.once and once == once_before
-                cells.append("" if is_repeated else column.shown(row).rich(stacked))
-            drawn.add_row(*cells)
+            drawn.add_row(*self._cells(row, columns, stacked, is_repeated=once == once_before))
             group_before, once_before = group, once
         return drawn
+
+    def _cells(
+        self, row: Any, columns: Sequence[Column], stacked: bool, is_repeated: bool
+    ) -> list[str]:
+        """Return a row's markup. `is_repeated`: leave out the columns to show once."""
+        cells = []
+        for column in columns:
+            text = column.shown(row).rich(stacked)
+            if column.once and is_repeated:
+                text = ""
+            cells.append(text)
+        return cells
 
     def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
         heading = escape(column.heading)

@@ -260,16 +260,23 @@ class ModeFigure:
             yield "bold or ★: significantly the best of its row"
         if NOT_SIGNIFICANT in self.text:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
-        if self.interval and self.trials == 1:
-            yield "low–high: 95 % interval within one process"
-        elif self.interval:
-            yield f"low–high: 95 % interval across {'hosts' if self.result.hosts else 'processes'}"
+        if self.interval:
+            yield f"low–high: 95 % interval {self._over}"
         if self.is_compared and self.metric in INTERVALS and not self.is_known:
             yield NO_INTERVAL
         if self.is_compared and self.metric in SPEEDUPS and self.result.speedup_from == PAIRS:
             yield FROM_PAIRS
         if self.is_known and self.result.compilations == 1:
             yield ONE_COMPILATION
+
+    @property
+    def _over(self) -> str:
+        """What the interval is over."""
+        if self.trials == 1:
+            return "within one process"
+        if self.result.hosts:
+            return "across hosts"
+        return "across processes"
 
     def record(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
@@ -400,15 +407,17 @@ def _best_modes(ok: LabelledRows, metric: str, baseline_mode: str) -> list[str]:
     """Return the ok mode without a mark that has the best figure, followed by the modes that may be
     as good. Empty for metrics without intervals."""
     decisive = _decisive(ok, metric)
+    if decisive not in INTERVALS:
+        return []
     unmarked = [row for row in ok if _can_lead(row, decisive)]
-    if decisive not in INTERVALS or not unmarked:
+    if not unmarked:
         return []
     best, tied = least([row.result for row in unmarked], decisive)
     modes = [unmarked[place].mode for place in (best, *tied)]
     if ModeFigure(unmarked[best], metric, baseline_mode).significant is False:
         # no winner, whatever the comparison of the two times gives
         bases = [row.mode for row in ok if is_baseline(row, baseline_mode)]
-        modes += [mode for mode in bases if mode not in modes]
+        modes = list(dict.fromkeys([*modes, *bases]))
     others = [row for row in ok if row.mode not in modes]
     return modes + _possibly_better(others, unmarked[best], decisive)
 

@@ -120,7 +120,6 @@ class Store:
     environments = reads(sweep_queries.environments)
     environments_of = reads(sweep_queries.environments_of)
     hardware = reads(sweep_queries.hardware)
-    recorded = reads(sweep_queries.recorded)
     first_rounds = reads(sweep_queries.first_rounds)
     calibration = reads(sweep_queries.calibration)
     begin_sweep = writes(sweep_queries.begin_sweep)

@@ -516,26 +516,6 @@ def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
     return sorted({hardware_of(row) for row in environments_of(connection, sweep_id)})
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """How much of a sweep is recorded: if it is unchanged, so are its results."""
-
-    trials: int
-    last_trial: int | None
-    last_recorded_at: dt.datetime | None
-    results: int
-
-
-def recorded(connection: sa.Connection, sweep_id: str) -> Recorded:
-    """Return how many trials and results a sweep has, and the id and time of its last trial."""
-    facts = sa.func.count(), sa.func.max(TRIAL.c.id), sa.func.max(TRIAL.c.recorded_at)
-    trials, last, recorded_at = connection.execute(
-        sa.select(*facts).where(TRIAL.c.sweep_id == sweep_id)
-    ).one()
-    results = sa.select(sa.func.count()).select_from(RESULT).where(RESULT.c.sweep_id == sweep_id)
-    return Recorded(trials, last, recorded_at, connection.scalar(results) or 0)
-
-
 def add_calibration(
     connection: sa.Connection, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
 ) -> None:
