@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
@@ -17,6 +18,10 @@ UNDEFINED = (
     "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
 )
 NO_VALUE = "it has no value"
+
+
+Function = Callable[[float, float], float]
+Operator: TypeAlias = "Callable[[Figure, Number], Figure]"
 
 
 class NotMeasuredError(Exception):
@@ -43,6 +48,18 @@ class Statement:
             "the interval may leave a comparison open, so it is neither true nor false: return it;"
             " for several statements return Answer({text: comparison})"
         )
+
+
+def _operators(function: Function) -> tuple[Operator, Operator]:
+    """Return the methods of an operator, for a figure on its left and on its right."""
+
+    def forward(figure: Figure, other: Number) -> Figure:
+        return combine(function, figure, other)
+
+    def reverse(figure: Figure, other: Number) -> Figure:
+        return combine(function, other, figure)
+
+    return forward, reverse
 
 
 @dataclass(frozen=True)
@@ -96,25 +113,10 @@ class Figure:
         is_bounded = math.isfinite(difference.low) and math.isfinite(difference.high)
         return Statement(None, OPEN if is_bounded else NO_INTERVAL, figure)
 
-    def __add__(self, other: Number) -> Figure:
-        return combine(operator.add, self, other)
-
-    def __sub__(self, other: Number) -> Figure:
-        return combine(operator.sub, self, other)
-
-    def __rsub__(self, other: Number) -> Figure:
-        return combine(operator.sub, other, self)
-
-    def __mul__(self, other: Number) -> Figure:
-        return combine(operator.mul, self, other)
-
-    def __truediv__(self, other: Number) -> Figure:
-        return combine(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Number) -> Figure:
-        return combine(operator.truediv, other, self)
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__, __radd__ = _operators(operator.add)
+    __sub__, __rsub__ = _operators(operator.sub)
+    __mul__, __rmul__ = _operators(operator.mul)
+    __truediv__, __rtruediv__ = _operators(operator.truediv)
 
 
 Number = Figure | float | None
@@ -140,7 +142,7 @@ def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
 
 
-def combine(function: Callable[[float, float], float], left: Number, right: Number) -> Figure:
+def combine(function: Function, left: Number, right: Number) -> Figure:
     """Return the sum, difference, product or ratio of two figures, with its extremes as bounds."""
     a = as_figure(left)
     b = as_figure(right)

@@ -48,6 +48,7 @@ def test_needs(check):
         check(CPU)
 
 
+@pytest.mark.slow
 def test_what_the_shipped_checks_find_can_be_otherwise():
     wrong = storage.gradients(lambda x: (x.detach() * 2 + x).sum(), lambda x: (x * 3).sum(), CPU)
     assert wrong["backward_works"] and not wrong["gradient_equals_out_of_place"]
