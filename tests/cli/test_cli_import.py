@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import DEFAULT, EAGER, Made, sql
+from made_sweeps import DEFAULT, EAGER, Made
 
 from effbench import cli as command_line
 from effbench.store import RESULT_COLUMNS, Store
@@ -91,29 +91,24 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
 
 def test_a_compressed_file(odd, run):
     run("export", "--db", odd, "--out", "out/sweeps.db.gz")
-    code, said, err = run("import", "out/sweeps.db.gz", "--baselines")
-    assert (code, said.splitlines()[-1], err) == (
-        0,
-        "3 sweeps: 3 imported · database results/effbench.db",
-        "",
-    )
+    code, _, err = run("import", "out/sweeps.db.gz", "--baselines")
+    assert (code, err) == (0, "")
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     content = Path("out/sweeps.db.gz").read_bytes()
     for changed in (content[:2000], content[:500] + b"x" * 200 + content[700:]):
         Path("x.db.gz").write_bytes(changed)
         refused(run("import", "x.db.gz", "--db", "other.db"), "x.db.gz is damaged")
-    for name, changed in (
-        ("x.db.gz", b"no gzip"),
-        ("results.csv", b"model,bs\n"),
-        ("b.gz", gzip.compress(b"bs")),
-    ):
-        Path(name).write_bytes(changed)
-        refused(
-            run("import", name, "--db", "other.db"),
-            f": {name} is not a SQLite database; import reads files of",
-        )
-    refused(run("import", "missing.db.gz", "--db", "other.db"), "missing.db.gz: no such file")
     assert not Path("other.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.db.gz", b"no gzip"), ("results.csv", b"model,bs\n"), ("b.gz", gzip.compress(b"bs"))],
+)
+def test_a_file_of_another_kind(run, name, content):
+    Path(name).write_bytes(content)
+    text = f": {name} is not a SQLite database; import reads files of"
+    refused(run("import", name, "--db", "other.db"), text)
 
 
 def test_straight_into_another_database(odd, run):
@@ -136,15 +131,8 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     done = run("import", "b.db", "a.db")
     assert done[1].count("imported, ") == 3
     refused(done, "b.db", "damaged")
-    run("import", odd, "--sweep", whole.ODD_TEXT[0], "--db", "x.db")
-    sql("x.db", "UPDATE sweep SET seed = 7")
-    done = run("import", odd, "--db", "x.db")
-    assert (done[1].count(": refused"), done[1].count("imported, ")) == (1, 2)
-    refused(done, "has seed 7 there, but 1099511627776 in the import")
     done = run("import", "b.db", odd, "nowhere", "--db", "x.db")
-    assert [
-        done[2].count(name) for name in ("b.db", "has seed 7 there", "nowhere: no such file")
-    ] == [1, 1, 1]
+    assert "b.db" in done[2] and "nowhere: no such file" in done[2]
 
 
 def sweep_on(name):
@@ -233,15 +221,8 @@ def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
 def test_a_hostile_name_stays_on_its_line(run):
     name = "evil\x1b[2J\nname\u202e" + "x" * 99
     with Store.open("from.db", mode="write") as store:
-        sweep_id = whole.sweep(store, name=name, label="a\nb")
-    run("export", "--db", "from.db", "--out", "x.db")
-    code, said, _ = run("import", "x.db")
+        whole.sweep(store, name=name)
+    code, said, _ = run("import", "from.db", "--db", "x.db")
     line, last = said.splitlines()
-    assert (
-        code == 0
-        and (line + last).isprintable()
-        and len(line) < 140
-        and " evil [2J name xxx" in line
-    )
-    whole.set_state("results/effbench.db", sweep_id, label="c\nd")
-    refused(run("import", "x.db"), "label c d there, but a b in the import")
+    assert code == 0 and (line + last).isprintable()
+    assert len(line) < 140 and " evil [2J name xxx" in line

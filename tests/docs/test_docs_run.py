@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import tempfile
 from contextlib import closing
-from pathlib import Path
 
 import pages
 import pytest
@@ -138,17 +137,3 @@ def test_documented_reasons_are_reasons(results):
     assert rated, "the sweep has an unsupported cell"
     for reason, status in rated.items():
         assert rows[reason][0] == f"`{status}`"
-
-
-def test_quoted_messages_about_databases_are_messages():
-    source = "".join(
-        path.read_text(encoding="utf-8") for path in Path(effbench.__file__).parent.rglob("*.py")
-    )
-    table = pages.pages()["how-to/troubleshoot.md"].partition("## Databases")[2].partition("## ")[0]
-    quoted = [
-        part.strip(" /")
-        for message in re.findall(r"^\| `(.+?)` ", table, re.M)
-        for part in message.split("…")
-    ]
-    assert len(quoted) > 6
-    assert not [part for part in quoted if part not in source]

@@ -147,10 +147,6 @@ def test_missing_compilers(machine, answer):
             {"status": "error", "reason": "C++ compile error: g++: fatal error: no room"},
             "g++: fatal error: no room",
         ),
-        (
-            {"status": "unsupported", "reason": "Inductor found no working C++ compiler"},
-            "no working C++ compiler",
-        ),
         (WorkerError("check failed: killed by SIGKILL"), "killed by SIGKILL"),
     ],
 )

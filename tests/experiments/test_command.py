@@ -180,17 +180,6 @@ def test_mistakes(here, words, text):
     assert "Traceback" not in done.err and len(done.err.splitlines()) <= 2
 
 
-def truths(facts, path=""):
-    """Dotted name -> value of every fact that is true or false."""
-    if isinstance(facts, bool):
-        return {path: facts}
-    found = {}
-    if isinstance(facts, dict):
-        for name, inner in facts.items():
-            found |= truths(inner, f"{path}.{name}")
-    return found
-
-
 #: Claims that a CPU decides.
 JUDGED = ["O9", "O10", "S5", "S6", "S7", "S8", "S9", "S10", "S12", "S14", "S17", "S18"]
 
@@ -210,20 +199,12 @@ def on_cpu(here):
     return verdicts(here.folder / "all.db")
 
 
-@pytest.fixture(scope="module")
-def expected():
-    return {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
-
-
 @pytest.mark.slow
-def test_without_a_gpu_some_claims_are_judged(on_cpu):
+def test_without_a_gpu_some_claims_have_the_verdicts_of_the_reference(on_cpu):
+    reference = {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
     decided = ("confirmed", "refuted", "depends")
-    assert {claim for claim, row in on_cpu.items() if row["verdict"] in decided} == set(JUDGED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("claim", JUDGED)
-def test_without_a_gpu_checks_observe_what_they_observed_beside_one(on_cpu, expected, claim):
-    row, known = on_cpu[claim], expected[claim]
-    assert (row["verdict"], row["reason"]) == (known["verdict"], known["reason"])
-    assert truths(row["measured"]["evidence"]) == truths(known["measured"]["evidence"])
+    judged = [claim for claim, row in on_cpu.items() if row["verdict"] in decided]
+    assert sorted(judged) == sorted(JUDGED)
+    for claim in judged:
+        row, known = on_cpu[claim], reference[claim]
+        assert (row["verdict"], row["reason"]) == (known["verdict"], known["reason"]), claim

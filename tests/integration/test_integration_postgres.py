@@ -2,15 +2,12 @@
 it."""
 
 import concurrent.futures
-from pathlib import Path
 
 import psycopg
 import pytest
 import whole_sweeps as whole
-from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
-from effbench import cli as command_line
 from effbench.store import Store, transfer
 from effbench.store.source import opened
 from effbench.store.transfer import copy
@@ -99,22 +96,3 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         1,
     ]
     assert Store.check(postgres) == []
-
-
-def test_by_command_and_the_password_stays_here(odd, own_postgres, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert command_line.run(["import", str(odd), "--db", own_postgres]) == 0
-    assert command_line.run(["import", own_postgres, "--db", "back.db"]) == 0
-    assert command_line.run(["export", "--db", own_postgres, "--out", "x.db"]) == 0
-    assert command_line.run(["import", own_postgres, "--db", own_postgres]) == 2, "into itself"
-    assert (
-        command_line.run(["import", "x.db", "--db", own_postgres.replace(PASSWORD, "wr0ng")]) == 2
-    )
-    said = capsys.readouterr()
-    assert "3 sweeps: 3 imported · database postgresql://me:***@127.0.0.1" in said.out
-    assert "cannot be reached" in said.err and "is the target itself" in said.err
-    assert not any(
-        word in said.out + said.err + Path("x.db").read_text("latin-1")
-        for word in (PASSWORD, "wr0ng")
-    )
-    assert whole.contents("back.db")["trial"] == whole.contents(odd)["trial"]

@@ -2,7 +2,6 @@
 writing."""
 
 import os
-import resource
 import shutil
 import sqlite3
 import sys
@@ -203,16 +202,3 @@ def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeyp
         assert impatient.sweeps() == []  # readers do not wait for writers
     with Store.open(path) as reader, pytest.raises(StoreError, match="reading only"):
         begin(reader, [cell()])
-
-
-def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk):
-    sweep = begin(store, [cell()])
-    store.close()
-    fill_disk()
-    with Store.open(path) as reader:
-        assert [found.id for found in reader.sweeps()] == [sweep]
-    assert Store.check(path) == []
-    assert "disk is full or damaged" in refused(path, "write")
-    path.with_name(f"{path.name}-wal").write_bytes(b"\0" * 400)
-    assert "-wal" in refused(path)
-    fill_disk(resource.RLIM_INFINITY)  # pytest, too, may write to a file
