@@ -58,7 +58,6 @@ _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
 _DAMAGE = ("malformed", "no such ", "unsupported file format")
 #: Words in a database's error -> the explanation for the user.
 _EXPLANATIONS = (
-    (_DAMAGE, "is damaged; restore a copy"),
     (("not a database", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
     (("constraint failed", "cannot store"), "does not take a value"),
@@ -184,10 +183,9 @@ def connected(url: str | os.PathLike[str], *, write: bool = False) -> Iterator[s
 def writing(engine: sa.Engine) -> sa.Engine:
     """Return the engine for transactions that write. After waiting for another one they see what it
     has committed."""
-    is_sqlite = engine.dialect.name == "sqlite"
-    return engine.execution_options(
-        **{WRITE_OPTION: True} if is_sqlite else {"isolation_level": "READ COMMITTED"}
-    )
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(**{WRITE_OPTION: True})
+    return engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -237,9 +235,11 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     text = _first_line(error)
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
+    if any(word in text.lower() for word in _DAMAGE):
+        return DamagedError(f"{name} is damaged; restore a copy ({text})")
     for words, meaning in _EXPLANATIONS:
         if any(word in text.lower() for word in words):
-            return (DamagedError if words is _DAMAGE else StoreError)(f"{name} {meaning} ({text})")
+            return StoreError(f"{name} {meaning} ({text})")
     return StoreError(f"{name}: {text}")
 
 
