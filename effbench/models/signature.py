@@ -85,10 +85,15 @@ def mismatch(forward: Step, has_self: bool, inputs: Mapping[str, bool]) -> str |
             f"model.inputs does not fit forward: {error}; forward takes {takes}, and model.inputs"
             f" has {', '.join(inputs) or 'nothing'}"
         )
+    return misplaced(bound)
+
+
+def misplaced(bound: inspect.BoundArguments) -> str | None:
+    """Return which input takes the place of another argument, or None. One that is passed by
+    position may have any name but that of another argument."""
     for taken_as, name in bound.arguments.items():
         is_other = isinstance(name, str) and name != taken_as
-        # an input that is passed by position may have any name but that of another argument
-        if is_other and name in signature.parameters:
+        if is_other and name in bound.signature.parameters:
             return (
                 f"model.inputs.{name} is passed by position, where forward expects {taken_as};"
                 f" list inputs in the order of forward, or set model.inputs.{name}.keyword=true"
