@@ -7,7 +7,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,11 +80,11 @@ def percentage(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.out and args.out != options.STDOUT:  # measuring takes minutes
         outputs.refuse_database(Path(args.out), sqlite_file(args.db))
-    duet = DuetSweep.of(args)
-    outcome = duet.run(is_quiet=args.format != "table" or args.out is not None)
-    answers = duet.answers(outcome)
-    report(answers, outcome, args)
-    return exit_code(answers, outcome, args)
+    sides = [side_of(args.first), side_of(args.second)]
+    measured = measure(args, sides)
+    answers = answers_of(measured, [" ".join(words) for words in sides])
+    report(answers, measured.outcome, args)
+    return exit_code(answers, measured.outcome, args)
 
 
 def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> int:
@@ -107,102 +107,105 @@ def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Na
 # --- measuring ---
 
 
-@dataclass
-class DuetSweep:
-    """Two sides to measure. `names`, `sides`: of both, their texts and their overrides; `common`:
-    overrides of both."""
+@dataclass(frozen=True)
+class RunPair:
+    """The runs of a cell on both sides. If the cells differ, they know each other."""
 
-    argv: Sequence[str]
-    names: tuple[str, str]
-    sides: tuple[list[str], list[str]]
-    common: list[str]
-    #: The runs of both sides, cell by cell.
-    pairs: list[tuple[CellRun, CellRun]] = field(default_factory=list)
+    first: CellRun
+    second: CellRun
 
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> DuetSweep:
-        """Return what the arguments request. Raises UsageError."""
-        from effbench.launcher.overrides import key_of
 
-        sides = (side_of(args.first), side_of(args.second))
-        check_words(sides, args)
-        own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
-        given = {key_of(word) for word in (*args.words, *own)}
-        own += [word for word in OWN if key_of(word) not in given]
-        common = [*own, *args.words]
-        if args.config_dir:
-            common.insert(0, f"--config-dir={args.config_dir}")
-        if args.db != DEFAULT_DB:
-            common.append(f"db={quoted(args.db)}")
-        argv = ["duet", args.first, args.second, *args.words]
-        names = (" ".join(sides[0]), " ".join(sides[1]))
-        return cls(argv, names, sides, common)
+@dataclass(frozen=True)
+class MeasuredDuets:
+    """A sweep of duets. `pairs`: its runs."""
 
-    def run(self, is_quiet: bool) -> Outcome:
-        """Run the duets as a sweep. Raises EffbenchError for an error before the first trial."""
-        from effbench.launcher.cells import prepare
-        from effbench.sweeping.duets import StoppingRule, allows_duet
-        from effbench.sweeping.progress import Progress
-        from effbench.sweeping.run import Command, open_sweep
+    outcome: Outcome
+    pairs: Sequence[RunPair]
 
-        first, second = (self.jobs(side) for side in self.sides)
-        if len(first) != len(second):
-            raise UsageError(
-                "duet: A and B must give one cell each for each cell of the common overrides"
+
+def measure(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> MeasuredDuets:
+    """Run the duets of the overrides of both sides as a sweep. Raises EffbenchError for an error
+    before the first trial."""
+    from effbench.launcher.cells import prepare
+    from effbench.sweeping.duets import StoppingRule, allows_duet
+    from effbench.sweeping.progress import Progress
+    from effbench.sweeping.run import Command, open_sweep
+
+    common = common_words(args, sides)
+    first, second = (jobs_of([*common, *words]) for words in sides)
+    if len(first) != len(second):
+        raise UsageError(
+            "duet: A and B must give one cell each for each cell of the common overrides"
+        )
+    floors: dict[str, dict[str, float]] = {}
+    rule = StoppingRule(floors, needs_both=True)
+    progress = Progress(quiet=args.format != "table" or args.out is not None)
+    argv = ["duet", args.first, args.second, *args.words]
+    command = Command(argv, [], progress=progress, duet_rule=rule)
+    matrix = prepare([*first, *second], command)
+    with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+        plan = matrix.plan(sweep.pools, command)
+        pairs = paired(plan.runs[: len(first)], plan.runs[len(first) :])
+        runs = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+        for cell_run in runs:
+            floors[cell_run.cell.key] = dict.fromkeys(TIMES, FLOOR)
+        if not all(allows_duet(cell_run.cell) for cell_run in runs):
+            progress.note(
+                "training, requests and streams: both sides run one after the other, not in turn"
             )
-        floors: dict[str, dict[str, float]] = {}
-        progress = Progress(quiet=is_quiet)
-        command = Command(
-            self.argv, [], progress=progress, duet_rule=StoppingRule(floors, needs_both=True)
-        )
-        matrix = prepare([*first, *second], command)
-        with open_sweep(matrix.settings, matrix.asked, command) as sweep:
-            plan = matrix.plan(sweep.pools, command)
-            runs = plan.runs
-            self.pairs = paired(runs[: len(first)], runs[len(first) :])
-            for pair in self.pairs:
-                for one in pair:
-                    floors[one.cell.key] = dict.fromkeys(TIMES, FLOOR)
-            if not all(allows_duet(one.cell) for pair in self.pairs for one in pair):
-                progress.note(
-                    "training, requests and streams: both sides run one after the other, not in"
-                    " turn"
-                )
-            runs = [pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs]
-            return sweep.run(replace(plan, runs=runs))
+        return MeasuredDuets(sweep.run(replace(plan, runs=runs)), pairs)
 
-    def jobs(self, side: Sequence[str]) -> list[Job]:
-        """Return the composed jobs of a side. Raises EffbenchError."""
-        from effbench.launcher.launch import hydra_sweep
 
-        jobs: list[Job] = []
-        hydra_sweep(
-            ["-m", *self.common, *side],
-            quiet=True,
-            conductor=lambda found, command: jobs.extend(found),
-        )
-        return jobs
+def jobs_of(words: Sequence[str]) -> list[Job]:
+    """Return the jobs composed from overrides. Raises EffbenchError."""
+    from effbench.launcher.launch import hydra_sweep
 
-    def answers(self, outcome: Outcome) -> list[DuetAnswer]:
-        """Return the answer for each cell, by the complete rounds of the sweep."""
-        from effbench.labels import cell_names
-        from effbench.store.store import Store
+    jobs: list[Job] = []
+    hydra_sweep(
+        ["-m", *words], quiet=True, conductor=lambda composed, command: jobs.extend(composed)
+    )
+    return jobs
 
-        names = cell_names(one.cell for one, _ in self.pairs)
-        with Store.open(outcome.db, mode="read") as store:
-            recorded = {
-                key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
-            }
-        answers = []
-        for pair in self.pairs:
-            sides = [
-                DuetSide(
-                    name, recorded[outcome.environments[one.interpreter]].get(one.cell.key, [])
-                )
-                for name, one in zip(self.names, pair, strict=True)
-            ]
-            answers.append(DuetAnswer.of(names[pair[0].cell.key], sides[0], sides[1]))
-        return answers
+
+def answers_of(measured: MeasuredDuets, names: Sequence[str]) -> list[DuetAnswer]:
+    """Return the answer for each cell, by the complete rounds of the sweep. `names`: of the
+    sides."""
+    from effbench.labels import cell_names
+    from effbench.store.store import Store
+
+    outcome = measured.outcome
+    with Store.open(outcome.db, mode="read") as store:
+        recorded = {
+            key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
+        }
+
+    def side(name: str, cell_run: CellRun) -> DuetSide:
+        trials = recorded[outcome.environments[cell_run.interpreter]]
+        return DuetSide(name, trials.get(cell_run.cell.key, []))
+
+    cells = cell_names(pair.first.cell for pair in measured.pairs)
+    answers = []
+    for pair in measured.pairs:
+        sides = side(names[0], pair.first), side(names[1], pair.second)
+        answers.append(DuetAnswer.of(cells[pair.first.cell.key], *sides))
+    return answers
+
+
+def common_words(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> list[str]:
+    """Return the overrides of both sides. Raises UsageError if a setting is given twice or in the
+    wrong way."""
+    from effbench.launcher.overrides import key_of
+
+    check_words(sides, args)
+    own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
+    given = {key_of(word) for word in (*args.words, *own)}
+    own += [word for word in OWN if key_of(word) not in given]
+    common = [*own, *args.words]
+    if args.config_dir:
+        common.insert(0, f"--config-dir={args.config_dir}")
+    if args.db != DEFAULT_DB:
+        common.append(f"db={quoted(args.db)}")
+    return common
 
 
 def check_words(sides: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
@@ -232,22 +235,20 @@ def side_of(text: str) -> list[str]:
     return [word if "=" in word else f"mode={word}" for word in words]
 
 
-def paired(
-    first: Sequence[CellRun | None], second: Sequence[CellRun | None]
-) -> list[tuple[CellRun, CellRun]]:
-    """Return the runs of both sides by cell, which know their partners. Raises UsageError if both
-    are the same."""
+def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) -> list[RunPair]:
+    """Return the runs of both sides by cell. Raises UsageError if both are the same."""
     pairs = []
-    for one, other in zip(first, second, strict=True):
-        if one is None or other is None:  # excluded, or in another shard
+    for old, new in zip(first, second, strict=True):
+        if old is None or new is None:  # excluded, or in another shard
             continue
-        if one == other:
+        if old == new:
             raise UsageError(
                 "duet: A and B are the same cell under the same interpreter; change one of them"
             )
-        if one.cell != other.cell:
-            one, other = replace(one, partner=other.cell), replace(other, partner=one.cell)
-        pairs.append((one, other))
+        pair = RunPair(old, new)
+        if old.cell != new.cell:
+            pair = RunPair(replace(old, partner=new.cell), replace(new, partner=old.cell))
+        pairs.append(pair)
     if not pairs:
         raise UsageError("duet: no cell is left on both sides; remove or narrow exclude")
     return pairs
