@@ -219,11 +219,15 @@ class ModeFigure:
 
     @property
     def _text_of_failure(self) -> str:
-        """The status, with a count that may explain it, and what a degraded mode measured."""
-        value = self.result.value(self.metric)
-        if self.metric in SPEEDUPS or value is None:
+        """The status, with a count that may explain it, and what a degraded mode measured: its time
+        in the place of a speedup."""
+        metric = SPEEDUPS.get(self.metric, self.metric)
+        value = self.result.value(metric)
+        if value is None:
             return str(self.status)
-        return f"{METRICS[self.metric].format(value)} ({self.status})"
+        if metric in SPEEDUPS.values():
+            return f"{time_text(self.result, metric)} ({self.status})"
+        return f"{METRICS[metric].format(value)} ({self.status})"
 
     @cached_property
     def interval(self) -> str:
