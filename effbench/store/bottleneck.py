@@ -110,7 +110,7 @@ def _limit(result: Result, period: float) -> str:
     if result.bound == "compute":
         return f"{near} of the matrix rate"
     if result.bound == "latency":
-        return f"{near} of the nearest ceiling, because the kernels are small"
+        return f"{near} of the nearest ceiling: small or inefficient kernels"
     enqueue = result.enqueue_ms
     if result.bound == "launch" and enqueue is not None and enqueue >= HOST_SHARE * period:
         return f"the host needs {_ms(enqueue)} to enqueue them"
