@@ -349,12 +349,17 @@ def filtered(store: Store, whole: Series, filters: Filters) -> Series:
     hosts = {sweep["id"]: (sweep["host"] or {}).get("hostname") for sweep in sweeps}
     names = {sweep["id"]: sweep["name"] or "" for sweep in sweeps}
     if filters.hosts:
-        series = series.of({key for key, host in hosts.items() if host in filters.hosts})
+        series = of_sweeps(series, hosts, filters.hosts)
     if filters.name is not None:
-        series = series.of({key for key, name in names.items() if name == filters.name})
+        series = of_sweeps(series, names, [filters.name])
     if filters.are_limits and not series.rows:
         raise NothingFoundError(nothing_fits(store, hosts.values(), names.values()))
     return series
+
+
+def of_sweeps(series: Series, values: Mapping[str, str | None], wanted: Sequence[str]) -> Series:
+    """Return the series of the sweeps that have one of these values. `values`: by sweep id."""
+    return series.of({sweep_id for sweep_id, value in values.items() if value in wanted})
 
 
 def nothing_fits(store: Store, hosts: Iterable[str | None], names: Iterable[str]) -> str:
