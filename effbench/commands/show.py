@@ -29,7 +29,7 @@ from effbench.report.bottlenecks import (
     no_bottlenecks,
     reason_of,
 )
-from effbench.report.notes import notes
+from effbench.report.notes import notes, on_a_busy_host
 from effbench.report.reasons import sentence
 from effbench.report.summary import by_mode, modes_table
 from effbench.report.tables import (
@@ -122,7 +122,7 @@ def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
     elif nothing is not None:
-        options.write(nothing, args)
+        options.write("\n".join([nothing, *on_a_busy_host(rows)]), args)
     elif args.format == "markdown":
         options.write(with_note(table.render("markdown"), rows), args)
     else:
@@ -130,6 +130,8 @@ def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
             console.print_table(table, lines=True)
             if any(reason_of(row) == NOT_PROFILED for row in rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
+            for line in on_a_busy_host(rows):
+                console.print_line(escape(line))
             print_note(console, rows)
 
 

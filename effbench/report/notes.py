@@ -1,5 +1,5 @@
-"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the hosts of a
-joined sweep."""
+"""Lines about how a row was measured: dropout that is off, gradients, pairs, the speed of the host,
+and the hosts of a joined sweep."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from effbench.labels import LabelledRow, LabelledRows
+from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.joining import JOINED
 from effbench.store.store import Store
@@ -62,3 +63,19 @@ def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
     differ = (facts.get("facts") or {}).get("weights_differ")
     if differ:
         yield f"weights differ between processes: {differ}"
+
+
+def on_a_busy_host(rows: LabelledRows) -> list[str]:
+    """Return a line for each latency speedup that was also measured while the host was disturbed.
+
+    It is another one where one side waits for the host and the other does not.
+    """
+    form = METRICS["speedup"].format
+    lines = []
+    for row in rows:
+        quiet, busy = row.result.speedup, row.result.busy_speedup
+        if quiet is None or busy is None or row.result.speedup_disturbance is not None:
+            continue
+        line = f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
+        lines.append(one_line(line))
+    return lines

@@ -1,10 +1,11 @@
 """Notes on what effbench did to measure a row."""
 
 import pytest
+import synthetic as make
 from made_sweeps import Made, a_cell
 
 from effbench.labels import label_rows
-from effbench.report.notes import notes
+from effbench.report.notes import notes, on_a_busy_host
 from effbench.report.tables import rows_of
 from effbench.store import Store
 
@@ -44,3 +45,20 @@ def test_a_row_is_named_once_for_all_its_modes(cells, note, tmp_path):
     made = Made(tmp_path / "a.db")
     made.sweep(cells)
     assert notes_of(made.path) == [note]
+
+
+@pytest.mark.parametrize(
+    ("figures", "lines"),
+    [
+        (
+            {"speedup": 4.1, "busy_speedup": 4.8},
+            ["mlp bs=1 cuda-graph bfloat16: 4.10× on an undisturbed host, 4.80× on a busy one"],
+        ),
+        ({"speedup": 4.8, "busy_speedup": 4.8, "speedup_disturbance": "host busy"}, []),
+        ({"speedup": 4.1, "busy_speedup": None}, []),
+    ],
+    ids=["both", "marked", "never disturbed"],
+)
+def test_the_speedup_of_a_busy_host(figures, lines):
+    rows = make.label_rows([make.row(mode="cuda-graph", **figures)])
+    assert on_a_busy_host(rows) == lines
