@@ -93,4 +93,4 @@ def outcome_of(row: SpeedupRow) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
     if row.winner:
         return f"{row.winner} wins"
-    return f"{' and '.join(row.best)} tie in"
+    return f"{', '.join(row.best[:-1])} and {row.best[-1]} tie in"

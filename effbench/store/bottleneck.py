@@ -95,9 +95,12 @@ def why(result: Result) -> str | None:
         return f"the GPU is busy {share} of the latency; requests have no period"
     if period is None or idle is None:
         return None
+    state = f"busy {percent(1 - idle)}"
+    if idle >= LAUNCH_IDLE:
+        state = f"idle {percent(idle)}"
     verb = "takes" if result.kernels == 1 else "take"
     took = f"{count(result.kernels or 0, 'kernel')} {verb} {significant(min(busy, period), 3)}"
-    text = f"the GPU is idle {percent(idle)} of the time: {took} of {_ms(period)}"
+    text = f"the GPU is {state} of the time: {took} of {_ms(period)}"
     limit = _limit(result, period)
     return f"{text}; {limit}" if limit else text
 

@@ -226,3 +226,10 @@ def test_names_begin_no_markdown():
     text = markdown.report([sweep])
     assert not any(tag in text for tag in ("<img", "<script", "<svg", "\n# heading"))
     assert {line.count(" | ") for line in text.splitlines() if line.startswith("|")} <= {3, 4, 5}
+
+
+def test_three_modes_that_tie_are_listed():
+    rows = [make.row(**{**EAGER, "bound": None})]
+    rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
+    sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert sentence == "eager, default and cuda-graph tie in latency at bs 1."

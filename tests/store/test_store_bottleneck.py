@@ -92,7 +92,10 @@ def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow(
     [
         ({}, ["idle 52 %", "15 kernels take 0.0680 of 0.143 ms", "0.137 ms to enqueue"]),
         ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes 0.0680 of 0.143 ms"]),
-        ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth"]),
+        (
+            {"bound": "memory", "roofline_fraction": 0.81, "gpu_idle_fraction": 0.03},
+            ["the GPU is busy 97 % of the time", "81 % of the copy bandwidth"],
+        ),
         ({"bound": "compute", "roofline_fraction": 0.613}, ["61 % of the matrix rate"]),
         ({"bound": "latency", "roofline_fraction": 0.1}, ["10 % of the nearest ceiling"]),
         (
