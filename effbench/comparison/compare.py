@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from effbench.comparison import matching
 from effbench.comparison.limits import Limits
 from effbench.comparison.matching import BY_ENVIRONMENT, CellPair, Side
-from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Thresholds, judge
+from effbench.comparison.verdicts import (
+    NOT_BEFORE,
+    NOT_NOW,
+    Change,
+    Thresholds,
+    judge,
+    ordered,
+)
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
@@ -46,7 +53,8 @@ class ModeChange:
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most
     important first. `unchecked`: hardware and interpreters of the later sweep that a check did not
-    compare; `interrupted`: why the re-run of a check ended early, None if it did not."""
+    compare; `interrupted`: why the re-run of a check ended early, None if it did not; `first`: the
+    metric whose rows come first among those with the same verdict, None for no such order."""
 
     before: Side
     after: Side
@@ -59,6 +67,7 @@ class Compared:
     notes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     interrupted: str | None = None
+    first: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -135,6 +144,8 @@ def compare_sweeps(
     speed = other_host_speed(store, before, after)
     if speed is not None:
         compared.notes.append(speed)
+        compared.first = "gpu_busy_ms"
+        compared.changes = ordered(compared.changes, compared.first)
     return compared
 
 
@@ -151,7 +162,8 @@ def compare_parts(
     like `compare_sweeps`."""
     (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
     parts = matching.split(whole, by)
-    old_name, new_name = two_of(by, list(parts), values, whole.title)
+    names = [matching.part_named(value, parts, by) for value in values]
+    old_name, new_name = two_of(by, list(parts), names, whole.title)
     old = replace(parts[old_name], title=f"{by}={old_name}")
     new = replace(parts[new_name], title=f"{by}={new_name}")
     if by == "gpu_name":

@@ -25,18 +25,26 @@ from effbench.comparison.verdicts import (
 from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.printable import count
+from effbench.printable import between, count
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.duets import StoppingRule, allows_duet
+from effbench.sweeping.estimate import Durations, TrialKind
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
+from effbench.sweeping.plan import (
+    CellRun,
+    PlannedTrial,
+    Settings,
+    SweepPlan,
+    is_of_duet,
+    recorded_settings,
+)
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, Outcome, asked_of, open_sweep
+from effbench.sweeping.run import Command, Outcome, asked_of, open_sweep, planned_slots
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
@@ -186,6 +194,31 @@ def leave(changes: Iterable[Change]) -> None:
 # --- running ---
 
 
+class RerunProgress(Progress):
+    """The progress of a re-run. If it is quiet, because standard output gets a document, what it
+    announces and the time left at the start of each further round go to standard error."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.is_document = quiet
+        self.round = 0
+
+    def announce(self, text: str) -> None:
+        if self.is_document:
+            print(f"effbench: {text}", file=sys.stderr, flush=True)
+        else:
+            self.note(text)
+
+    def started(self, slot: str, trial: PlannedTrial) -> None:
+        super().started(slot, trial)
+        with self.lock:
+            is_next_round = trial.round > self.round
+            self.round = max(self.round, trial.round)
+            left = self.left()
+        if self.is_document and is_next_round and left:
+            self.announce(f"{self.round_of(trial)}: {left[0]}")
+
+
 def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the new side and, if possible, alternating on the baseline's side. Raises
     EffbenchError if they cannot run here."""
@@ -216,20 +249,21 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
 def run(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
     """Run these cells under the interpreters of these sides, the new one last."""
     settings = settings_of(request.after, request.db, request.rounds)
-    progress = Progress(quiet=request.quiet)
-    text = (
-        f"running {count(len(cells), 'cell')} again, {plan_text(cells, settings, len(sides))};"
+    plan = rounds_of_rerun(cells, settings, len(sides))
+    progress = RerunProgress(quiet=request.quiet)
+    progress.announce(
+        f"running {count(len(cells), 'cell')} again, {plan.text};"
         " Ctrl-C judges them by the rounds that are complete"
     )
-    if request.quiet:  # standard output gets a document
-        print(f"effbench: {text}", file=sys.stderr, flush=True)
-    else:
-        progress.note(text)
     rule = StoppingRule(floors_of(request.compared))
     command = Command([*request.command], [], progress=progress, duet_rule=rule)
     runs = [CellRun(cell, side) for cell in cells for side in sides]
     with open_sweep(settings, asked_of(runs), command) as sweep:
         same_machine(request.compared, sides[-1], sweep.pools)
+        slots = planned_slots(settings, sweep.pools, cells)
+        parallel = min(len(slots), len(cells)) / len(sides)
+        durations = durations_of(request)
+        progress.announce(f"duration: {plan.duration(cells, settings, durations, parallel)}")
         return sweep.run(SweepPlan(runs))
 
 
@@ -256,17 +290,57 @@ def read(db: str, outcome: Outcome, here: Interpreter, there: Interpreter | None
     )
 
 
-def plan_text(cells: Sequence[Cell], settings: Settings, sides: int) -> str:
-    """Return how the cells run again on so many sides: `3 to 20 duets of old and new`."""
-    least, kind = LEAST_PAIRS, f"rounds, {ALTERNATING}"
-    if sides == 1:
-        kind = "rounds, the new side alone"
-    elif settings.protocol.duet and all(map(allows_duet, cells)):
-        least, kind = LEAST_DUETS, "duets of old and new"
+def durations_of(request: Confirmation) -> Durations:
+    """Return how long the trials of the checked sweep took."""
+    with Store.open(request.db, mode="read") as store:
+        environments = [row["id"] for row in store.environments_of(request.after.id)]
+        return Durations.of(store.durations([request.after.id], environments))
+
+
+@dataclass(frozen=True)
+class RerunRounds:
+    """How often cells run again, from `least` to `most` times. `kind`: `duets of old and new`."""
+
+    least: int
+    most: int
+    kind: str
+
+    @property
+    def text(self) -> str:
+        """Such as `3 to 20 duets of old and new`."""
+        if self.most <= self.least:
+            return f"{self.most} {self.kind}"
+        return f"{self.least} to {self.most} {self.kind}"
+
+    def duration(
+        self, cells: Iterable[Cell], settings: Settings, durations: Durations, parallel: float
+    ) -> str:
+        """Return how long this takes, such as `40 s to 4 min`. `parallel`: the number of trials
+        that run at the same time, divided by the number of sides."""
+        low_s = high_s = 0.0
+        for cell in cells:
+            cold_s = durations.expected_s(TrialKind.of(cell, is_cold=True))
+            warm_s = durations.expected_s(TrialKind.of(cell, is_cold=False))
+            if cold_s is None or warm_s is None:
+                return "unknown, because no earlier trial of these cells is known"
+            for round in range(self.most):
+                trial_s = warm_s
+                if round < settings.protocol.compilations:
+                    trial_s = cold_s
+                high_s += trial_s
+                if round < self.least:
+                    low_s += trial_s
+        return between(low_s / parallel, high_s / parallel)
+
+
+def rounds_of_rerun(cells: Sequence[Cell], settings: Settings, sides: int) -> RerunRounds:
+    """Return how often the cells run again on so many sides."""
     most = settings.protocol.rounds
-    if most <= least:
-        return f"{most} {kind}"
-    return f"{least} to {most} {kind}"
+    if sides == 1:
+        return RerunRounds(LEAST_PAIRS, most, "rounds, the new side alone")
+    if settings.protocol.duet and all(map(allows_duet, cells)):
+        return RerunRounds(LEAST_DUETS, most, "duets of old and new")
+    return RerunRounds(LEAST_PAIRS, most, f"rounds, {ALTERNATING}")
 
 
 def check_own(sweep: SweepInfo) -> None:
@@ -358,7 +432,7 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
         settled = [change for change in settled if rerun.has_ended(change)]
     if settled:
         judge_rows(compared, settled, rerun)
-    compared.changes = ordered(compared.changes)
+    compared.changes = ordered(compared.changes, compared.first)
     compared.notes += [
         f"rows run again: {len(settled)}, in sweep {rerun.new.title}",
         *rerun.notes,

@@ -3,6 +3,8 @@ the sides differ."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -13,6 +15,7 @@ from effbench.comparison.limits import CellFacts
 from effbench.environments import FLAGS, OWN, Where, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import flatten, grouped, row_names
+from effbench.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -36,6 +39,8 @@ FOLLOWERS = {
     "generate": ("model.module.seq",),
     "phase": ("training", "generate"),
 }
+#: Most differences that a message lists.
+MOST_DIFFERENCES = 5
 #: Start of the reason why a marked figure has no verdict.
 DISTURBED = "host disturbed"
 #: Compilations per side after which kernels that differ between the sides, but not within one, are
@@ -243,6 +248,10 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     for side in sides:
         selectors |= set().union(*side.selectors.values())
     wanted = set(matching(on, selectors))
+    if not wanted:
+        for side in sides:
+            for by in FLAGS:
+                wanted |= typed_paths(on, by, side.host.get("folder"))
     fitting = [side.selected_by(wanted) for side in sides]
     if not any(part.environments for part in fitting):
         titles = " or ".join(dict.fromkeys(side.title for side in sides))
@@ -308,6 +317,38 @@ def split(whole: Side, by: str) -> dict[str, Side]:
         if by == "folder":  # the sweep's label describes only one folder
             part.label = whole.recorded_facts(key).get("git_description") or part.label
     return parts
+
+
+def part_named(value: str, parts: Mapping[str, Side], by: str) -> str:
+    """Return the part of `split` that has this value: its name, or the path of its interpreter or
+    folder, as the database stores it or as it was typed; the value if no part has it."""
+    if value in parts or by not in FLAGS:
+        return value
+    for name, part in parts.items():
+        paths = typed_paths(value, by, part.host.get("folder"))
+        for key, row in part.environments.items():
+            # an interpreter that was not chosen has no flag
+            flag = (row["flags"] or {}).get(FLAGS[by])
+            if paths & {flag, part.recorded_facts(key).get(by)}:
+                return name
+    return value
+
+
+def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
+    """Return the absolute paths that `text` may mean as a value of python= or folder=, as
+    `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
+    path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
+    here = os.getcwd()  # noqa: PTH109
+    paths = set()
+    for home in (here, folder or here):
+        paths.add(os.path.normpath(os.path.join(home, path)))  # noqa: PTH118
+    if by == "folder":
+        return paths | {os.path.realpath(name) for name in paths}
+    program = shutil.which(path)
+    if program is not None:
+        # Path.resolve() would follow the link out of a virtual environment
+        paths.add(os.path.abspath(program))  # noqa: PTH100
+    return paths
 
 
 def parameter(cell: StoredRow, by: str) -> str | None:
@@ -480,10 +521,11 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 
 def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     """Return why there is nothing to compare. `is_whole`: the sides are whole sweeps; then name the
-    difference of ACROSS that is the reason, if any."""
+    difference of ACROSS that is the reason, if any. Otherwise name the parameters in which the
+    first cell and the most similar one of the other side differ."""
     before, after = allowed.before, allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
-    if allowed.partners:
+    if allowed.partners or not before.cells or not after.cells:
         return text
     if is_whole:
         for name in ("dtype", "numerics"):
@@ -494,16 +536,22 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
                     f"not comparable: the cells differ in {', '.join(texts)}; --across"
                     f" {','.join(across)} compares them anyway"
                 )
-    return f"{text}; effbench ls --cells lists the cells of a sweep"
+    # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
+    first, *_ = before.cells.values()
+    every = [parameter_differences(first, cell, allowed.differing) for cell in after.cells.values()]
+    different = listed(min(every, key=len), MOST_DIFFERENCES)
+    return f"{text}; the first cell and the most similar one differ in {different}"
 
 
-def parameter_differences(old: StoredRow, new: StoredRow) -> list[str]:
-    """Return the parameters in which two cells differ, as texts."""
+def parameter_differences(
+    old: StoredRow, new: StoredRow, across: Collection[str] = ()
+) -> list[str]:
+    """Return the parameters in which two cells differ, except those of `across`, as texts."""
     before, after = flatten(old["params"]), flatten(new["params"])
     return [
         f"{name} {before.get(name)} → {after.get(name)}"
         for name in {**before, **after}
-        if before.get(name) != after.get(name)
+        if before.get(name) != after.get(name) and not is_below(name, across)
     ]
 
 

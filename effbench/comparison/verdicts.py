@@ -270,17 +270,18 @@ def judge(
     return ordered(changes)
 
 
-def ordered(changes: Iterable[Change]) -> list[Change]:
-    """Return the most important changes first: by verdict, then by size."""
+def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]:
+    """Return the most important changes first: by verdict, then rows of the metric `first`, then by
+    size."""
     order = list(Verdict)
 
-    def place(change: Change) -> tuple[int, float]:
+    def place(change: Change) -> tuple[int, bool, float]:
         size = 0.0
         if change.ratio:
             size = abs(math.log(change.ratio))
         elif change.ratio == 0 or change.metric == STATUS:
             size = math.inf
-        return order.index(change.verdict), -size
+        return order.index(change.verdict), change.metric != first, -size
 
     return sorted(changes, key=place)
 

@@ -97,6 +97,14 @@ def test_across(made, effbench, after, facts, name, said):
     assert found["eager", "latency_ms"] == "slower"
 
 
+def test_sweeps_without_a_common_cell_say_what_differs(made, effbench):
+    before = made.sweep([a_cell(bs=8)])
+    after = made.sweep([a_cell(bs=16, mode="default"), a_cell(bs=16)])
+    done = effbench("compare", before, after)
+    assert (done.code, done.out) == (3, "")
+    assert done.err.endswith("; the first cell and the most similar one differ in bs 8 → 16\n")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

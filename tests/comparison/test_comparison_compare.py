@@ -188,6 +188,22 @@ def test_a_models_cache_follows_bs(made, by):
     assert len([row for row in rows if row.metric == "latency_ms"]) == 2
 
 
+def test_on_a_host_of_another_speed_the_gpus_own_time_comes_first(made):
+    """It does not depend on the host."""
+
+    def sweep(host_ms, scale):
+        times = {"latency_ms": 2.0 * scale, "period_ms": 1.9 * scale, "gpu_busy_ms": 0.5 * scale}
+        return made.sweep({EAGER: {"host_ms": host_ms, **times}})
+
+    before = sweep(0.030, 1.0)
+    found = compared(made, before, sweep(0.020, 0.7))
+    (note,) = found.notes
+    assert "the host's speed differs: fixed work took 30 µs, and now 20 µs (0.67×)" in note
+    faster = [change.metric for change in found.changes if change.verdict == "faster"]
+    assert faster[0] == "gpu_busy_ms" and len(faster) > 2
+    assert compared(made, before, sweep(0.0305, 0.7)).notes == []
+
+
 # --- baselines ---
 
 

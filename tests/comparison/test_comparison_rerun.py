@@ -6,14 +6,16 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, environment, steps
 
+from effbench.cell import Status, Trial
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import (
     How,
     Rerun,
+    RerunProgress,
     is_flagged,
     judge_again,
     may_be_slower,
-    plan_text,
+    rounds_of_rerun,
     same_machine,
     settle,
 )
@@ -22,7 +24,9 @@ from effbench.comparison.matching import load
 from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
 from effbench.errors import UsageError
 from effbench.store import Store
-from effbench.sweeping.plan import Settings
+from effbench.sweeping.estimate import Durations
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
 MARKED = {**FAST, "disturbance": "throttled"}
@@ -239,7 +243,45 @@ def test_another_machine_settles_nothing(made, changed, error):
 )
 def test_the_plan_of_a_re_run(mode, protocol, sides, text):
     settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
-    assert plan_text([a_cell(mode)], settings, sides) == text
+    assert rounds_of_rerun([a_cell(mode)], settings, sides).text == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "parallel", "text"),
+    [
+        ({"cold": 20.0, "warm": 9.0}, 20, 0.5, "80 s to 6 min"),
+        ({"cold": 20.0, "warm": 9.0}, 3, 1, "about 40 s"),
+        ({}, 20, 1, "unknown, because no earlier trial of these cells is known"),
+    ],
+)
+def test_the_duration_of_a_re_run(seconds, rounds, parallel, text):
+    """The first of at least three rounds compiles."""
+    cell = a_cell("default")
+    durations = Durations()
+    for cache, wall_s in seconds.items():
+        trial = Trial(cell.key, 0, Status.OK, wall_s=wall_s, compile_cache=cache)
+        durations.add(cell, trial)
+    settings = Settings.with_defaults(protocol={"rounds": rounds, "compilations": 1})
+    plan = rounds_of_rerun([cell], settings, sides=2)
+    assert plan.duration([cell], settings, durations, parallel) == text
+
+
+def test_the_time_left_is_updated_each_round(capsys):
+    """On standard error, because standard output gets a document."""
+    progress = RerunProgress(quiet=True)
+    run = CellRun(EAGER, Interpreter())
+    trials = [PlannedTrial(run, number) for number in range(10)]
+    settings = Settings.with_defaults(protocol={"rounds": 10, "compilations": 1})
+    with progress.showing("s", settings, [run], trials, ["GPU 0"]):
+        for trial in trials[:2]:
+            progress.started("GPU 0", trial)
+            progress.ended(trial, Trial(EAGER.key, trial.round, Status.OK, wall_s=60.0))
+        progress.started("GPU 0", trials[2])
+    said = capsys.readouterr()
+    second, third = said.err.splitlines()
+    assert second.startswith("effbench: round 2/10: ") and second.endswith(" left")
+    assert third.startswith("effbench: round 3/10: ")
+    assert said.out == ""
 
 
 @pytest.mark.parametrize(("old", "verdict"), [({EAGER: FAST}, "slower"), (None, "ambiguous")])
