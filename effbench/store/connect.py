@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -148,11 +148,11 @@ def name_of(connection: sa.Connection) -> str:
     return describe(connection.engine.url)
 
 
-def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
+def connect(url: sa.URL, *, write: bool, create: bool = False, keep: bool = False) -> sa.Engine:
     """Return an engine after a test connection. `create`: create a missing SQLite file and its
-    folder."""
+    folder. `keep`: do not finish another program's transaction in the file."""
     if url.get_backend_name() == "sqlite":
-        return _sqlite_engine(url, write, create)
+        return _sqlite_engine(url, write, create, keep)
     return _server_engine(url, write)
 
 
@@ -167,10 +167,13 @@ def existing(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(url: str | os.PathLike[str], *, write: bool = False) -> Iterator[sa.Connection]:
-    """Yield a connection to an existing database, in one transaction that sees a snapshot of it."""
+def connected(
+    url: str | os.PathLike[str], *, write: bool = False, keep: bool = False
+) -> Iterator[sa.Connection]:
+    """Yield a connection to an existing database, in one transaction that sees a snapshot of it.
+    `keep`: see `connect`."""
     parsed = parse_url(url)
-    engine = connect(parsed, write=write)
+    engine = connect(parsed, write=write, keep=keep)
     try:
         with (writing(engine) if write else engine).begin() as connection:
             yield connection
@@ -339,12 +342,14 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
-def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, write: bool, create: bool, keep: bool) -> sa.Engine:
     path = Path(url.database or "")
     _check_path(path, create=create)
     # absolute, because the working directory may change later
     file = path.absolute()
     mode = "rw"  # also for readers: only it removes the files of a write-ahead log
+    if keep and not _has_write_ahead_log(file):
+        mode = "ro"
     try:
         _open_sqlite(file, "rwc" if create else mode, write).close()
     except sqlite3.Error as error:
@@ -458,3 +463,9 @@ def _unfinished(file: Path) -> Path | None:
         if log.exists() and log.stat().st_size:
             return log
     return None
+
+
+def _has_write_ahead_log(file: Path) -> bool:
+    with suppress(OSError), file.open("rb") as stream:
+        return stream.read(20)[18:] == b"\2\2"
+    return False

@@ -179,7 +179,7 @@ def opened(url: str) -> Iterator[Source]:
                 f"{name} is not a SQLite database; import reads files of `effbench export --whole`"
             )
         try:
-            connection = stack.enter_context(connect.connected(url))
+            connection = stack.enter_context(connect.connected(url, keep=True))
             name = connect.name_of(connection)
             if connection.dialect.name == "sqlite":
                 _make_safe(connection, name)

@@ -3,6 +3,8 @@ forged, does not."""
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 import zlib
 from contextlib import closing
 
@@ -69,6 +71,33 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert outcomes(odd, target, samples=False) == ["already there"] * 3
     assert outcomes(odd, target) == ["completed", "completed", "already there"]
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
+
+
+HALF = """
+import os, sqlite3, sys
+raw = sqlite3.connect(sys.argv[1], isolation_level=None)
+raw.execute("PRAGMA cache_size = 1")
+raw.execute("BEGIN")
+raw.execute("UPDATE trial SET latency_ms = 1e6")
+for table in ("trial", "sample", "sweep", "cell") * 3:
+    raw.execute(f"SELECT * FROM {table}").fetchall()
+os._exit(0)
+"""
+
+
+def test_half_a_transaction_of_a_killed_process_is_left_to_its_owner(odd, tmp_path, target):
+    out = export(odd, tmp_path / "x.db")
+    complete = out.read_bytes()
+    subprocess.run([sys.executable, "-c", HALF, str(out)], check=True)
+    half = out.read_bytes()
+    assert half != complete
+    with pytest.raises(StoreError, match="unfinished transaction"):
+        take(out, target)
+    assert out.read_bytes() == half, "an import changes no source"
+    Store.open(out).close()  # as the message says
+    assert out.read_bytes() == complete
+    assert outcomes(out, target, baselines=True) == ["imported"] * 3
+    assert whole.contents(target) == whole.contents(odd)
 
 
 def test_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):
