@@ -2,13 +2,19 @@
 it."""
 
 import concurrent.futures
+from pathlib import Path
 
 import psycopg
 import pytest
 import whole_sweeps as whole
+from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
-from effbench.store import Store, transfer
+from effbench.cell import Status, Trial
+from effbench.errors import StoreError
+from effbench.store import HEAD_REVISION, Store, schema, transfer
+from effbench.store.decisions import set_baseline
+from effbench.store.schema import make as schema_make
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 from effbench.store.trials import rebuild_results
@@ -50,6 +56,14 @@ def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypat
     trials = sum(arrival.added["trial"] for arrival in arrivals)
     assert trials == len(whole.contents(odd)["trial"])
     assert whole.contents(postgres) == whole.contents(odd)
+
+
+def test_an_encoding_that_cannot_hold_all_text_is_refused(own_server):
+    with psycopg.connect(own_server.url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE other ENCODING 'SQL_ASCII' TEMPLATE template0")
+        with pytest.raises(StoreError, match="has encoding SQL_ASCII, but effbench needs UTF8"):
+            Store.open(f"{own_server.url.rpartition('/')[0]}/other", mode="write")
+        admin.execute("DROP DATABASE other WITH (FORCE)")
 
 
 @pytest.fixture
@@ -96,3 +110,79 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         1,
     ]
     assert Store.check(postgres) == []
+
+
+def test_a_baseline_that_two_set_at_once_is_the_last_ones(postgres, meanwhile):
+    with Store.open(postgres, mode="write") as store, Store.open(postgres, mode="write") as other:
+        first, second = whole.sweep(store), whole.sweep(store)
+        with store.writing() as connection:
+            set_baseline(connection, "main", first)
+            setting = meanwhile(other.set_baseline, "main", second)
+        assert len(setting.result()) == 1
+        assert [baseline.sweep_id for baseline in store.baselines()] == [second]
+
+
+def test_the_second_of_two_upgrades_finds_nothing_to_do(postgres, meanwhile, monkeypatch):
+    started = []
+
+    def make(connection):
+        if not started:
+            started.append(None)
+            started.append(meanwhile(Store.upgrade, postgres))
+        return schema_make(connection)
+
+    monkeypatch.setattr(schema, "make", make)
+    assert Store.upgrade(postgres) == (None, HEAD_REVISION)
+    assert started[1].result() == (HEAD_REVISION, HEAD_REVISION)
+
+
+def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
+    """Trials that end while it is copied are not in it."""
+    with Store.open(postgres, mode="write") as store:
+        sweep_id = whole.sweep(store, rounds=1)
+        environment_id = store.add_environment(whole.environment(), {})
+        before = store.find_sweep(sweep_id).trials
+        with opened(postgres) as source, Store.open(tmp_path / "x.db", mode="write") as other:
+            ids = source.sweep_ids()
+            store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
+            (arrival,) = copy(source, other, ids)
+        assert (arrival.added["trial"], store.find_sweep(sweep_id).trials) == (before, before + 1)
+
+
+def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monkeypatch, effbench):
+    monkeypatch.chdir(tmp_path)
+    with Store.open(own_postgres, mode="write") as store:
+        whole.sweep(store)
+        whole.sweep(store)
+    said = ""
+    for command in (
+        "ls",
+        "ls --failures",
+        "show --why",
+        "compare last last",
+        "baseline set main last",
+        "baseline ls",
+        "check --baseline main",
+        "history",
+        "history acks",
+        "advise mode tiny --stored",
+        "claims",
+        "db check --deep",
+        "db upgrade",
+        "report --out site",
+        "export --out x.csv",
+        "export --out x.db",
+        "import x.db",
+        "duet mode=eager mode=no-such-mode model=tiny",
+        "reproduce no-such-experiment",
+        "doctor --no-such-option",
+    ):
+        done = effbench(*command.split(), "--db", own_postgres)
+        said += f"{command}: {done.code}\n{done.out}{done.err}"
+    done = effbench("import", own_postgres, "--db", own_postgres)
+    said += done.out + done.err
+    assert "is the target itself" in said and "://me:***@" in said
+    assert PASSWORD not in said
+    written = [path for path in Path().rglob("*") if path.is_file()]
+    assert {"x.db", "x.csv"} <= {path.name for path in written}
+    assert [path for path in written if PASSWORD.encode() in path.read_bytes()] == []

@@ -1,6 +1,7 @@
 """A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is
 recorded twice."""
 
+import random
 import select
 import socket
 import socketserver
@@ -8,8 +9,9 @@ import threading
 import time
 from contextlib import suppress
 
+import psycopg
 import whole_sweeps as whole
-from made_sweeps import a_cell, begun, environment
+from made_sweeps import a_cell, begun, environment, writer
 from postgres_server import PASSWORD
 
 from effbench.cell import Status, Trial
@@ -70,6 +72,45 @@ def test_a_connection_that_breaks_before_a_commit(own_server, own_postgres):
         assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 2, 2)
         assert [list(store.samples(row["id"])) for row in store.trials(sweep)] == [["x"]] * 2
     assert Store.check(own_postgres) == []
+
+
+def test_connections_that_are_ended_at_random(own_postgres):
+    choices = random.Random(7)
+    cells = [a_cell(bs=bs) for bs in range(1, 3)]
+    with Store.open(own_postgres, mode="write") as store:
+        sweep, here = begun(store, cells), store.add_environment(environment(), {})
+    writers = [writer(own_postgres, sweep, here, range(first, first + 4)) for first in (0, 4)]
+    connections = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid != pg_backend_pid()"
+    )
+    ended = 0
+    with psycopg.connect(own_postgres, autocommit=True) as admin:
+        while any(one.poll() is None for one in writers):
+            pids = [pid for (pid,) in admin.execute(connections)]
+            if pids and ended < 8:  # so that a slow machine gets on, too
+                end = admin.execute("SELECT pg_terminate_backend(%s)", [choices.choice(pids)])
+                ended += end.fetchone()[0]
+            time.sleep(choices.uniform(0.02, 0.2))
+    for process in writers:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert all(line.startswith("effbench: waiting for") for line in errors.splitlines())
+    assert ended > 2
+    with Store.open(own_postgres) as store:
+        assert store.find_sweep(sweep).trials == 2 * 4 * 2
+    assert Store.check(own_postgres) == []
+
+
+def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_postgres):
+    cell = a_cell()
+    with Store.open(own_postgres + "?options=-c%20lock_timeout%3D10", mode="write") as store:
+        sweep, here = begun(store, [cell]), store.add_environment(environment(), {})
+        with psycopg.connect(own_postgres) as other:
+            other.execute("SELECT FROM sweep FOR UPDATE")
+            threading.Timer(0.1, other.rollback).start()
+            store.record(sweep, here, Trial(cell.key, 0, Status.OK))
+        assert store.find_sweep(sweep).trials == 1
 
 
 SWEEP = ("model=tiny", "bs=1,2", "mode=eager", "protocol.rounds=2")

@@ -67,6 +67,14 @@ def test_a_host_counts_once(made, opened):
     assert result.separate_speedup_ci_high / result.separate_speedup_ci_low < 1.001
 
 
+def test_the_number_of_trials_of_a_host_does_not_matter(made, opened):
+    parts = [on_host(made, "a", 1.0, rounds=5), on_host(made, "b", 4.0, rounds=2)]
+    result = result_in(opened, opened.join(parts, "x").id)
+    of_b = statistics.geometric_mean(steps(4.0, 0.001)[:2])
+    assert result.latency_ms == pytest.approx(math.sqrt(of_b), rel=1e-6)
+    assert result.latency_ci_high_ms / result.latency_ci_low_ms > 1000, "two hosts say little"
+
+
 @pytest.mark.parametrize(("marked_hosts", "hosts", "is_marked"), [("d", 3, False), ("cd", 4, True)])
 def test_a_host_is_marked_if_all_its_trials_are(made, opened, marked_hosts, hosts, is_marked):
     parts = []
