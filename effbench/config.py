@@ -206,7 +206,8 @@ class Protocol:
     # `period_ms`; null: never
     eliminate: Literal["latency_ms", "period_ms"] | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction
-    # (CPU: if threads wait for a core for more than half of it); null: it is not watched
+    # (CPU: if threads wait for a core for more than half of it); null: 0.1, but disturbed samples
+    # are not discarded
     host_tolerance: Positive | None = 0.1
     # a timer on a disturbed host may take this many times its budget to find undisturbed moments
     patience: OneOrMore = 2.0

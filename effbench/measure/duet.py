@@ -267,7 +267,7 @@ def figures_of(
     """
     ratio = pairs.figure(rules, spread, is_alike)
     used = list(pairs.undisturbed)
-    if ratio.is_marked:
+    if ratio.is_marked or not rules.discards:
         used += pairs.disturbed
     means_ms = [math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]
     mean_ms = median_interval(means_ms).value
@@ -282,21 +282,24 @@ def figures_of(
     varies = None
     if ratio.varies:
         varies = f"unsteady: the ratio of the two sides is {ratio.range_text}"
+    is_all = len(used) > len(pairs.undisturbed)
     return DuetFigures(
-        member_figure(mean_ms / root, leader, ratio.is_marked),
-        member_figure(mean_ms * root, follower, ratio.is_marked),
+        member_figure(mean_ms / root, leader, is_all, ratio.is_marked),
+        member_figure(mean_ms * root, follower, is_all, ratio.is_marked),
         used,
         varies,
     )
 
 
-def member_figure(value_ms: float, batches: Timing, is_marked: bool) -> TimingFigure:
-    """Return the figure of a member with the bounds of the median of its own batches. A marked one
-    is of all batches, and its bounds contain those of undisturbed and of disturbed ones."""
+def member_figure(value_ms: float, batches: Timing, is_all: bool, is_marked: bool) -> TimingFigure:
+    """Return the figure of a member with the bounds of the median of its own batches. `is_all`:
+    whether disturbed batches count, too. The bounds of a marked figure contain those of
+    undisturbed and of disturbed ones."""
     used = batches
     kinds = []
-    if is_marked:
+    if is_all:
         used = batches.all_samples()
+    if is_marked:
         kinds = [samples for samples in (batches.samples_ms, batches.disturbed_ms) if samples]
     bounds = [value_ms]
     for samples in (used.samples_ms, *kinds):

@@ -105,7 +105,7 @@ class Pairs:
         if is_alike and kept and lost and have_one_median(kept, lost):
             least = min(least, FEWEST_SAMPLES)
         ratios = Timing(kept, disturbed_ms=lost)
-        return ratios.figure(least, slowdown=1.0, spread=spread)
+        return ratios.figure(least, slowdown=1.0, spread=spread, discards=rules.discards)
 
     @property
     def undisturbed_ratios(self) -> list[float]:

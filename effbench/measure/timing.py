@@ -48,7 +48,9 @@ BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one cal
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields."""
+    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`:
+    whether disturbed samples do not count if there are enough others; else they are only kept
+    apart."""
 
     budget_s: float
     min_time_s: float
@@ -61,11 +63,15 @@ class Rules:
     load_s: float = 0.0
     max_warmup_s: float = 2.0
     patience: float = 1.0
+    discards: bool = True
 
     @classmethod
     def of(cls, protocol: Mapping[str, Any]) -> Rules:
         names = [rule.name for rule in dataclasses.fields(cls)]
-        return cls(**{name: protocol[name] for name in names if name in protocol})
+        rules = cls(**{name: protocol[name] for name in names if name in protocol})
+        if protocol.get("host_tolerance") is None:
+            return dataclasses.replace(rules, patience=1.0, discards=False)
+        return rules
 
     def of_passes(self, calls: int) -> Rules:
         """Return these rules with limits for passes of `calls` calls instead of single calls."""
@@ -96,6 +102,12 @@ class Timing:
         self.disturbed_enqueue_ms += self.enqueue_ms[first:]
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
+    def forget(self, first: int, first_disturbed: int) -> None:
+        """Remove the newest samples: those that count from `first` on, and the others from
+        `first_disturbed` on."""
+        del self.samples_ms[first:], self.enqueue_ms[first:]
+        del self.disturbed_ms[first_disturbed:], self.disturbed_enqueue_ms[first_disturbed:]
+
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
         return Timing(
@@ -119,21 +131,27 @@ class Timing:
             return True
         return not have_one_median(kept, lost)
 
-    def figure(self, least: int, slowdown: float, spread: float = SPREAD) -> TimingFigure:
+    def figure(
+        self, least: int, slowdown: float, spread: float = SPREAD, discards: bool = True
+    ) -> TimingFigure:
         """Return the median of the undisturbed samples if there are enough of them, else of all
         samples, marked.
 
         `least`: the number of undisturbed samples that are enough. `slowdown`: how many times
         slower the host was in disturbed moments. `spread`: ratio of the bounds of the median from
-        which calls have several speeds.
+        which calls have several speeds. `discards`: False if all samples give the median in any
+        case.
 
         The interval of a marked figure also contains the intervals of the medians of both kinds of
         samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
         and to the median of a host without this slowdown.
         """
-        if not self.is_disturbed(least):
+        is_marked = self.is_disturbed(least)
+        if discards and not is_marked:
             return plain_figure(self, spread)
         used = self.all_samples()
+        if not is_marked:
+            return plain_figure(used, spread)
         median = median_interval(used.samples_ms)
         bounds = bounds_of_median(used.samples_ms) + bounds_of_median(self.disturbed_ms)
         if self.samples_ms:
@@ -220,12 +238,13 @@ class TimerSamples:
     latency: Timing
     period: Timing | None = None
 
-    def figures(self, least: int, slowdown: float, spread: float = SPREAD) -> StepFigures:
+    def figures(self, rules: Rules, slowdown: float, spread: float = SPREAD) -> StepFigures:
         """Return the medians; see `Timing.figure`."""
-        latency = self.latency.figure(least, slowdown, spread)
+        least, discards = rules.min_samples, rules.discards
+        latency = self.latency.figure(least, slowdown, spread, discards)
         if self.period is None:
             return StepFigures(latency)
-        return StepFigures(latency, self.period.figure(least, slowdown, spread))
+        return StepFigures(latency, self.period.figure(least, slowdown, spread, discards))
 
     def disturbed_ms(self) -> dict[str, list[float]]:
         """Return the samples that do not count, by timer."""
@@ -369,22 +388,31 @@ class Timer:
         rules = self.rules.of_passes(self.whole)
         until = time.perf_counter() + rules.patience * budget_s
         while True:
-            counted = pass_means(result.samples_ms, self.whole)
+            counted = pass_means(self.counted(result), self.whole)
             passes = next_batch(counted, seconds, rules, budget_s)
             if not passes:
                 return result
             if self.host and not counted and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
-            kept = len(result.samples_ms)
+            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
             # to ask the driver takes longer than some series
-            if self.watch and len(result.samples_ms) > kept and self.watch.disturbed():
-                result.drop(kept)
-            else:
+            is_lost = self.watch and len(result.samples_ms) > kept and self.watch.disturbed()
+            if not is_lost:
                 seconds += elapsed
+            elif self.rules.discards:
+                result.drop(kept)
+            else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
+                result.forget(kept, lost)
             if self.host and time.perf_counter() >= until:
                 return result
+
+    def counted(self, result: Timing) -> list[float]:
+        """Return the samples that the stopping rules look at."""
+        if self.rules.discards:
+            return result.samples_ms
+        return result.samples_ms + result.disturbed_ms
 
     def call_watched(
         self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
@@ -412,9 +440,10 @@ class Timer:
             self.call(rotation, batch, result)
             elapsed = time.perf_counter() - began
             after = host.read()
-            if host.is_undisturbed(before, after, elapsed):
+            is_undisturbed = host.is_undisturbed(before, after, elapsed)
+            if is_undisturbed or not self.rules.discards:
                 seconds += elapsed
-            else:
+            if not is_undisturbed:
                 result.drop(kept)
                 host.calm()
                 after = host.read()
@@ -444,16 +473,18 @@ class Timer:
         until = time.perf_counter() + self.rules.patience * budget_s
         tenth = int(budget_s * 100 / (calls * block.period_ms))
         while True:
-            count = next_batch(result.samples_ms, seconds, self.rules, budget_s)
+            count = next_batch(self.counted(result), seconds, self.rules, budget_s)
             if not count:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 count = max(count, tenth)
             series = blocks.run(min(count, MOST_BLOCKS))
-            if self.watch and any(series.are_quiet) and self.watch.disturbed():
+            if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
+                seconds += series.add_to(result, self.rules.discards)
+            elif self.rules.discards:
                 result.disturbed_ms += series.samples_ms
-            else:
-                seconds += series.add_to(result)
+            else:  # samples of a disturbed GPU never count
+                continue
             if host:
                 if time.perf_counter() >= until:
                     return result
@@ -524,14 +555,16 @@ class BlockSeries:
     are_quiet: list[bool]
     block_s: float
 
-    def add_to(self, result: Timing) -> float:
-        """Add the blocks to the samples that count, or do not. Return the seconds of those that
-        count."""
+    def add_to(self, result: Timing, discards: bool) -> float:
+        """Add the blocks to the undisturbed or the disturbed samples. Return the seconds of those
+        that count: of all if nothing is discarded."""
         for sample_ms, is_quiet in zip(self.samples_ms, self.are_quiet, strict=True):
             if is_quiet:
                 result.samples_ms.append(sample_ms)
             else:
                 result.disturbed_ms.append(sample_ms)
+        if not discards:
+            return len(self.are_quiet) * self.block_s
         return sum(self.are_quiet) * self.block_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -42,6 +42,8 @@ INDEXED = {
 }
 #: Operators that write to all of their first tensor without reading it.
 OVERWRITING = ("copy_", "fill_", "zero_")
+
+Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,37 @@ def observe(outer: Iterable[Tensor], call: Callable[[], Any]) -> tuple[Work, Any
     from torch.utils.flop_counter import FlopCounterMode
 
     traffic = Traffic(outer)
-    flops = FlopCounterMode(display=False)
+    flops = FlopCounterMode(display=False, custom_mapping=attention_formulas())
     with flops, traffic:
         result = call()
     return Work(flops.get_total_flops(), traffic.bytes()), result
+
+
+def attention_formulas() -> dict[Any, Callable[..., int]]:
+    """Return torch's formulas of attention for any number of key and value heads: those of torch
+    2.11 refuse fewer heads than the queries have, as in grouped-query attention."""
+    formulas: dict[Any, Callable[..., int]] = {}
+    for kind in ("efficient", "flash", "cudnn"):
+        name = f"_scaled_dot_product_{kind}_attention"
+        formulas[getattr(torch.ops.aten, name)] = attention_flops
+        formulas[getattr(torch.ops.aten, f"{name}_backward")] = attention_backward_flops
+    return formulas
+
+
+def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    """Two matrix products: scores and output."""
+    batch, heads, length, width = query
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (width + value[3])
+
+
+def attention_backward_flops(
+    gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+) -> int:
+    """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
+    batch, heads, length, width = query
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (3 * width + 2 * value[3])
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -18,13 +18,16 @@ from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
 from effbench.message import TrialRequest
 
+# where the protocol has none: then disturbed samples count, but they are still told apart
+HOST_TOLERANCE = 0.1
+
 
 @dataclass(frozen=True)
 class TrialProtocol:
     """The settings of the protocol that a trial uses; `config.Protocol` documents them."""
 
     rules: Rules
-    host_tolerance: float | None
+    host_tolerance: float
     input_sets: int
     check_steps: int
     profile: bool
@@ -33,7 +36,7 @@ class TrialProtocol:
     def of(cls, settings: Mapping[str, Any]) -> TrialProtocol:
         return cls(
             rules=Rules.of(settings),
-            host_tolerance=settings.get("host_tolerance"),
+            host_tolerance=settings.get("host_tolerance") or HOST_TOLERANCE,
             input_sets=settings.get("input_sets", 3),
             check_steps=settings.get("check_steps", 5),
             profile=settings.get("profile", False),
@@ -42,7 +45,7 @@ class TrialProtocol:
     @property
     def spread(self) -> float:
         """Ratio of the bounds of a median from which its calls have several speeds."""
-        return max(timing.SPREAD, 1 + (self.host_tolerance or 0.0))
+        return max(timing.SPREAD, 1 + self.host_tolerance)
 
 
 class TrialContext:
@@ -66,15 +69,14 @@ class TrialContext:
 
     @contextmanager
     def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:
-        """Watch the host in this context; yield None if its speed does not matter, or the protocol
-        tolerates anything. `moves`: whether the calling thread may choose its core."""
-        tolerance = self.protocol.host_tolerance
-        if not matters or tolerance is None:
+        """Watch the host in this context; yield None if its speed does not matter. `moves`: whether
+        the calling thread may choose its core."""
+        if not matters:
             yield None
             return
         host = HostWatch(
             self.request.host_ms,
-            1 + tolerance,
+            1 + self.protocol.host_tolerance,
             moves=moves,
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,

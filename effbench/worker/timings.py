@@ -211,7 +211,7 @@ class Timings:
         if host is not None:
             slowdown = host.slowdown
             facts = host.facts()
-        figures = samples.figures(self.rules.min_samples, slowdown, self.context.protocol.spread)
+        figures = samples.figures(self.rules, slowdown, self.context.protocol.spread)
         if figures.are_marked:
             of_all = self.regardless_of_host(samples, host)
             if of_all is not None:
@@ -241,7 +241,7 @@ class Timings:
         of_all = samples.without_host()
         if of_all is None:
             return None
-        return of_all.figures(self.rules.min_samples, slowdown=1.0)
+        return of_all.figures(self.rules, slowdown=1.0)
 
     def why_marked(self, host: HostWatch | None) -> str:
         discarded = self.watcher.discarded

@@ -85,6 +85,7 @@ class Served(Timing):
         least: int,
         slowdown: float,
         spread: float = SPREAD,
+        discards: bool = True,
     ) -> TimingFigure:
         """Return the median of all requests, because a disturbance also delays later ones. See
         `Timing.figure`."""

@@ -108,10 +108,9 @@ class TrainingSteps(Workload):
         self.module.train()
         self.settings = TrainingSettings.of(self.cell)
         self.captured = self.mode.captures_step
-        self.loss: TrainingLoss = make_loss(self.settings.loss, self.seed + 104729)
-        dropped = dropout.switch_off(self.module)
-        if dropped:
-            self.trial.extra["dropout_off"] = dropped
+        self.loss = self.new_loss()
+        self.dropped: list[dropout.Probability] = []
+        self.switch_off(dropout.known(self.module))
         named = self.module.named_parameters()
         self.parameters = {name: value for name, value in named if value.requires_grad}
         if not self.parameters:
@@ -122,8 +121,7 @@ class TrainingSteps(Workload):
         # on the host, because device memory is measured
         self.start = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
-        trained = {f"parameter {name}" for name in self.parameters}
-        self.others = save(self.module, places(self.module).keys() - trained)
+        self.others = self.untrained()
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
@@ -131,10 +129,53 @@ class TrainingSteps(Workload):
             return "numerics.quantize does not support phase=training"
         return None
 
+    def new_loss(self) -> TrainingLoss:
+        return make_loss(self.settings.loss, self.seed + 104729)
+
     def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
         return make_optimizer(parameters.values(), self.settings, self.captured)
 
+    # --- dropout
+
+    def switch_off(self, probabilities: list[dropout.Probability]) -> None:
+        """Set these probabilities to 0, and record all that were changed."""
+        dropout.switch_off(probabilities)
+        self.dropped += probabilities
+        if self.dropped:
+            self.trial.extra["dropout_off"] = dropout.describe_changes(self.dropped)
+
+    def find_dropout(self, given: Inputs) -> None:
+        """Switch off dropout that no library defines, which only calls of the module reveal."""
+        suspects = dropout.suspects(self.module)
+        if not suspects:
+            return
+        # otherwise each restoring would undo what is tried
+        tried = {(id(vars(suspect.owner)), suspect.name) for group in suspects for suspect in group}
+        for name, place in places(self.module).items():
+            if (id(place.held), place.key) in tried:
+                self.others.pop(name, None)
+
+        def start(number: int) -> None:
+            self.restore()
+            set_seed(self.seed + number)
+
+        def loss() -> float:
+            args, kwargs = accuracy.clone(given)
+            output = self.module(*args, **kwargs)
+            # a new one, because the shape of its targets may be another one in eval mode
+            return float(self.new_loss()(output, self.by_name(args, kwargs)).detach())
+
+        guilty = dropout.find_guilty(suspects, dropout.Observed(self.module, start, loss))
+        self.restore()
+        self.switch_off(guilty)
+        self.others = self.untrained()
+
     # --- state
+
+    def untrained(self) -> dict[str, Any]:
+        """Return copies of all state except the trained parameters."""
+        trained = {f"parameter {name}" for name in self.parameters}
+        return save(self.module, places(self.module).keys() - trained)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -244,6 +285,7 @@ class TrainingSteps(Workload):
     def take_reference(self) -> None:
         """Keep the trajectory of eager's steps. Raises Ended if it is not finite, or if they create
         a parameter."""
+        self.find_dropout(self.inputs.checked[0])
         self.reference = self.follow(self.step_over(self.module))
         reason = self.reference.not_finite()
         if reason is not None:

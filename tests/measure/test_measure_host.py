@@ -232,6 +232,14 @@ class TestTiming:
         assert result.disturbed_ms == pytest.approx([1.0] * len(result.disturbed_ms))
         assert result.figure(30, watch.slowdown).is_marked
 
+    def test_without_discarding_a_disturbed_host_costs_no_further_time(self, monkeypatch, make):
+        clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
+        step = clock.taking(lambda *args, **kwargs: 0.001)
+        with watch.watching():
+            result = Timer(step, INPUTS, CPU, rules(discards=False), host=watch).latency(2.0)
+        assert clock.now == pytest.approx(0.5, rel=0.1), "the median is known"
+        assert (result.samples_ms, len(result.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
+
 
 class TestOtherProcesses:
     @pytest.fixture

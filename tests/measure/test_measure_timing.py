@@ -91,6 +91,21 @@ def test_latency_ends(monkeypatch, durations, budget_s, changed, calls, seconds)
     assert sum(done.samples_ms) == pytest.approx(clock.now * 1e3)
 
 
+SETTINGS = {
+    "as given": ({"host_tolerance": 0.1, "patience": 2.0}, 2.0, True),
+    "no tolerance": ({"host_tolerance": None, "patience": 2.0}, 1.0, False),
+    "no patience": ({"host_tolerance": 0.1, "patience": 1.0}, 1.0, True),
+}
+
+
+@pytest.mark.parametrize(("protocol", "patience", "discards"), SETTINGS.values(), ids=SETTINGS)
+def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(
+    protocol, patience, discards
+):
+    result = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
+    assert (result.patience, result.discards) == (patience, discards)
+
+
 def timing_of(kept, lost, **values):
     """A timing with these undisturbed samples and these disturbed ones."""
     return timing.Timing(list(kept), disturbed_ms=list(lost), **values)
@@ -141,6 +156,23 @@ def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
     assert (median.value, median.low, median.high) == pytest.approx(expected)
 
 
+def test_samples_of_a_figure():
+    kept, lost = [1.0] * 40, [3.0] * 100
+    measured = timing_of(kept, lost)
+    assert measured.figure(30, slowdown=3.0).timing.samples_ms == kept
+    figure = measured.figure(30, slowdown=3.0, discards=False)
+    assert (figure.median.value, figure.is_marked) == (3.0, False)
+    assert figure.timing.samples_ms == kept + lost
+
+
+def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
+    measured = timing_of([1.0] * 20, [3.0] * 100)
+    figure = measured.figure(30, slowdown=3.0)
+    assert figure.is_marked
+    assert figure.timing.samples_ms == [1.0] * 20 + [3.0] * 100
+    assert measured.figure(30, slowdown=3.0, discards=False) == figure
+
+
 class TestStream:
     """Whole passes, every size with its weight, disturbed passes thrown away whole."""
 
@@ -178,6 +210,14 @@ class TestStream:
         result = self.timer(clock.step, watch).latency(1.0)
         assert len(result.samples_ms) % 4 == 0
         assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)
+
+    @pytest.mark.parametrize("discards", [True, False])
+    def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, discards):
+        looks = iter([True, True, True])
+        watch = SimpleNamespace(disturbed=lambda: next(looks, False))
+        result = self.timer(clock.step, watch, discards=discards).latency(1.0)
+        assert len(clock.calls) > len(result.samples_ms) >= timing.FEWEST_PASSES
+        assert bool(result.disturbed_ms) is discards, "nothing else keeps them apart"
 
     def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
         clock = TurnedClock(monkeypatch)

@@ -104,6 +104,16 @@ def test_bytes_are_at_most_those_that_are_moved(forward, rows):
     )
 
 
+def test_fewer_heads_of_keys_than_of_queries():
+    query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
+    counted, _ = work.observe(
+        [query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key)
+    )
+    assert counted.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
+    shapes = ([2, 8, 10, 16], [2, 8, 10, 16], [2, 2, 12, 16], [2, 2, 12, 16])
+    assert work.attention_backward_flops(*shapes) == 5 * (2 * 2 * 8 * 10 * 12 * 16)
+
+
 def run(*spans, name="k", correlation=1):
     return [Activity(name, start, end - start, correlation) for start, end in spans]
 

@@ -172,9 +172,16 @@ class TestMarks:
         assert (record.latency_samples, record.latency_min_ms) == (samples, 1.0)
         assert len(record.samples["latency_disturbed_ms"]) == 20
 
-    def test_without_a_tolerance_the_host_is_not_watched(self):
-        record = timed(trial_of(host_tolerance=None), Timing([1.0] * 9), busy_fraction=0.83)
-        assert (record.disturbance, record.host_ms) == (None, None)
+    @pytest.mark.parametrize(
+        ("quiet", "disturbance"), [(5, None), (4, "host busy for 83 % of the timing")]
+    )
+    def test_without_a_tolerance_all_samples_count_and_the_marks_stay(self, quiet, disturbance):
+        latency = Timing([1.0] * quiet, disturbed_ms=[3.0] * 20)
+        record = timed(trial_of(host_tolerance=None), latency, busy_fraction=0.83)
+        assert (record.disturbance, record.latency_ms) == (disturbance, 3.0)
+        assert record.latency_samples == quiet + 20
+        assert record.disturbed_fraction == pytest.approx(0.83)
+        assert len(record.samples["latency_disturbed_ms"]) == 20
 
     def test_the_period_marks_a_trial_and_has_bounds_of_its_own(self):
         latency, period = Timing([5.0] * 9, [4.9] * 9), Timing([4.0] * 4, disturbed_ms=[5.0] * 20)
@@ -196,10 +203,17 @@ class TestMarks:
 
 
 @pytest.mark.parametrize(
-    ("device", "moves", "all_threads"), [("cuda", True, False), ("cpu", False, True)]
+    ("device", "host_tolerance", "tolerance", "moves", "all_threads"),
+    [
+        ("cuda", 0.25, 1.25, True, False),
+        ("cpu", 0.1, 1.1, False, True),
+        ("cpu", None, 1.1, False, True),
+    ],
 )
-def test_how_the_host_is_watched(monkeypatch, device, moves, all_threads):
-    """On the CPU all threads are watched, and none moves."""
+def test_how_the_host_is_watched(
+    monkeypatch, device, host_tolerance, tolerance, moves, all_threads
+):
+    """On the CPU all threads are watched, and none moves; also without a tolerance."""
     made = {}
 
     def watch(quiet_ms, tolerance, **options):
@@ -207,13 +221,13 @@ def test_how_the_host_is_watched(monkeypatch, device, moves, all_threads):
         return HostWatch(quiet_ms, tolerance, **options)
 
     monkeypatch.setattr(context, "HostWatch", watch)
-    running = trial_of(device)
+    running = trial_of(device, host_tolerance=host_tolerance)
     running.context.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
     timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9), busy_fraction=0.0)
     assert made == {
         "quiet_ms": 0.03,
         "usual_high_ms": 0.07,
-        "tolerance": 1.1,
+        "tolerance": tolerance,
         "moves": moves,
         "all_threads": all_threads,
         "waits": False,

@@ -1,6 +1,7 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
 few steps."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -170,6 +171,7 @@ def test_unusual_modules_are_right(forward):
     made = training(Does(forward), optimizer="sgd")
     frozen = made.module.frozen.weight.clone()
     assert verdict(made, eager_step(made)) == (None, 0.0, False)
+    assert made.module.droplet_radius == 2.5 and "dropout_off" not in made.trial.extra
     assert torch.equal(made.module.frozen.weight, frozen), "restored"
     assert ("parameter frozen.weight" in made.others) == (forward is momentum), (
         "what stays frozen is not kept"
@@ -332,48 +334,192 @@ def test_the_work_of_a_step(optimizer, state):
     assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
 
 
-class Own(nn.Module):
-    """Dropout in attributes of its own and of its settings, and attributes with similar names."""
+class Backdrop(nn.Module):
+    """A loop that an attribute with an unlucky name switches off."""
+
+    def __init__(self, level=0.5):
+        super().__init__()
+        self.backdrop, self.lin, self.big = level, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        for _ in range(50 if self.backdrop > 0 else 0):
+            y = y + self.backdrop * torch.tanh(self.big(y))
+        return y
+
+
+class Rain(nn.Module):
+    """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
 
     def __init__(self):
         super().__init__()
-        self.lin = nn.Linear(8, 8)
-        self.dropout, self.droplet, self.p = 0.5, 0.25, 0.5
-        self.config = SimpleNamespace(attn_pdrop=0.1, drop_path_rate=0.2, drop_in_level=0.5)
+        self.droplet, self.dropout, self.lin = 0.25, 0.5, nn.Linear(8, 8)
 
     def forward(self, x):
-        y = nn.functional.dropout(self.lin(x), self.dropout, self.training)
-        return y / self.droplet
+        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(
+            1 / self.droplet
+        )
 
 
-def test_dropout_of_a_module_and_of_its_settings_is_off():
-    module = Own()
-    made = training(module)
-    assert verdict(made, eager_step(made))[0] is None
-    assert made.trial.extra["dropout_off"] == [
-        "Own.dropout=0.5",
-        "SimpleNamespace.attn_pdrop=0.1",
-        "SimpleNamespace.drop_path_rate=0.2",
-    ]
-    assert (module.droplet, module.p, module.config.drop_in_level) == (0.25, 0.5, 0.5)
+class DropPath(nn.Module):
+    """A user's copy of timm's class."""
+
+    def __init__(self, drop_prob):
+        super().__init__()
+        self.drop_prob, self.lin = drop_prob, nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        if self.drop_prob > 0 and self.training:
+            y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
+        return x + y
+
+
+class DropsPatches(nn.Module):
+    """Its output has another shape in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop_rate, self.lin = 0.5, nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        if self.training and self.drop_rate > 0:
+            y = y[torch.randperm(len(y))[: round(len(y) * (1 - self.drop_rate))]]
+        return y
+
+
+class FailsInEval(nn.Module):
+    """Random by its attribute, but nothing shows whether eval mode needs it."""
+
+    def __init__(self):
+        super().__init__()
+        self.droprate, self.lin = 0.5, nn.Linear(8, 8)
+
+    def forward(self, x):
+        if not self.training:
+            raise NotImplementedError("trains only")
+        return nn.functional.dropout(self.lin(x), self.droprate)
+
+
+class Attends(nn.Module):
+    """Settings in an object; with dropout torch chooses another kernel of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.lin = (
+            SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5),
+            nn.Linear(8, 8),
+        )
+
+    def forward(self, x):
+        q = self.lin(x).view(1, 2, 6, 4)
+        p = self.config.attn_dropout if self.training else 0.0
+        return (
+            nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp()
+            * self.config.drop_in_level
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "off", "attribute", "value"),
+    [
+        (Backdrop, None, "backdrop", 0.5),
+        (
+            lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
+            None,
+            "droplet_radius",
+            2.5,
+        ),
+        (Rain, ["Rain.dropout=0.5"], "droplet", 0.25),
+        (partial(DropPath, 0.1), ["DropPath.drop_prob=0.1"], "drop_prob", 0.0),
+        (DropsPatches, ["DropsPatches.drop_rate=0.5"], "drop_rate", 0.0),
+        (FailsInEval, None, "droprate", 0.5),
+        (Attends, ["SimpleNamespace.attn_dropout=0.1"], None, None),
+    ],
+)
+def test_only_what_makes_the_loss_random_is_dropout(make, off, attribute, value):
+    made = training(make())
+    reason, *_ = verdict(made, eager_step(made))
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value
+    # both draw the same masks
+    assert reason is None
     made.restore()
-    assert module.dropout == 0, "restoring keeps it off"
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value, "restoring keeps it off"
 
 
-def test_dropout_of_libraries_is_off():
-    timm, vision = libraries.load("timm"), libraries.load("torchvision")
-    transformers = libraries.load("transformers")
-    config = transformers.BertConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        vocab_size=20,
-        attention_probs_dropout_prob=0.2,
+def test_switching_off_dropout_leaves_the_initial_state():
+    module = nn.Sequential(Rain(), nn.BatchNorm1d(8))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    made = training(module)
+    made.find_dropout(inputs()[0])
+    assert module[0].dropout == 0 and made.trial.extra["dropout_off"] == ["Rain.dropout=0.5"]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_dropout_of_torch_is_known_by_type():
+    made = training()
+    assert made.trial.extra["dropout_off"] == ["Dropout.p=0.5"]
+    assert (made.module.training, made.module.dropout.p) == (True, 0)
+    module = nn.ModuleList(
+        [
+            nn.TransformerEncoderLayer(8, 2, dropout=0.1),
+            nn.LSTM(4, 4, num_layers=2, dropout=0.25),
+            nn.AlphaDropout(1),
+        ]
     )
-    path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
-    block, bert = vision.ops.DropBlock2d(0.3, 3), transformers.BertModel(config)
-    dropout.switch_off(nn.ModuleList([path, depth, block, bert]))
-    assert (path.drop_prob, depth.p, block.p) == (0, 0, 0)
-    assert (config.attention_probs_dropout_prob, config.hidden_dropout_prob) == (0, 0)
-    assert not any(part.p for part in bert.modules() if isinstance(part, nn.Dropout))
+    module[0].attention_dropout, module[0].dropped = 0.1, 3
+    found = dropout.known(module)
+    texts = [
+        "Dropout.p=0.1 (3 modules)",
+        "MultiheadAttention.dropout=0.1",
+        "LSTM.dropout=0.25",
+        "AlphaDropout.p=1",
+    ]
+    assert sorted(dropout.describe_changes(found)) == sorted(texts)
+    dropout.switch_off(found)
+    assert dropout.known(module) == [] and module[1].dropout == 0
+    assert (module[0].attention_dropout, module[0].dropped) == (
+        0.1,
+        3,
+    ), "torch has no such attributes"
+
+
+def test_dropout_of_libraries_is_known_by_type():
+    timm = libraries.load("timm")
+    vision = libraries.load("torchvision")
+    transformers = libraries.load("transformers")
+    config = transformers.BartConfig(
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        vocab_size=20,
+        dropout=0.1,
+        attention_dropout=0.2,
+        encoder_layerdrop=0.3,
+    )
+    bart = transformers.BartModel(config)
+    bart.backdrop = 0.5
+    modules = [
+        timm.layers.DropPath(0.1),
+        vision.ops.StochasticDepth(0.2, "row"),
+        vision.ops.DropBlock2d(0.3, 3),
+        bart,
+    ]
+    found = dropout.known(nn.ModuleList(modules))
+    dropout.switch_off(found)
+    assert (modules[0].drop_prob, modules[1].p, modules[2].p) == (0, 0, 0)
+    layer = bart.encoder.layers[0]
+    assert (
+        layer.dropout,
+        layer.self_attn.dropout,
+        bart.encoder.layerdrop,
+        config.attention_dropout,
+    ) == (0, 0, 0, 0)
+    assert bart.backdrop == 0.5, "transformers has no such attribute"
