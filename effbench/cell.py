@@ -1,7 +1,7 @@
 """The core types: what is measured (`Cell`), where (`Environment`), the outcome in one process
-(`Trial`, `Status`) and the summary of all (`Result`).
+(`Trial`, `Status`) and the summary of all (`Summary`, and `Result` with its cell).
 
-`Trial` and `Result` declare each measured quantity once, as a field with its metric.
+`Trial` and `Summary` declare each measured quantity once, as a field with its metric.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class Cell:
     `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
     for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
     `device` are never `auto`.
+
+    A new axis begins with a setting: see `config.Config`.
     """
 
     model: dict[str, Any]
@@ -206,8 +208,9 @@ class Trial:
     """The outcome of a cell in one process. A quantity that does not apply is None, never 0.
 
     `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in
-    order. A new quantity needs one field here, one in `Result`, the code that measures it, and a
-    migration.
+    order. A new quantity needs a field here with its metric, one of the same name in `Summary`
+    unless it is a `fact` of trials alone, the code that measures it, and a migration with the
+    column types and checks of `store/schema.py`.
     """
 
     cell_key: str

@@ -4,7 +4,8 @@ This is the only module that imports pynvml. It does not import torch, so the do
 
 A new metric from NVML needs five lines: a field in `GpuState` and its query in `Gpu.read` (here), a
 field in `GpuFacts` and how readings give it in `GpuWatch.facts` (measure/watch.py), and its
-assignment in `record_gpu` (worker/timings.py). `Trial` (cell.py) says what a new quantity needs.
+assignment in `record_gpu` (worker/timings.py); then a field in `Trial`, one in `Summary` and a
+migration, as `Trial` (cell.py) says.
 """
 
 from __future__ import annotations

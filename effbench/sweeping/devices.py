@@ -1,4 +1,10 @@
-"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores."""
+"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores.
+
+A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
+(`Slot.locked`), and in its own process for a foreign program on the GPU, at most
+`executor.foreign_wait_s` (`GpuWatch.wait_until_free`). Both settings are declared in
+`config.Executor`.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +32,6 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping.interrupts import POLL_S
 
 LOGGER = logging.getLogger(__name__)
-#: Longest wait for a device that another effbench uses, unless a sweep sets another one.
-LOCK_TIMEOUT_S = Executor().lock_timeout_s
 #: With at least this many physical cores for a GPU, the first core is left to the sweep and the
 #: system.
 SPARE_FROM = 4
@@ -91,7 +95,7 @@ class Slot:
     def locked(
         self,
         stop: threading.Event,
-        timeout_s: float = LOCK_TIMEOUT_S,
+        timeout_s: float = Executor.lock_timeout_s,
         on_wait: Callable[[], None] = lambda: None,
     ) -> Iterator[bool]:
         """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once

@@ -15,9 +15,10 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from effbench.cell import Cell, Environment
+from effbench.config import Executor
 from effbench.errors import WorkerError
 from effbench.sweeping.client import ForkServer, StoppedError
-from effbench.sweeping.devices import LOCK_TIMEOUT_S, Gpu, Slot
+from effbench.sweeping.devices import Gpu, Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.probe import Params, preload, probe
 from effbench.sweeping.record import TrialStore
@@ -203,7 +204,7 @@ def measure_ceilings(
     store: TrialStore,
     environment_id: str,
     slot: Slot,
-    lock_timeout_s: float = LOCK_TIMEOUT_S,
+    lock_timeout_s: float = Executor.lock_timeout_s,
     stop: threading.Event | None = None,
 ) -> str | None:
     """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they
