@@ -411,8 +411,8 @@ class Trial:
         better=LOWER,
         compare="bound",
         combine="max",
-        help="preparation and first call together; slowest of the trials, therefore with a cold"
-        " cache",
+        help="preparation and first call together; slowest of the trials with a cold cache, or of a"
+        " mode that compiles nothing",
     )
     build_peak_allocated_bytes: Count = metric(
         "peak allocated, building",

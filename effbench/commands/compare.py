@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", metavar="NAME", help=parts)
     values = (
-        "the two values of --by to compare, in this order; part of a value is enough; needed if"
-        " there are more"
+        "the two values of --by to compare, in this order; part of a value is enough, and a folder"
+        " or interpreter may be a path; needed if there are more"
     )
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
@@ -62,7 +62,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add("--cell", metavar="TEXT", help=cell)
     floor = "smallest relative change of times, energy and memory that counts: 3%% or 0.03"
     add("--floor", metavar="SIZE", help=floor)
-    on = "use only trials on this hardware or interpreter; part of the name is enough"
+    on = "use only trials on this hardware, interpreter or folder; part of the name is enough"
     add("--on", metavar="NAME", help=on)
     across = f"compare even if these differ, separated by commas: {', '.join(ACROSS)}"
     add("--across", default="", metavar="NAMES", help=across)
