@@ -14,7 +14,7 @@ from itertools import groupby
 from effbench.commands import options
 from effbench.doctor import ceilings
 from effbench.doctor.checks import examine, probe_machine
-from effbench.doctor.finding import Finding
+from effbench.doctor.finding import ExaminedMachine, Finding
 from effbench.sweeping.client import ForkServer
 from effbench.terminal import escape, terminal
 
@@ -43,11 +43,9 @@ def run(args: argparse.Namespace) -> int:
     with closing(ForkServer()) as server:
         machine = probe_machine(server, args.db)
         findings = examine(machine)
-        is_fit = not any(finding.level == "problem" for finding in findings)
+        is_fit = not has_problem(findings)
         if args.calibrate and is_fit:
-            findings = [finding for finding in findings if finding.area != "ceilings"]
-            measured = [*ceilings.measure(server, machine), *ceilings.report(machine)]
-            findings += [replace(finding, area="ceilings") for finding in measured]
+            findings = calibrate(server, machine, findings)
     if args.format == "json":
         known = ceilings.stored(machine) if machine.answer else None
         answer = {"findings": [asdict(finding) for finding in findings], "calibration": known}
@@ -56,7 +54,20 @@ def run(args: argparse.Namespace) -> int:
         show(findings)
     if args.calibrate and not is_fit:
         print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
-    return 1 if any(finding.level == "problem" for finding in findings) else 0
+    return int(has_problem(findings))
+
+
+def has_problem(findings: Sequence[Finding]) -> bool:
+    return any(finding.level == "problem" for finding in findings)
+
+
+def calibrate(
+    server: ForkServer, machine: ExaminedMachine, findings: Sequence[Finding]
+) -> list[Finding]:
+    """Measure the ceilings and store them; return the findings with those of the new ceilings."""
+    others = [finding for finding in findings if finding.area != "ceilings"]
+    measured = [*ceilings.measure(server, machine), *ceilings.report(machine)]
+    return others + [replace(finding, area="ceilings") for finding in measured]
 
 
 def show(findings: Sequence[Finding]) -> None:

@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import UsageError
@@ -15,6 +16,9 @@ from effbench.report.claims import TONES, value_text
 from effbench.table import TONES as STYLES
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
+
+if TYPE_CHECKING:
+    from effbench.experiments.run import Reproduction
 
 HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
 HOLDS = {True: "holds", False: "does not hold", None: "open"}
@@ -65,8 +69,7 @@ def reproduce(
     with closing(ForkServer()) as server:
         probed = probe_machine(server, settings.get("device", "auto"))
         for experiment in experiments:
-            title = f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}"
-            console.print_line(title)
+            console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
             done = Reproduction(experiment, server, probed, db, overrides, args.fresh, args.quiet)
             try:
                 done.execute()
@@ -76,11 +79,7 @@ def reproduce(
                 console.print_line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
-            for judgement in done.judgements:
-                show_verdict(console, judgement)
-            sweeps = sorted({result.sweep_id for result in done.results_of("rows")})
-            if sweeps:
-                show_sweeps(console, sweeps, done.reused)
+            show(console, done)
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(experiments) > 1:
@@ -107,6 +106,15 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
     )
+
+
+def show(console: Console, done: Reproduction) -> None:
+    """Print the verdicts of an experiment, and its sweeps."""
+    for judgement in done.judgements:
+        show_verdict(console, judgement)
+    sweeps = sorted({result.sweep_id for result in done.results_of("rows")})
+    if sweeps:
+        show_sweeps(console, sweeps, done.reused)
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:

@@ -81,16 +81,17 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
 def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
     """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
     without measurements stays open."""
-    figures = [part.statement.figure for part in parts]
-    gaps = gaps_of(figure for figure in figures if figure is not None)
+    figures = [part.statement.figure for part in parts if part.statement.figure is not None]
     measured = [part for part in parts if part.statement.is_measured]
+    if not parts:
+        return unmeasured(claim, "no row was measured")
     if not measured:
-        return unmeasured(claim, parts[0].statement.why if parts else "no row was measured")
+        return unmeasured(claim, parts[0].statement.why)
     if claim.axes:
         parts = measured
     verdict = verdict_of([part.statement.holds for part in parts])
     reason = reason_of(verdict, parts)
-    left_out = [gap for gap in gaps if gap not in reason]
+    left_out = [gap for gap in gaps_of(figures) if gap not in reason]
     if left_out:
         reason += f"; left out: {listed(left_out, 3)}"
     return Judgement(claim, verdict, one_line(reason), value_of(answer), parts, answer.also)

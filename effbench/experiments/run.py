@@ -29,7 +29,7 @@ from effbench.message import CheckRequest, ProbeRequest
 from effbench.printable import describe
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.sweeps import recorded_here_first
+from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping.checks import run_checks
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.plan import Settings
@@ -251,16 +251,12 @@ def cached_results(
     cases = grouped(cells, lambda cell: cell.comparison_key)
     complete: list[Result] = []
     for sweep in recorded_here_first(store.sweeps()):
-        protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
-        if protocol != vars(settings.protocol) or sweep.baseline_mode != settings.baseline_mode:
+        if not is_comparable(sweep, settings):
             continue
         final = {}
         for result in store.results(sweep.id):
-            # a cell may end before the last round if its interval is narrow enough
-            has_ended = sweep.state == "completed" or result.trials >= sweep.rounds
-            is_final = has_ended or not result.status.is_measured
-            is_accepted = accepts_marked or not result.marked
-            if result.environment_id == environment_id and is_final and is_accepted:
+            is_wanted = result.environment_id == environment_id and is_final(result, sweep)
+            if is_wanted and (accepts_marked or not result.marked):
                 final[result.cell_key] = result
         for case, members in list(cases.items()):
             keys = [cell.key for cell in members]
@@ -268,3 +264,15 @@ def cached_results(
                 complete += [final[key] for key in keys]
                 del cases[case]
     return complete
+
+
+def is_comparable(sweep: SweepInfo, settings: Settings) -> bool:
+    protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
+    return protocol == vars(settings.protocol) and sweep.baseline_mode == settings.baseline_mode
+
+
+def is_final(result: Result, sweep: SweepInfo) -> bool:
+    """Return whether further trials would not have changed the result. A cell may end before the
+    last round if its interval is narrow enough."""
+    has_ended = sweep.state == "completed" or result.trials >= sweep.rounds
+    return has_ended or not result.status.is_measured

@@ -112,25 +112,16 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     Raises UsageError for an invalid name or fewer than two sweeps, StoreError for sweeps that
     cannot be joined.
     """
-    ids = sorted(set(sweep_ids))
     name = text(name)
     if not name.strip() or name.startswith(sweeps.CONFIRMING):
         raise UsageError(f"--join {name!r}: give the joined sweep a name, such as --join h100")
-    if len(ids) < 2:
-        raise UsageError(
-            f"--join needs the sweeps of two hosts or more, not {count(len(ids), 'sweep')}; name"
-            " several files, or several sweeps with --sweep"
-        )
-    parts = [_read(connection, sweep_id) for sweep_id in ids]
-    parts.sort(key=lambda part: (part.hostname, part.id))
-    for part, other in combinations(parts, 2):
-        _require_same_conditions(part, other)
-        _require_other_host(part, other)
+    parts = _read_parts(connection, sorted(set(sweep_ids)))
     every = {key for part in parts for key in part.cell_keys}
     shared = every.intersection(*(part.cell_keys for part in parts))
     cell_keys = [key for key in parts[0].cell_keys if key in shared]
     if not cell_keys:
-        raise StoreError(f"{' and '.join(ids)} cannot be joined: they have no cell in common")
+        ids = " and ".join(sorted(part.id for part in parts))
+        raise StoreError(f"{ids} cannot be joined: they have no cell in common")
     hosts = _host_names(parts)
     row = _sweep_row(parts, hosts, name)
     joined_id = row["id"]
@@ -143,6 +134,22 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     trials = connection.scalar(query) or 0
     omitted = len(every) - len(cell_keys)
     return JoinedSweep(joined_id, name, hosts, len(cell_keys), omitted, trials, is_changed)
+
+
+def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
+    """Return the sweeps to join, by host. Raises UsageError for fewer than two, StoreError for
+    sweeps that cannot be joined."""
+    if len(sweep_ids) < 2:
+        raise UsageError(
+            f"--join needs the sweeps of two hosts or more, not {count(len(sweep_ids), 'sweep')};"
+            " name several files, or several sweeps with --sweep"
+        )
+    parts = [_read(connection, sweep_id) for sweep_id in sweep_ids]
+    parts.sort(key=lambda part: (part.hostname, part.id))
+    for part, other in combinations(parts, 2):
+        _require_same_conditions(part, other)
+        _require_other_host(part, other)
+    return parts
 
 
 def _read(connection: sa.Connection, sweep_id: str) -> HostSweep:
