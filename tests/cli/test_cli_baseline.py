@@ -4,6 +4,7 @@ nothing to list."""
 import json
 import shutil
 
+import pytest
 from made_sweeps import a_cell, environment
 
 
@@ -105,7 +106,8 @@ def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, eff
     assert f"{second} is compared with the previous sweep" in effbench(*words, second).err
 
 
-def test_failures_with_their_tracebacks(made, effbench):
+@pytest.fixture
+def failed(made):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a
     log."""
     error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}
@@ -117,15 +119,32 @@ def test_failures_with_their_tracebacks(made, effbench):
             made.sql(
                 f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}"
             )
+
+
+@pytest.mark.usefixtures("failed")
+def test_failures_with_the_traceback_of_the_last_trial(effbench):
     done = effbench("ls", "--failures", "--traceback")
-    assert done.code == 0 and "mine.py:4 in forward" in done.out
-    assert "    first line\n      error of round 2\n" in done.out, "the last trial's, as it was"
-    assert "crashed of round 2" in done.out and "of round 1" not in done.out
+    assert done.code == 0
+    assert "mine.py:4 in forward" in done.out
+    assert "    first line\n      error of round 2\n" in done.out
+    assert "crashed of round 2" in done.out
+    assert "of round 1" not in done.out
+
+
+@pytest.mark.usefixtures("failed")
+def test_failures_without_tracebacks(effbench):
     assert "first line" not in effbench("ls", "--failures").out
-    done = effbench("ls", "--traceback")
-    assert done.code == 2 and "--failures" in done.err
-    done = effbench("ls", "--sweep", "nowhere")
-    assert done.code == 2 and "--sweep needs --cells" in done.err
+
+
+@pytest.mark.usefixtures("failed")
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [(["--traceback"], "--failures"), (["--sweep", "nowhere"], "--sweep needs --cells")],
+)
+def test_options_that_need_another_one(effbench, options, error):
+    done = effbench("ls", *options)
+    assert done.code == 2
+    assert error in done.err
 
 
 def test_no_failures_is_a_line(made, effbench):

@@ -1,6 +1,7 @@
 """Marked results in comparisons: their times are shown and have no verdict, whatever the figures
 say."""
 
+import itertools
 import json
 from xml.etree import ElementTree
 
@@ -36,24 +37,46 @@ def checked(made, effbench):
     return call
 
 
-@pytest.mark.parametrize("after", [FAST, SLOW])
-@pytest.mark.parametrize("which", ["before", "now", "before and now"])
-def test_no_time_of_a_marked_result_has_a_verdict(made, which, after):
+@pytest.fixture(
+    params=itertools.product(["before", "now", "before and now"], [FAST, SLOW]),
+    ids=lambda value: value[0],
+)
+def half_marked(request, made):
+    """When the results of eager were marked, and the comparison of two sweeps."""
+    which, after = request.param
     old = marked(FAST) if "before" in which else FAST
     new = marked(after) if "now" in which else after
     sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]
     with Store.open(made.path) as store:
-        found = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
-    eager = [change for change in found.changes if change.about.mode == "eager"]
-    times = {change.metric: change for change in eager if change.is_unjudged}
-    assert {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"} <= set(times)
-    row = times["latency_ms"]
-    assert (row.verdict, row.p_value, row.low, row.gates) == ("ambiguous", None, None, False)
-    assert row.reason == f"host disturbed {which}: {BUSY}"
-    assert (row.marked_before, row.marked_after) == ("before" in which, "now" in which)
-    assert row.ratio == pytest.approx(row.after / row.before), "the figures are there"
-    assert (found.judged, set(found.unjudged)) == ({DEFAULT.key}, {EAGER.key})
-    assert not any(line.mode == "eager" for line in found.modes), "no mean of marked figures"
+        return which, compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+
+
+def unjudged_changes(compared):
+    changes = {change.metric: change for change in compared.changes if change.is_unjudged}
+    assert {change.about.mode for change in changes.values()} == {"eager"}
+    return changes
+
+
+def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
+    _, compared = half_marked
+    times = {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"}
+    assert times <= unjudged_changes(compared).keys()
+    assert (compared.judged, set(compared.unjudged)) == ({DEFAULT.key}, {EAGER.key})
+
+
+def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
+    which, compared = half_marked
+    change = unjudged_changes(compared)["latency_ms"]
+    assert (change.verdict, change.p_value, change.low) == ("ambiguous", None, None)
+    assert not change.gates
+    assert change.reason == f"host disturbed {which}: {BUSY}"
+    assert (change.marked_before, change.marked_after) == ("before" in which, "now" in which)
+    assert change.ratio == pytest.approx(change.after / change.before)
+
+
+def test_marked_figures_have_no_mean(half_marked):
+    _, compared = half_marked
+    assert "eager" not in {line.mode for line in compared.modes}
 
 
 def disturbed(**figures):
@@ -101,25 +124,47 @@ def test_exit_codes(checked, before, after, options, code):
     assert ("nothing was checked against main" in done.out) is (code == 3)
 
 
-def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, checked, effbench):
-    three = {EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}
-    done = checked(
-        three, {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}, "--floor", "3%"
-    )
-    text = " ".join(done.out.split())
-    assert "not judged: host disturbed in 2 of 3 cells: " in text
-    assert "~ not judged" in text and "~1.10 ms" in text
-    command = done.out.split("measure them again: ")[1].splitlines()[0]
+@pytest.fixture
+def two_marked(checked):
+    """Check a sweep with two marked cells of three, in a format."""
+
+    def call(*options):
+        after = {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}
+        return checked({EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}, after, *options)
+
+    return call
+
+
+def command_to_repeat(made):
     with Store.open(made.path) as store:
         sweep = store.find_sweep("last").id
-    assert command == f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
-    check = ("check", "--baseline", "main", "--format")
-    whole = json.loads(effbench(*check, "json", "--floor", "3%").out)
-    assert whole["measure_again"] == command and whole["passed"] is True
-    assert [row["reason"] for row in whole["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
-    csv = effbench(*check, "csv")
-    assert "not judged: host disturbed in 2 of 3 cells" in csv.err and "not judged" not in csv.out
-    root = ElementTree.fromstring(effbench(*check, "junit", *STRICT).out)
+    return f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
+
+
+def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
+    done = two_marked("--floor", "3%")
+    text = " ".join(done.out.split())
+    assert "not judged: host disturbed in 2 of 3 cells: " in text
+    assert "~ not judged" in text
+    assert "~1.10 ms" in text
+    assert f"measure them again: {command_to_repeat(made)}\n" in done.out
+
+
+def test_json_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
+    answer = json.loads(two_marked("--floor", "3%", "--format", "json").out)
+    assert answer["measure_again"] == command_to_repeat(made)
+    assert answer["passed"] is True
+    assert [row["reason"] for row in answer["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
+
+
+def test_csv_leaves_marked_cells_to_the_errors(two_marked):
+    done = two_marked("--format", "csv")
+    assert "not judged: host disturbed in 2 of 3 cells" in done.err
+    assert "not judged" not in done.out
+
+
+def test_junit_fails_marked_cells_if_they_are_to_fail(two_marked):
+    root = ElementTree.fromstring(two_marked("--format", "junit", *STRICT).out)
     assert {failure.get("type") for failure in root.iter("failure")} == {"not judged"}
 
 

@@ -96,31 +96,46 @@ def test_small_sizes_are_compiled_and_the_rest_is_not():
     check_every_size(prepared.step, module, MLP_SPECS, 16, 16, tolerance=1e-3)
 
 
-def test_a_stream_through_a_sweep(swept):
-    found = {
-        trial["mode"]: trial
-        for trial in swept(
-            "model=mlp",
-            "model.module.width=64",
-            "stream=uniform",
-            "stream.high=12",
-            "stream.length=24",
-            "mode=eager,default,cuda-graph,bucketed-graph",
-            "protocol.budget_s=0.6",
-        )
-    }
-    unsupported = found.pop("cuda-graph")
-    assert unsupported["status"] == "unsupported" and "one static shape" in unsupported["reason"]
-    sizes = unsupported["cell"].stream["sizes"]
-    for trial in found.values():
-        assert (trial["status"], trial["reason"], trial["flops"]) == ("ok", None, None)
-        assert trial["calls_per_block"] % 24 == trial["latency_samples"] % 24 == 0
-        assert set(trial["extra"]["facts"]["stream"]["by_size"]) == set(map(str, sizes))
-    bucketed = found["bucketed-graph"]
+@pytest.fixture(scope="module")
+def streamed(swept):
+    """Trials by mode of a stream of 24 sizes up to 12."""
+    trials = swept(
+        "model=mlp",
+        "model.module.width=64",
+        "stream=uniform",
+        "stream.high=12",
+        "stream.length=24",
+        "mode=eager,default,cuda-graph,bucketed-graph",
+        "protocol.budget_s=0.6",
+    )
+    return {trial["mode"]: trial for trial in trials}
+
+
+@pytest.fixture(scope="module")
+def sizes(streamed):
+    return streamed["eager"]["cell"].stream["sizes"]
+
+
+def test_a_stream_does_not_fit_one_graph(streamed):
+    trial = streamed["cuda-graph"]
+    assert trial["status"] == "unsupported"
+    assert "one static shape" in trial["reason"]
+
+
+@pytest.mark.parametrize("mode", ["eager", "default", "bucketed-graph"])
+def test_a_stream_is_timed_in_whole_passes(streamed, sizes, mode):
+    trial = streamed[mode]
+    assert (trial["status"], trial["reason"], trial["flops"]) == ("ok", None, None)
+    assert trial["calls_per_block"] % 24 == trial["latency_samples"] % 24 == 0
+    assert set(trial["extra"]["facts"]["stream"]["by_size"]) == set(map(str, sizes))
+
+
+def test_graphs_of_buckets_serve_a_stream(streamed, sizes):
+    bucketed = streamed["bucketed-graph"]
     facts = bucketed["extra"]["facts"]
     padded = [min(bucket for bucket in facts["buckets"] if bucket >= size) for size in sizes]
     assert facts["padding_waste"] == pytest.approx(1 - sum(sizes) / sum(padded))
     assert facts["fallbacks"] == 0
     assert bucketed["graph_pool_bytes"] >= sum(facts["pool_bytes"].values()) > 0
     assert bucketed["input_copy_ms"] > 0
-    assert found["eager"]["period_ms"] > bucketed["period_ms"]
+    assert streamed["eager"]["period_ms"] > bucketed["period_ms"]

@@ -18,6 +18,16 @@ COMPILED = {
     "compile+graph",
 }
 
+FIGURES = (
+    "latency_ms",
+    "period_ms",
+    "peak_reserved_bytes",
+    "sm_clock_mhz",
+    "power_w",
+    "temperature_c",
+)
+COUNTERS = ("graph_breaks", "recompiles", "cudagraph_skips")
+
 
 @pytest.fixture(scope="module")
 def seven(swept) -> dict[str, list[dict]]:
@@ -34,36 +44,42 @@ def seven(swept) -> dict[str, list[dict]]:
     return {mode: [trial for trial in trials if trial["mode"] == mode] for mode in (*TWICE, *ONCE)}
 
 
-def test_every_mode_has_its_figures(seven):
-    for mode, trials in seven.items():
-        counted = (0, 0, 0) if mode in COMPILED else (None, None, None)
-        for trial in trials:
-            assert trial["status"] == "ok", (mode, trial["reason"])
-            for name in (
-                "latency_ms",
-                "period_ms",
-                "peak_reserved_bytes",
-                "sm_clock_mhz",
-                "power_w",
-                "temperature_c",
-            ):
-                assert trial[name] > 0, (mode, name)
-            assert trial["rel_error"] < 0.05
-            assert trial["gpu_uuid"].startswith("GPU-")
-            assert (trial["graph_pool_bytes"] is not None) == (mode in GRAPHS), mode
-            assert (
-                trial["graph_breaks"],
-                trial["recompiles"],
-                trial["cudagraph_skips"],
-            ) == counted, mode
-        states = [
-            trial["compile_cache"] for trial in sorted(trials, key=lambda trial: trial["round"])
-        ]
-        wanted = ["cold", "warm"] if mode in COMPILED else [None, None]
-        assert states == wanted[: 2 if mode in TWICE else 1], mode
-        kernels = {trial["kernel_fingerprint"] for trial in trials}
-        assert len(kernels) == 1, (mode, "the same kernels in both processes")
-        assert len(kernels.pop().removesuffix("-tuned")) == 16
+every_mode = pytest.mark.parametrize("mode", (*TWICE, *ONCE))
+
+
+@every_mode
+def test_a_mode_has_its_figures(seven, mode):
+    for trial in seven[mode]:
+        assert trial["status"] == "ok", trial["reason"]
+        for name in FIGURES:
+            assert trial[name] > 0, name
+        assert trial["rel_error"] < 0.05
+        assert trial["gpu_uuid"].startswith("GPU-")
+        assert (trial["graph_pool_bytes"] is not None) == (mode in GRAPHS)
+
+
+@every_mode
+def test_only_modes_that_compile_have_counters(seven, mode):
+    expected = {0} if mode in COMPILED else {None}
+    for trial in seven[mode]:
+        assert {trial[name] for name in COUNTERS} == expected
+
+
+@every_mode
+def test_the_second_process_finds_a_warm_cache(seven, mode):
+    trials = sorted(seven[mode], key=lambda trial: trial["round"])
+    states = ("cold", "warm") if mode in COMPILED else (None, None)
+    assert [trial["compile_cache"] for trial in trials] == list(states[: len(trials)])
+    assert len(trials) == (2 if mode in TWICE else 1)
+
+
+@every_mode
+def test_both_processes_run_the_same_kernels(seven, mode):
+    (kernels,) = {trial["kernel_fingerprint"] for trial in seven[mode]}
+    assert len(kernels.removesuffix("-tuned")) == 16
+
+
+def test_compiled_kernels_are_others(seven):
     assert seven["eager"][0]["kernel_fingerprint"] != seven["default"][0]["kernel_fingerprint"]
 
 

@@ -107,30 +107,44 @@ def test_the_command_answers(answered):
     assert 0.4 < cell["figures"][0]["ratio"] < 0.7 and cell["duets"] == 3
 
 
-def test_both_members_record_the_same_turns(answered):
+@pytest.fixture(scope="module")
+def members(answered):
+    """The three trials of each member."""
     place, _ = answered
     with Store.open(place.db) as store:
         sweep = store.find_sweep("last")
         assert (sweep.name, sweep.state) == ("duet", "completed")
         (environment,) = store.environments_of(sweep.id)
-        sides = list(store.history(sweep.id, environment["id"]).values())
-    assert [len(side) for side in sides] == [3, 3]
-    for one, other in zip(*sides, strict=True):
-        assert (one.status, other.status) == (Status.OK, Status.OK)
-        assert one.extra[DUET]["leads"] is not other.extra[DUET]["leads"]
-        assert one.extra[DUET]["latency"] == {**other.extra[DUET]["latency"], **shared(one)}
-        assert one.latency_samples == other.latency_samples >= 1
-        assert one.latency_median_low_ms <= one.latency_ms <= one.latency_median_high_ms
-        assert one.latency_min_ms <= one.latency_ms <= one.latency_p99_ms
-        assert one.host_ms == other.host_ms
-    leads = [trial.extra[DUET]["leads"] for trial in sides[0]]
-    assert leads in ([True, False, False], [False, True, True]), "the first member alternates"
+        return list(store.history(sweep.id, environment["id"]).values())
 
 
 def shared(trial):
     """What both members of a duet count alike; the times of disturbed moments are their own."""
     counts = dict(trial.extra[DUET]["latency"])
-    return {"disturbed_ms": counts["disturbed_ms"]} if "disturbed_ms" in counts else {}
+    counts.pop("disturbed_ms", None)
+    return counts
+
+
+def test_both_members_record_the_same_turns(members):
+    first, second = members
+    assert len(first) == len(second) == 3
+    for trial, other in zip(first, second, strict=True):
+        assert (trial.status, other.status) == (Status.OK, Status.OK)
+        assert trial.latency_samples == other.latency_samples >= 1
+        assert trial.host_ms == other.host_ms
+        assert shared(trial) == shared(other)
+
+
+def test_the_figures_of_a_member_are_in_order(members):
+    for trial in members[0]:
+        assert trial.latency_median_low_ms <= trial.latency_ms <= trial.latency_median_high_ms
+        assert trial.latency_min_ms <= trial.latency_ms <= trial.latency_p99_ms
+
+
+def test_the_first_member_alternates(members):
+    leads, others = ([trial.extra[DUET]["leads"] for trial in trials] for trials in members)
+    assert leads in ([True, False, False], [False, True, True])
+    assert others == [not lead for lead in leads]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from unittest.mock import PropertyMock, patch
 from xml.etree import ElementTree
 
+import pytest
 import synthetic as make
 
 from effbench.comparison.compare import Compared, ModeChange
@@ -127,7 +128,7 @@ def test_names_cannot_begin_anything_in_markdown():
     assert "a&#124;b" in text
 
 
-def test_json_and_csv():
+def test_json():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
     whole = json.loads(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
     assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
@@ -139,14 +140,23 @@ def test_json_and_csv():
         None,
         "error: boom (ok before)",
     )
-    rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
-    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc'] and [
-        row["ratio"] for row in rows
-    ] == ["1.059", ""]
+
+
+def test_csv():
+    text = comparison.as_csv([SLOWER, change(name='a,"b"\nc')])
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
+    assert [row["ratio"] for row in rows] == ["1.059", ""]
     assert [row["gates"] for row in rows] == ["true", "true"]
 
 
-def test_junit():
+def test_a_sentence():
+    assert comparison.sentence(change(metric="energy_mj")) == "mlp: energy_mj more"
+
+
+@pytest.fixture(scope="module")
+def junit():
+    """The root of a JUnit file, which goes through all rows once."""
     rows = [
         SLOWER,
         change(metric="kernels", verdict=Verdict.SAME),
@@ -157,33 +167,38 @@ def test_junit():
         change(Verdict.SLOWER, "vit", "energy_mj", ignored=True),
     ]
     judged = compared(*rows).judged
-    # it goes through all rows
     with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:
         root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
     assert asked.call_count == 1
-    assert root.attrib == {
+    return root
+
+
+def test_junit_counts_failures(junit):
+    assert junit.attrib == {
         "name": "effbench",
         "tests": "7",
         "failures": "3",
         "skipped": "2",
         "errors": "0",
     }
-    suites = {suite.get("name"): suite for suite in root}
-    assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
-    failure = suites["mlp"].find("testcase[@name='latency_ms']/failure")
-    assert failure.get("type") == "slower" and "1.02 ms → 1.08 ms" in failure.get("message")
-    assert comparison.sentence(change(metric="energy_mj")) == "mlp: energy_mj more"
-    assert (
-        suites["gpt2"]
-        .find("testcase[@name='period_ms']/skipped")
-        .get("message")
-        .endswith("one trial")
-    )
-    assert suites["bert"].find("testcase/failure").get("type") == "missing"
-    assert suites["vit"].find("testcase[@name='status']/skipped") is not None
-    assert suites["vit"].find("testcase[@name='energy_mj']/*") is None
-    for suite in root:
+    assert [suite.get("name") for suite in junit] == ["mlp", "gpt2", "bert", "vit"]
+    for suite in junit:
         assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
+
+
+def test_junit_failures_have_a_type_and_a_message(junit):
+    slower = junit.find("*[@name='mlp']/testcase[@name='latency_ms']/failure")
+    assert slower.get("type") == "slower"
+    assert "1.02 ms → 1.08 ms" in slower.get("message")
+    missing = junit.find("*[@name='bert']/testcase/failure")
+    assert missing.get("type") == "missing"
+
+
+def test_junit_skips_what_does_not_gate(junit):
+    ambiguous = junit.find("*[@name='gpt2']/testcase[@name='period_ms']/skipped")
+    assert ambiguous.get("message").endswith("one trial")
+    assert junit.find("*[@name='vit']/testcase[@name='status']/skipped") is not None
+    assert junit.find("*[@name='vit']/testcase[@name='energy_mj']/*") is None
 
 
 def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():

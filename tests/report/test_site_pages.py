@@ -36,57 +36,67 @@ def texts(row):
     return {key: getattr(value, "text", value) for key, value in row.items()}
 
 
+def test_the_lines_break_where_the_environment_changed(report):
+    lines = Lines(report.history)
+    for track in report.history.tracks:
+        breaks = lines.line(track)["breaks"]
+        assert list(breaks) == [sweeps.UPDATE]
+        assert "torch 2.12.0 -> 2.13.0" in breaks[sweeps.UPDATE]
+
+
+def near(figure):
+    return None if figure is None else pytest.approx(figure, rel=1e-6)
+
+
 def test_every_figure_of_every_result_is_in_a_line(made, report):
-    past = report.history
-    ids = list(past.sweeps)
-    found = {}
-    lines = Lines(past)
-    for track in past.tracks:
+    ids = list(report.history.sweeps)
+    lines = Lines(report.history)
+    places = {}
+    for track in report.history.tracks:
         line = lines.line(track)
-        assert list(line["breaks"]) == [sweeps.UPDATE], (
-            "the environment changed there and nowhere else"
-        )
-        assert "torch 2.12.0 -> 2.13.0" in line["breaks"][sweeps.UPDATE]
-        found |= {
-            (ids[at], track.id.cell_key): (line, place) for place, at in enumerate(line["at"])
-        }
+        for place, at in enumerate(line["at"]):
+            places[ids[at], track.id.cell_key] = (line, place)
     with Store.open(made[0].path) as store:
         results = store.results()
-    assert len(found) == len(results)
+    assert len(places) == len(results)
     for row in results:
-        line, place = found[row.sweep_id, row.cell_key]
-        assert (
-            line["trials"][place] == row.trials
-            and line["status"].get(place, ["ok"])[0] == row.status
-        )
-        shown = {name: values[place] for name, values in line["values"].items()}
-        assert shown == {
-            name: row.value(name) and pytest.approx(row.value(name), rel=1e-6) for name in shown
-        }
-        known = [row.latency_ci_low_ms, row.latency_ci_high_ms]
-        bounds = [side[place] for side in line["bounds"]["latency_ms"]]
-        assert bounds == known if None in known else bounds == pytest.approx(known, rel=1e-6)
+        line, place = places[row.sweep_id, row.cell_key]
+        assert line["trials"][place] == row.trials
+        assert line["status"].get(place, ["ok"])[0] == row.status
+        for name, values in line["values"].items():
+            assert values[place] == near(row.value(name))
+        low, high = line["bounds"]["latency_ms"]
+        assert low[place] == near(row.latency_ci_low_ms)
+        assert high[place] == near(row.latency_ci_high_ms)
 
 
 def test_changes_are_those_of_the_command(made, report):
     with Store.open(made[0].path) as store:
         past = read_history(store, report.history.metrics, Filters(everything=True))
-    rows = [texts(row) for row in events_table(report.history).rows]
-    assert [row["id"] for row in rows if row["id"]] == [
-        short_id(event.id) for event in past.changes
-    ]
-    slower = next(event for event in past.changes if event.series.metric == "latency_ms")
-    row = next(row for row in rows if row["id"] == short_id(slower.id))
-    assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
+    rows = events_table(report.history).rows
+    ids = [short_id(event.id) for event in past.changes]
+    assert [texts(row)["id"] for row in rows if texts(row)["id"]] == ids
+
+
+def test_a_change_of_a_latency(report):
+    (slower,) = [event for event in report.history.changes if event.series.metric == "latency_ms"]
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
-    assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
+    rows = {texts(row)["id"]: texts(row) for row in events_table(report.history).rows}
+    row = rows[short_id(slower.id)]
+    assert (row["change"], row["after ÷ before"]) == ("▲ slower", f"{slower.ratio:.3f}×")
+    assert (row["first sweep after"], row["state"]) == (f"v{sweeps.STEP}", "open")
+
+
+def test_the_worst_change_leads(report):
+    past = report.history
     worst = next(event for event in past.changes if event.alarms)
-    assert f"{past.names[worst.series.cell_key]}: {worst.series.metric} {worst.word}" in lead(
-        report.history
-    )
-    assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, (
-        "figures keep their units"
-    )
+    name = past.names[worst.series.cell_key]
+    assert f"{name}: {worst.series.metric} {worst.word}" in lead(past)
+
+
+def test_figures_of_changes_keep_their_units(report):
+    rows = events_table(report.history).rows
+    assert {row["levels"].tone for row in rows} == {"nowrap"}
 
 
 @pytest.mark.parametrize(
@@ -128,26 +138,30 @@ def test_pages_without_history(tmp_path):
         made.sweep([a_cell()])
 
 
-def test_claims_with_their_verdicts(made, report, claims_site):
+def test_the_page_of_claims_counts_them(claims_site):
     html = (claims_site[3] / "claims.html").read_text(encoding="utf-8")
-    assert (
-        f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile and 1 of"
-        " your own" in html
-    )
-    rows = claims_table(report.claims, {report.device_sweeps[0].sweep.id: "x/speedups.html"}).rows
-    assert len(report.claims) == len(rows) > 20
-    own = [
-        record["claim"] for record in report.claims if record["machine"] and not record["reference"]
-    ]
-    judged = {row["claim"]: row for row in rows if row["claim"] in own}
-    assert judged.keys() == {"P1", EVIL[0]}
-    row = judged["P1"]
-    assert (row["measured"].text, row["measured"].value, row["measured"].sub) == (
-        "1.50× [1.40, 1.60]",
-        1.5,
-        "",
-    )
-    assert row["experiment"].link == "x/speedups.html" and made[1][-1] in row["experiment"].sub
+    published = f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile"
+    assert f"{published} and 1 of your own" in html
+
+
+@pytest.fixture
+def claim_rows(report):
+    links = {report.device_sweeps[0].sweep.id: "x/speedups.html"}
+    return claims_table(report.claims, links).rows
+
+
+def test_every_claim_has_a_row(report, claim_rows):
+    assert len(report.claims) == len(claim_rows) > 20
+
+
+def test_a_claim_that_was_judged_here(made, report, claim_rows):
+    here = [record for record in report.claims if record["machine"] and not record["reference"]]
+    assert {record["claim"] for record in here} == {"P1", EVIL[0]}
+    (row,) = [row for row in claim_rows if row["claim"] == "P1"]
+    measured = row["measured"]
+    assert (measured.text, measured.value, measured.sub) == ("1.50× [1.40, 1.60]", 1.5, "")
+    assert row["experiment"].link == "x/speedups.html"
+    assert made[1][-1] in row["experiment"].sub
     assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
@@ -203,21 +217,36 @@ def changed(path, sweep_id):
     return changes, table, templates().from_string(macro).render(changes=changes, table=table)
 
 
-def test_changes_since_the_sweep_before(made, monkeypatch):
-    path, (before, after) = made[0].path, made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
-    changes, table, html = changed(path, after)
+@pytest.fixture
+def around_step(made):
+    """The path of the database, and the sweeps before and after the step."""
+    return made[0].path, *made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
+
+
+def test_changes_since_the_sweep_before_are_those_of_compare(around_step):
+    path, before, after = around_step
+    changes, table, _ = changed(path, after)
     with Store.open(path) as store:
-        compared = compare_sweeps(
-            store, store.find_sweep(before), store.find_sweep(after), read_limits()
-        )
+        pair = store.find_sweep(before), store.find_sweep(after)
+        compared = compare_sweeps(store, *pair, read_limits())
     assert changes.previous.id == before
     assert counts(changes.compared.changes) == counts(compared.changes)
-    sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
-    rows = [texts(row) for row in table.rows]
-    metrics = [one.metric for one in sure]
-    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == metrics
+    unclear = (Verdict.SAME, Verdict.AMBIGUOUS)
+    metrics = [change.metric for change in compared.changes if change.verdict not in unclear]
+    assert metrics == ["latency_ms", "period_ms"]
+    assert [texts(row)["metric"] for row in table.rows] == metrics
+
+
+def test_changes_have_the_command_and_links(around_step):
+    path, before, after = around_step
+    changes, _, html = changed(path, after)
     assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
-    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html and "▲ slower" in html
+    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html
+    assert "▲ slower" in html
+
+
+def test_only_some_changes_are_listed(around_step, monkeypatch):
+    path, _, after = around_step
     monkeypatch.setattr(index, "MOST_CHANGES", 1)
     assert "1 more: " in changed(path, after)[2]
 

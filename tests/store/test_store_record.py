@@ -209,27 +209,44 @@ def test_strangers_are_refused(store, cell, begin, here, round, status, mode, re
     assert (store.results(), store.trials(sweep)) == before
 
 
-def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
-    cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
-    trials = []
-    for number, one in enumerate(cells, start=1):
-        for round in range(2):
-            trials.append(Trial(one.key, round, OK, latency_ms=(1 + round / 10) * number))
+def backwards(record, trials):
+    return [record(trial) for trial in reversed(trials)]
 
-    def in_threads(record, trials):
-        with ThreadPoolExecutor(len(cells)) as pool:
-            return list(pool.map(record, trials))
 
-    seen = []
-    for recording in (map, lambda record, trials: map(record, trials[::-1]), in_threads):
-        sweep = begin(store, cells)
+def in_threads(record, trials):
+    with ThreadPoolExecutor(6) as pool:
+        return list(pool.map(record, trials))
+
+
+@pytest.fixture
+def six_cells(cell):
+    return [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
+
+
+@pytest.fixture
+def recorded(store, begin, here, six_cells):
+    """Record two trials of each cell in an order; return their results without sweep and time."""
+
+    def record_all(recording):
+        trials = []
+        for number, one in enumerate(six_cells, start=1):
+            trials.append(Trial(one.key, 0, OK, latency_ms=number))
+            trials.append(Trial(one.key, 1, OK, latency_ms=1.1 * number))
+        sweep = begin(store, six_cells)
         assert len(list(recording(partial(store.record, sweep, here), trials))) == len(trials)
         results = store.results(sweep)
-        seen.append([dataclasses.replace(row, sweep_id="", started_at=None) for row in results])
         store.rebuild_results(sweep)
         assert store.results(sweep) == results
-    assert {row.trials for row in seen[0]} == {2}
-    assert seen[0] == seen[1] == seen[2]
+        return [dataclasses.replace(row, sweep_id="", started_at=None) for row in results]
+
+    return record_all
+
+
+@pytest.mark.parametrize("recording", [backwards, in_threads])
+def test_the_order_of_recording_does_not_matter(recorded, recording, store, path):
+    in_order = recorded(map)
+    assert {row.trials for row in in_order} == {2}
+    assert recorded(recording) == in_order
     assert type(store).check(path) == []
 
 

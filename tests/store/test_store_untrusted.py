@@ -26,23 +26,28 @@ def hostile(tmp_path, monkeypatch):
     return made
 
 
-def test_texts_do_not_become_code(hostile, effbench, tmp_path):
-    db = ("--db", str(hostile.path))
-    assert effbench("report", "--format", "markdown", "--out", "deep/summary.md", *db).code == 0
-    shown = effbench("show", *db).out + effbench("ls", *db).out
-    markdown = (
-        effbench("show", "--format", "markdown", *db).out
-        + (tmp_path / "deep" / "summary.md").read_text()
-    )
-    assert (
-        "\x1b[2J" not in shown + markdown
-        and SCRIPT not in markdown
-        and "](javascript" not in markdown
-    )
-    for words in (["export"], ["show", "--format", "csv"]):
-        rows = list(csv.DictReader(effbench(*words, *db).out.splitlines()))
-        assert {row["model"] for row in rows} == {f"'{FORMULA}"}
-    assert effbench("report", "--out", "deep/site", *db).code == 0
+@pytest.mark.parametrize("words", [["show"], ["ls"]], ids=" ".join)
+def test_texts_do_not_steer_a_terminal(words, hostile, effbench):
+    assert "\x1b[2J" not in effbench(*words, "--db", str(hostile.path)).out
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_texts_are_no_code_in_markdown(command, hostile, effbench):
+    done = effbench(command, "--format", "markdown", "--db", str(hostile.path))
+    assert done.code == 0
+    for code in ("\x1b[2J", SCRIPT, "](javascript"):
+        assert code not in done.out
+
+
+@pytest.mark.parametrize("words", [["export"], ["show", "--format", "csv"]], ids=" ".join)
+def test_texts_are_no_formulas_in_csv(words, hostile, effbench):
+    done = effbench(*words, "--db", str(hostile.path))
+    rows = list(csv.DictReader(done.out.splitlines()))
+    assert {row["model"] for row in rows} == {f"'{FORMULA}"}
+
+
+def test_texts_are_no_scripts_or_paths_of_a_site(hostile, effbench, tmp_path):
+    assert effbench("report", "--out", "deep/site", "--db", str(hostile.path)).code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"hostile.db", "deep"}
     for page in (tmp_path / "deep" / "site").rglob("*.html"):
         assert SCRIPT not in page.read_text()

@@ -32,9 +32,6 @@ def make(tmp_path, monkeypatch):
         server=None,
         slots=None,
         pools=None,
-        store=None,
-        progress=None,
-        stop=None,
         history=None,
         host_speeds=None,
         duet_rule=None,
@@ -43,6 +40,8 @@ def make(tmp_path, monkeypatch):
     ):
         server = server or Server(answer)
         pools = pools or {HERE: pool_of(server)}
+        parts = {"progress": Watcher(), "stop": threading.Event(), "store": Store()}
+        parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
         settings = Settings.with_defaults(
             **{"protocol": PROTOCOL, "timeout_s": 30.0, **given},
             executor={"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})},
@@ -51,14 +50,12 @@ def make(tmp_path, monkeypatch):
             sweep_id="s",
             settings=settings,
             pools=pools,
-            progress=progress or Watcher(),
-            stop=stop or threading.Event(),
-            store=store or Store(),
             environments={interpreter: f"e{number}" for number, interpreter in enumerate(pools)},
             caches=tmp_path / "caches",
             first_rounds=(0,),
             history=history or {},
             host=HostHistory(host_speeds or {}),
+            **parts,
         )
         for one in pools.values():
             one.stop = sweep.stop

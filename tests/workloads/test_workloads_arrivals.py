@@ -45,21 +45,40 @@ def served(step, rate=50.0, seconds=4.0, watch=None, **options):
     return serve(timer, arrival_times(rate, 0, seconds), seconds)
 
 
-def test_at_a_low_rate_a_request_takes_as_long_as_its_call(monkeypatch, clock):
-    """Until the GPU has ended it, and with the inputs renewed."""
+@pytest.fixture
+def quick_gpu(monkeypatch, clock):
+    """A step of 0.6 ms, whose work the GPU ends 0.4 ms later."""
     monkeypatch.setattr(arrivals, "synchronizer", lambda device: clock.taking(lambda: 0.0004))
-    renewed, step = [], clock.taking(lambda size: 0.0006)
-    result = served(step, renew=renewed.append)
-    assert renewed == [call for call in clock.calls if call != ((), {})]
+    return clock.taking(lambda size: 0.0006)
+
+
+def test_at_a_low_rate_a_request_takes_as_long_as_its_call(quick_gpu):
+    result = served(quick_gpu)
     assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
     assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
-    assert min(result.samples_ms) >= 1.0 and max(result.samples_ms) <= 2.01
+    assert min(result.samples_ms) >= 1.0
+    assert max(result.samples_ms) <= 2.01
+
+
+def test_a_server_with_time_left_is_not_saturated(quick_gpu):
+    result = served(quick_gpu)
     facts = result.facts()
     assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
-    assert not facts["saturated"] and result.saturated() is None and 1 <= facts["mean_batch"] < 1.1
-    assert (
-        sum(int(size) * calls for size, calls in facts["calls_by_size"].items()) == result.requests
-    )
+    assert not facts["saturated"]
+    assert result.saturated() is None
+    assert 1 <= facts["mean_batch"] < 1.1
+
+
+def test_every_request_is_in_a_call(quick_gpu):
+    result = served(quick_gpu)
+    calls = result.facts()["calls_by_size"]
+    assert sum(int(size) * number for size, number in calls.items()) == result.requests
+
+
+def test_the_inputs_of_each_call_are_renewed(clock, quick_gpu):
+    renewed = []
+    served(quick_gpu, renew=renewed.append)
+    assert renewed == [call for call in clock.calls if call != ((), {})]
 
 
 def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):

@@ -73,8 +73,10 @@ def test_every_size_is_checked_once_from_the_largest_down(sizes, sets, checked):
         assert not torch.equal(larger[: len(smaller)], smaller), "neighbours have other values"
 
 
-def test_a_sweep_over_batch_sizes(workshop):
-    """With a capture that runs again in the place of CUDA graphs."""
+@pytest.fixture(scope="module")
+def batch_sizes(workshop):
+    """The database of a stream of batch sizes, with a capture that runs again in the place of CUDA
+    graphs."""
     done = workshop.sweep(
         "--config-dir=conf",
         "model=gpt2",
@@ -91,17 +93,34 @@ def test_a_sweep_over_batch_sizes(workshop):
         "db=stream.db",
     )
     assert done.code == 0, done.out + done.err
-    database = workshop.folder / "stream.db"
-    rows = {row["mode"]: row for row in results_of(database)}
-    statuses = {mode: row["status"] for mode, row in rows.items()}
+    return workshop.folder / "stream.db"
+
+
+@pytest.fixture(scope="module")
+def sizes(batch_sizes):
+    return results_of(batch_sizes)[0]["params"]["stream"]["sizes"]
+
+
+def stream_facts(database, mode):
+    (trial,) = [trial for trial in trials_of(database) if trial["mode"] == mode]
+    return trial["extra"]["facts"]
+
+
+def test_a_sweep_over_batch_sizes(batch_sizes):
+    statuses = {row["mode"]: row["status"] for row in results_of(batch_sizes)}
     assert statuses == {"eager": "ok", "again": "ok", "bucketed-graph": "unsupported"}
-    trials = {trial["mode"]: trial for trial in trials_of(database)}
-    sizes = rows["eager"]["params"]["stream"]["sizes"]
-    by_size = trials["eager"]["extra"]["facts"]["stream"]["by_size"]
+
+
+def test_the_calls_of_each_size_are_counted(batch_sizes, sizes):
+    by_size = stream_facts(batch_sizes, "eager")["stream"]["by_size"]
     assert {int(size): entry["calls"] for size, entry in by_size.items()} == Counter(sizes)
-    facts = trials["again"]["extra"]["facts"]
-    held = [size for size in sizes if size <= 6]
-    padded = [min(bucket for bucket in (1, 4, 6) if bucket >= size) for size in held]
+
+
+def test_graphs_of_buckets_pad_and_fall_back(batch_sizes, sizes):
+    facts = stream_facts(batch_sizes, "again")
+    bucket_of = {1: 1, 2: 4, 3: 4, 4: 4, 5: 6, 6: 6}
+    held = [size for size in sizes if size in bucket_of]
+    padded = [bucket_of[size] for size in held]
     assert facts["padding_waste"] == pytest.approx(1 - sum(held) / sum(padded))
     assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
     assert set(facts["capture_seconds"]) == {"1", "4", "6"}
