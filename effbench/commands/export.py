@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from effbench.commands import options
-from effbench.errors import UsageError
+from effbench.errors import StoreError, UsageError
 from effbench.printable import count, csv_value, printable
-from effbench.store import RESULT_COLUMNS, Store
+from effbench.store import RESULT_COLUMNS, Store, connect
 from effbench.store.values import result_row
 
 HELP = (
@@ -166,7 +166,14 @@ def whole(args: argparse.Namespace) -> int:
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
-        write_file(source, ids, path, samples=not args.no_samples)
+        try:
+            write_file(source, ids, path, samples=not args.no_samples)
+        except StoreError as error:
+            if folder not in str(error):
+                raise
+            # the hint of a full disk names a setting of databases
+            message = str(error).replace(connect.ELSEWHERE, "set TMPDIR to another folder")
+            raise type(error)(message) from error
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):
