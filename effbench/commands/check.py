@@ -59,11 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.rounds and not args.confirm:
         raise UsageError("--rounds needs --confirm")
-    rerun_id = None
     try:
         check = Check(args)
         if args.confirm:
-            rerun_id = check.confirm()
+            check.confirm()
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
@@ -73,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     compared = check.compared
     report(check.document(), args)
     if compared.interrupted:
-        again = f" (sweep {rerun_id})" if rerun_id else ""
+        again = f" (sweep {check.rerun_id})" if check.rerun_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return INTERRUPTED
     if compared.failing:
@@ -87,6 +86,8 @@ class Check:
     def __init__(self, args: argparse.Namespace) -> None:
         """Compare the sweep with its baseline. Raises EffbenchError."""
         self.args = args
+        #: The sweep in which `confirm` ran cells again.
+        self.rerun_id: str | None = None
         limits, selection = limits_for(args), selection_of(args)
         with Store.open(args.db, mode="read") as store:
             self.sweep = store.find_sweep(args.sweep)
@@ -107,8 +108,8 @@ class Check:
         """The words of the command that confirms the check."""
         return ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
 
-    def confirm(self) -> str | None:
-        """Run the cells again that are slower, ambiguous or marked; return the id of the re-run."""
+    def confirm(self) -> None:
+        """Run the cells again that are slower, ambiguous or marked."""
         from effbench.comparison.confirm import Confirmation, confirm  # slow to import
 
         args = self.args
@@ -121,11 +122,14 @@ class Check:
             args.rounds or MOST_PAIRS,
             quiet=args.format != "table" and not args.out,
         )
-        return confirm(request)
+        self.rerun_id = confirm(request)
 
     def document(self) -> Document:
         line = verdict_line(self.compared, self.args.baseline)
-        return Document(self.compared, line, self.shows, self.command(self.words))
+        again = None
+        if not self.args.confirm or self.rerun_id is not None:
+            again = self.command(self.words)
+        return Document(self.compared, line, self.shows, again)
 
     def shows(self, change: Change) -> str:
         """Return the command that shows a row."""

@@ -69,7 +69,8 @@ def the_only(values: Sequence[Any], option: str) -> Any:
     """Return the only value. Raises UsageError if there are several."""
     if len(values) > 1:
         raise UsageError(
-            f"the sweep has several: {', '.join(map(str, values))}; choose one with {option}"
+            f"the sweep has several values of {option.removeprefix('--')}:"
+            f" {', '.join(map(str, values))}; choose one with {option}"
         )
     return values[0]
 

@@ -230,12 +230,12 @@ def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[s
 @dataclass(frozen=True)
 class Document:
     """A check as a document. `line`: the verdict; `shows`: returns the command that shows a row;
-    `again`: the command that measures marked cells again."""
+    `again`: the command that measures marked cells again, None if it could not."""
 
     compared: Compared
     line: str
     shows: Shows
-    again: str
+    again: str | None
 
     @property
     def unjudged(self) -> list[str]:
@@ -246,8 +246,10 @@ class Document:
             return []
         names = listed([one_line(change.name) for change in rows], MOST_NAMES)
         cells = f"{len(rows)} of {count(len(self.compared.cells), 'cell')}"
-        text = f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; measure them again: {self.again}"
-        return [text]
+        advice = "run the sweep again when the machine is quiet"
+        if self.again:
+            advice = f"measure them again: {self.again}"
+        return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
 
     def markdown(self, rows: Sequence[Change], everything: bool = False) -> str:
         """Return a section: verdict, failing rows and the commands that show them; other changes

@@ -183,7 +183,8 @@ class ModeFigure:
         """Why it is marked: measured on a disturbed machine, or compared with a baseline that
         was."""
         if not self.row.is_ok:
-            return None
+            # a degraded mode shows its time
+            return marks.reason(self.result, SPEEDUPS.get(self.metric, self.metric))
         return marks.reason(self.result, self.shown_metric)
 
     @property
@@ -414,6 +415,9 @@ def _best_modes(ok: LabelledRows, metric: str, baseline_mode: str) -> list[str]:
     if decisive not in INTERVALS:
         return []
     unmarked = [row for row in ok if _can_lead(row, decisive)]
+    if decisive in SPEEDUPS and all(is_baseline(row, baseline_mode) for row in unmarked):
+        # the baseline's ratio of 1 was not measured: it wins against none that is marked
+        return []
     if not unmarked:
         return []
     best, tied = least([row.result for row in unmarked], decisive)

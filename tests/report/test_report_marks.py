@@ -89,6 +89,12 @@ def test_no_mode_wins_among_marked_ones():
     assert headline(table, by_mode(rows)) == "No mode wins: all figures are marked (~)."
 
 
+def test_the_baseline_of_marked_pairs_does_not_win():
+    slower = timed("default", 2.0, 1.9, 2.1, speedup_from="pairs", **BUSY)
+    rows = label_rows([eager(**BUSY_BASELINE), slower])
+    assert speedup_table(rows).rows[0].best == []
+
+
 def test_a_speedup_over_a_marked_baseline_is_marked():
     row = row_of(eager(**BUSY_BASELINE), graph(**OVER_BUSY))
     assert [figure.text for figure in row.cells.values()] == ["~1.00 ms", "~2.50×"]
@@ -115,7 +121,9 @@ def test_what_a_degraded_mode_measured_is_shown():
 def test_a_degraded_mode_of_a_busy_host_has_the_mark_of_its_time():
     degraded = timed("default", 0.7, 0.6, 0.8, status="degraded", reason="break", **BUSY)
     rows = label_rows([EAGER, {**degraded, "speedup": None}])
-    assert speedup_table(rows).rows[0].cells["default"].text == "~0.700 ms (degraded)"
+    table = speedup_table(rows)
+    assert table.rows[0].cells["default"].text == "~0.700 ms (degraded)"
+    assert table.is_marked, "a note below the table explains the mark"
 
 
 def test_the_time_of_a_degraded_mode_is_known_to_a_chart():
