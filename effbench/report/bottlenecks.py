@@ -96,8 +96,15 @@ def no_bottlenecks(rows: LabelledRows) -> str | None:
 def reason_of(row: LabelledRow) -> str:
     """Return what bounds a result, or why that is unknown."""
     if not row.is_ok:
-        return f"{row.status}: {row.reason or NO_REASON}"
+        return failure_of(row)
     return why(row.result) or NOT_PROFILED
+
+
+def failure_of(row: LabelledRow) -> str:
+    """Return why a result is not ok; an empty text if it is."""
+    if row.is_ok:
+        return ""
+    return f"{row.status}: {row.reason or NO_REASON}"
 
 
 def shown_bound(row: LabelledRow) -> Shown:
@@ -108,9 +115,13 @@ def shown_bound(row: LabelledRow) -> Shown:
 
 
 def bottleneck_columns(rows: LabelledRows) -> list[Column]:
-    """Return the columns with each cell's times, its bottleneck and the reason."""
+    """Return the columns with each cell's times, its bottleneck and the reason; on a CPU, where
+    nothing is profiled, why cells failed."""
+    times = time_columns(rows)
+    if no_bottlenecks(rows) == NEEDS_GPU:
+        return [*times, Column("why", wide=True, optional=True, value=failure_of)]
     return [
-        *time_columns(rows),
+        *times,
         Column("bound", filter=True, value=shown_bound),
         Column("why", wide=True, value=reason_of),
     ]

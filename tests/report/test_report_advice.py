@@ -170,7 +170,7 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
     assert costs_of(
         make.results(rows), "mlp", "cuda-graph", "period", "eager"
     ).graph_ms == pytest.approx({1: 0.8, 8: 6.4})
-    with pytest.raises(UsageError, match="has several: mlp, gpt2; choose one with --model"):
+    with pytest.raises(UsageError, match="model: mlp, gpt2; choose one with --model"):
         costs_of(make.results(rows), None, "cuda-graph", "latency", "eager")
     with pytest.raises(
         NothingFoundError, match=r"of mode cuda-graph with a latency for gpt2; others: eager$"

@@ -308,3 +308,13 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     assert unknown[-2:] == ["—", NOT_PROFILED]
     data = json.loads(table.render("json"))
     assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")
+
+
+def test_bottlenecks_of_a_cpu_are_only_why_cells_failed():
+    none = {"bound": None, "device": "cpu", "kernels": None, "gpu_busy_ms": None}
+    none["gpu_idle_fraction"] = None
+    failed = {**make.failed("mlp", 8, "default", "error", "it broke"), "device": "cpu"}
+    table = bottleneck_table(label_rows([make.row(bs=8, **none), failed]))
+    ok, broken = lines_of(table)
+    assert (ok[-1], broken[-1]) == ("", "error: it broke")
+    assert NOT_PROFILED not in ok
