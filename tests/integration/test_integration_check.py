@@ -96,6 +96,9 @@ def confirmed(repository):
 
 def test_slower_is_found_and_confirmed_in_turns(repository, confirmed):
     assert confirmed.code == 1, confirmed
+    assert re.search(
+        r"3 to 5 duets of old and new; Ctrl-C[^\n]*\nduration: [^\n]*\d", confirmed.out
+    )
     assert re.search(r"▲ slower .*latency_ms", confirmed.out)
     # on a busy machine marked rounds do not count if there are enough others
     assert re.search(r"\(old and new as duets, [345] duets\)", confirmed.out)
