@@ -99,7 +99,11 @@ class Experiment:
             paths += [OF_NETWORK.sub("model.module.", setting) for setting in settings]
         names = {path: path.rpartition(".")[2] for path in paths}
         counts = Counter([*AXES, *names.values()])
-        return {name if counts[name] == 1 else path: path for path, name in names.items()}
+        columns = {}
+        for path, name in names.items():
+            is_unique = counts[name] == 1
+            columns[name if is_unique else path] = path
+        return columns
 
 
 # --- find ---
@@ -117,7 +121,8 @@ def find(words: Sequence[str]) -> list[Experiment]:
     ConfigError."""
     known: dict[str, list[Path]] = {}
     for shipped in load_all():
-        for name in ("all", shipped.name, *(claim.id for claim in shipped.claims)):
+        ids = [claim.id for claim in shipped.claims]
+        for name in ("all", shipped.name, *ids):
             known.setdefault(name, []).append(shipped.path)
     chosen: list[Path] = []
     for word in words:
@@ -156,7 +161,9 @@ def outline_of(tree: ast.Module, path: Path) -> Experiment:
                 constants[name] = ast.literal_eval(node.value)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
             values = [ast.literal_eval(word) for word in node.args]
-            settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+            settings = {}
+            for word in node.keywords:
+                settings[str(word.arg)] = ast.literal_eval(word.value)
             claims.append(Claim(*values, **settings))
     needs = constants.get("NEEDS")
     question, _, _ = (ast.get_docstring(tree) or "").partition("\n\n")
@@ -175,8 +182,13 @@ def load(path: Path) -> Experiment:
     and the fault."""
     listed = outline(path)
     values = vars(execute(path))
-    functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
-    claims = [replace(claim, function=functions.get(claim.id)) for claim in listed.claims]
+    functions = {}
+    for value in values.values():
+        if isinstance(value, Claim):
+            functions[value.id] = value.function
+    claims = []
+    for claim in listed.claims:
+        claims.append(replace(claim, function=functions.get(claim.id)))
     checks = [name for name, value in values.items() if is_check(value)]
     experiment = replace(listed, claims=claims, checks=checks)
     if not isinstance(listed.sweeps, dict) or not all(

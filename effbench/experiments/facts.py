@@ -7,7 +7,7 @@ from typing import Any
 from effbench.experiments.figures import Figure, missing
 
 
-class Facts(dict[str, Any]):
+class ClaimFacts(dict[str, Any]):
     """The facts of a check or of a part of it, read as attributes or by key.
 
     `absence`: why it has no further facts, if it was unsupported or failed; they are missing
@@ -27,21 +27,23 @@ class Facts(dict[str, Any]):
         raise LookupError(f"the check returned no {name!r}; it has {', '.join(self)}")
 
 
-def no_facts(reason: str) -> Facts:
-    facts = Facts()
+def no_facts(reason: str) -> ClaimFacts:
+    facts = ClaimFacts()
     facts.absence = reason
     return facts
 
 
 def facts_of(value: Any) -> Any:
-    """Return JSON as facts: mappings of value, low and high are figures, other mappings Facts."""
+    """Return JSON as facts: mappings of value, low and high are figures, others ClaimFacts."""
     if isinstance(value, list):
         return [facts_of(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"value", "low", "high"}:
         return Figure(**value)
-    facts = Facts({name: facts_of(item) for name, item in value.items()})
+    facts = ClaimFacts()
+    for name, item in value.items():
+        facts[name] = facts_of(item)
     if value.get("unsupported"):
         facts.absence = f"unsupported: {value['unsupported']}"
     elif value.get("succeeded") is False:

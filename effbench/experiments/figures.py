@@ -110,8 +110,9 @@ class Figure:
         figure = replace(self, gaps=difference.gaps)
         if is_true or is_false:
             return Statement(is_true, "", figure)
-        is_bounded = math.isfinite(difference.low) and math.isfinite(difference.high)
-        return Statement(None, OPEN if is_bounded else NO_INTERVAL, figure)
+        if math.isfinite(difference.low) and math.isfinite(difference.high):
+            return Statement(None, OPEN, figure)
+        return Statement(None, NO_INTERVAL, figure)
 
     __add__, __radd__ = _operators(operator.add)
     __sub__, __rsub__ = _operators(operator.sub)
@@ -139,7 +140,10 @@ def as_figure(value: Number) -> Figure:
 
 
 def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
+    gaps: dict[str, None] = {}
+    for figure in figures:
+        gaps |= dict.fromkeys(figure.gaps)
+    return tuple(gaps)
 
 
 def combine(function: Function, left: Number, right: Number) -> Figure:
@@ -152,7 +156,8 @@ def combine(function: Function, left: Number, right: Number) -> Figure:
     if function is operator.truediv and b.low <= 0 <= b.high:
         if b.value == 0:
             return missing(*gaps, UNDEFINED)
-        return Figure(a.value / b.value, -math.inf, math.inf, gaps)
+        quotient = a.value / b.value
+        return Figure(quotient, -math.inf, math.inf, gaps)
     value = function(a.value, b.value)
     bounds = [value]
     for x in (a.low, a.high):
@@ -167,8 +172,12 @@ def log(number: Number) -> Figure:
         return figure
     if figure.value <= 0:
         return missing(*figure.gaps, UNDEFINED)
-    low = math.log(figure.low) if figure.low > 0 else -math.inf
-    return Figure(math.log(figure.value), low, math.log(figure.high), figure.gaps)
+    value = math.log(figure.value)
+    low = -math.inf
+    if figure.low > 0:
+        low = math.log(figure.low)
+    high = math.log(figure.high)
+    return Figure(value, low, high, figure.gaps)
 
 
 # --- helpers of claims ---
@@ -204,9 +213,10 @@ def mean(values: Column) -> Figure:
 
     def of_figures(figures: list[Figure]) -> Figure:
         center = sum(figure.value for figure in figures)
-        below = math.hypot(*(figure.low - figure.value for figure in figures))
-        above = math.hypot(*(figure.high - figure.value for figure in figures))
-        return Figure(center, center - below, center + above) / len(figures)
+        below = math.hypot(*[figure.low - figure.value for figure in figures])
+        above = math.hypot(*[figure.high - figure.value for figure in figures])
+        total = Figure(center, center - below, center + above)
+        return total / len(figures)
 
     return reduce(values, of_figures)
 
@@ -218,7 +228,9 @@ def geomean(values: Column) -> Figure:
         if any(figure.value <= 0 for figure in figures):
             return missing(UNDEFINED)
         center = mean([log(figure) for figure in figures])
-        return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
+        low = math.exp(center.low)
+        high = math.exp(center.high)
+        return Figure(math.exp(center.value), low, high)
 
     return reduce(values, of_figures)
 

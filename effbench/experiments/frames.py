@@ -36,7 +36,10 @@ def frame_of(results: Sequence[Result], paths: Mapping[str, str]) -> pd.DataFram
             line.setdefault(name, settings.get(path))
         for name in FIGURES:
             gap = gap_of(result, name, title)
-            line[name] = missing(gap) if gap else figure_of(result, name)
+            if gap:
+                line[name] = missing(gap)
+            else:
+                line[name] = figure_of(result, name)
         lines.append(line)
     frame = pd.DataFrame(lines)
     frame.attrs["paths"] = {**paths, **OF_VIEW}
@@ -50,7 +53,9 @@ def gap_of(result: Result, name: str, title: str) -> str:
     disturbance = result.disturbance
     if name in SPEEDUPS:  # they have marks of their own
         disturbance = result.speedup_disturbance
-    return f"marked: {title} ({disturbance})" if disturbance else ""
+    if not disturbance:
+        return ""
+    return f"marked: {title} ({disturbance})"
 
 
 def figure_of(result: Result, name: str) -> Figure:
@@ -73,7 +78,8 @@ def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows whose columns have these values; a list allows several."""
     for name, value in values.items():
         allowed = value if isinstance(value, list) else [value]
-        rows = rows[rows[name].isin(allowed)]
+        is_allowed = rows[name].isin(allowed)
+        rows = rows[is_allowed]
     return rows
 
 
@@ -101,9 +107,11 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
     ratios = {}
     for index, row in where(rows, **{name: lower}).iterrows():
         cell = identity(row, path)
-        top = tops.get((cell, row["sweep_id"]), tops.get(cell, missing()))
+        key = (cell, row["sweep_id"])
+        top = tops[key] if key in tops else tops.get(cell, missing())
         ratios[index] = top / row[column]
-    return pd.Series(ratios, name=f"{column}, {upper} ÷ {lower}", dtype=object)
+    title = f"{column}, {upper} ÷ {lower}"
+    return pd.Series(ratios, name=title, dtype=object)
 
 
 def identity(row: Mapping[str, Any], path: str) -> Hashable:
@@ -125,11 +133,22 @@ def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.Da
     """Yield the label and the rows of each combination of values, in order of appearance. Rows that
     lack one of the parameters (such as a baseline, which lacks a mode's setting) are in every part
     whose other values they have."""
-    for values in rows[list(names)].dropna().drop_duplicates().itertuples(index=False, name=None):
+    combinations = rows[list(names)].dropna().drop_duplicates()
+    for values in combinations.itertuples(index=False, name=None):
         part = rows
         words = []
         for name, value in zip(names, values, strict=True):
-            part = part[(part[name] == value) | part[name].isna()]
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            words.append(text if name in OF_VIEW else f"{name}={text}")
+            column = part[name]
+            part = part[(column == value) | column.isna()]
+            words.append(label_of(name, value))
         yield " ".join(words), part
+
+
+def label_of(name: str, value: Any) -> str:
+    """Return the words for a value of a column: `eager`, `width=16`."""
+    text = str(value)
+    if isinstance(value, float):
+        text = f"{value:g}"
+    if name in OF_VIEW:
+        return text
+    return f"{name}={text}"

@@ -70,7 +70,8 @@ def main() -> None:
     from effbench.experiments.definition import execute
 
     torch.manual_seed(0)
-    done = attempt(getattr(execute(Path(file)), name), torch.device(device), **settings)
+    function = getattr(execute(Path(file)), name)
+    done = attempt(function, torch.device(device), **settings)
     answer.write(json.dumps({**done.facts(), **(done.value or {})}))
     answer.flush()
     sys.stderr.flush()

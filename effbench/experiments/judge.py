@@ -10,7 +10,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.experiments.definition import Answer, Claim
-from effbench.experiments.facts import Facts
+from effbench.experiments.facts import ClaimFacts
 from effbench.experiments.figures import (
     NO_VALUE,
     OPEN,
@@ -55,14 +55,21 @@ class Judgement:
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by the inputs of its function: name -> DataFrame of rows, or Facts. Raises what
-    the function raises, and TypeError if its answer cannot be read."""
+    """Judge a claim by the inputs of its function: name -> DataFrame of rows, or ClaimFacts.
+
+    Raises what the function raises, and TypeError if its answer cannot be read.
+    """
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts)}
+    frames = {}
+    absences = []
+    for name, value in inputs.items():
+        if isinstance(value, ClaimFacts):
+            absences.append(value.absence)
+        else:
+            frames[name] = value
     if any(frame.empty for frame in frames.values()):
         return unmeasured(claim, "no row was measured")
-    absences = [value.absence for value in inputs.values() if isinstance(value, Facts)]
     if not frames and all(absences):
         return unmeasured(claim, absences[0])
     if not claim.axes:
@@ -74,7 +81,8 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     ((name, frame),) = frames.items()
     parts = []
     for label, rows in split(frame, claim.axes):
-        parts += parts_of(answer_of(claim, {**inputs, name: rows}), label)
+        inputs_of_part = {**inputs, name: rows}
+        parts += parts_of(answer_of(claim, inputs_of_part), label)
     return judge_parts(claim, answer, parts)
 
 
@@ -127,8 +135,11 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
         group = [part for part in parts if part.title == title]
         if group:
             labels = listed([part.label for part in group], 6, separator)
+            text = f"{title} {labels}"
             why = group[0].statement.why
-            texts.append(f"{title} {labels}" if why in ("", OPEN) else f"{title} {labels} ({why})")
+            if why not in ("", OPEN):
+                text += f" ({why})"
+            texts.append(text)
     return "; ".join(texts)
 
 
@@ -150,7 +161,10 @@ def answer_of(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
 def parts_of(answer: Answer, label: str) -> list[Part]:
     if isinstance(answer.holds, Mapping):
         where = f": {label}" if label else ""
-        return [Part(text + where, statement_of(held)) for text, held in answer.holds.items()]
+        parts = []
+        for text, held in answer.holds.items():
+            parts.append(Part(text + where, statement_of(held)))
+        return parts
     statement = statement_of(answer.holds)
     value = value_of(answer)
     if value is None and answer.value is not None and statement.holds is not None:
@@ -177,7 +191,9 @@ def statement_of(value: Any) -> Statement:
 
 def value_of(answer: Answer) -> Figure | None:
     value = as_figure(answer.value)
-    return None if value.is_missing else value
+    if value.is_missing:
+        return None
+    return value
 
 
 # --- JSON ---
@@ -192,7 +208,9 @@ def bounds(value: Figure | None) -> dict[str, float]:
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
     if isinstance(value, Figure):
-        return as_json(bounds(value) if value.low < value.high else value.value)
+        if value.low < value.high:
+            return as_json(bounds(value))
+        return as_json(value.value)
     if hasattr(value, "tolist"):  # NumPy and pandas
         return as_json(value.tolist())
     if isinstance(value, Mapping):

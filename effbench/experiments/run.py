@@ -80,8 +80,10 @@ class Reproduction:
     def asked(self, names: Iterable[str]) -> list[str]:
         """Return the sweeps or checks among these names that a claim needs; without a GPU, claims
         about CUDA need none."""
-        claims = [claim for claim in self.experiment.claims if not (self.on_cpu and claim.needs)]
-        used = {name for claim in claims for name in claim.inputs}
+        used: set[str] = set()
+        for claim in self.experiment.claims:
+            if not (self.on_cpu and claim.needs):
+                used.update(claim.inputs)
         if "rows" in used:
             used |= self.experiment.sweeps.keys()
         return [name for name in names if name in used]
@@ -130,7 +132,8 @@ class Reproduction:
                 if plan.conduct(left, command).state == "interrupted":
                     raise KeyboardInterrupt
                 results = cached()
-        self.results[name] = sorted(results, key=lambda result: keys.index(result.cell_key))
+        results.sort(key=lambda result: keys.index(result.cell_key))
+        self.results[name] = results
 
     def collect_facts(self) -> None:
         """Run the checks."""
@@ -166,19 +169,24 @@ class Reproduction:
     def judge(self, claim: Claim) -> Judgement:
         """Judge a claim. A mistake in it does not affect other claims."""
         if self.on_cpu and claim.needs:
-            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable or NO_CUDA)
+            reason = claim.not_measurable or NO_CUDA
+            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, reason)
         try:
-            return judge(claim, {name: self.input(name) for name in claim.inputs})
+            inputs = {name: self.input(name) for name in claim.inputs}
+            return judge(claim, inputs)
         except (Exception, SystemExit) as error:  # the user's function may raise anything
             mistake = describe(error)
         self.mistakes.append(f"{self.experiment.path}: claim {claim.id}: {mistake}")
-        return Judgement(claim, ClaimVerdict.NOT_MEASURED, f"it cannot be judged: {mistake}")
+        reason = f"it cannot be judged: {mistake}"
+        return Judgement(claim, ClaimVerdict.NOT_MEASURED, reason)
 
     def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
         checks = [name for name in claim.inputs if name in self.checks]
-        sweeps = {result.sweep_id for name in claim.inputs for result in self.results_of(name)}
+        sweeps: set[str] = set()
+        for name in claim.inputs:
+            sweeps.update(result.sweep_id for result in self.results_of(name))
         overrides = [word for word in self.overrides if key_of(word) != "device"]
         parts = [
             {"label": part.label, "holds": part.statement.holds, **bounds(part.value)}

@@ -107,11 +107,12 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> Findings:
         del splits[weakest]  # which joins its segments
         segments = series.segments(splits)
         weakest = _weakest(series, segments, least)
+    spread = series.spread(segments)
     changes = []
     for old, new in pairwise(segments):
-        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
-        change = LevelChange(new.start, old.mean, new.mean, ratio)
-        changes.append(_located(change, series, old, new, series.spread(segments).sd))
+        difference = log_difference(new.log_mean(), old.log_mean())
+        change = LevelChange(new.start, old.mean, new.mean, difference.interval())
+        changes.append(_located(change, series, old, new, spread.sd))
     return Findings(mark_undone(changes, least), _recent(series, segments, least))
 
 
@@ -154,8 +155,11 @@ def find_exact(values: Sequence[Any]) -> Findings:
         if run.length >= EXACT_PERSISTENCE:
             levels.append(run)
         elif levels and run.start + run.length == len(values):
-            recent = LevelChange(run.start, levels[-1].value, run.value, is_confirmed=False)
-    changes = [LevelChange(new.start, old.value, new.value) for old, new in pairwise(levels)]
+            before = levels[-1].value
+            recent = LevelChange(run.start, before, run.value, is_confirmed=False)
+    changes = []
+    for old, new in pairwise(levels):
+        changes.append(LevelChange(new.start, old.value, new.value))
     return Findings(mark_undone(changes, 0.0), recent)
 
 
@@ -164,8 +168,12 @@ def mark_undone(changes: Sequence[LevelChange], floor: float) -> tuple[LevelChan
     the level before it (both as logarithms)."""
     marked = []
     for number, change in enumerate(changes, 1):
-        back = [later.at for later in changes[number:] if abs(later.after - change.before) <= floor]
-        marked.append(replace(change, undone_at=back[0] if back else None))
+        undone_at = None
+        for later in changes[number:]:
+            if abs(later.after - change.before) <= floor:
+                undone_at = later.at
+                break
+        marked.append(replace(change, undone_at=undone_at))
     return tuple(marked)
 
 
@@ -186,8 +194,10 @@ class Segment:
     def log_mean(self) -> LogEstimate:
         if self.n < 2:
             return LogEstimate(self.mean, None, 0)
-        variance = self.squares / (self.n - 1)
-        return LogEstimate(self.mean, math.sqrt(variance / self.n), self.n - 1)
+        df = self.n - 1
+        variance = self.squares / df
+        error = math.sqrt(variance / self.n)
+        return LogEstimate(self.mean, error, df)
 
 
 @dataclass(frozen=True)
@@ -216,8 +226,9 @@ class NoisySeries:
         noise = np.full(len(logs), least)
         if len(differences) >= _WINDOW:
             windows = np.lib.stride_tricks.sliding_window_view(differences, _WINDOW)
+            medians = np.median(windows, axis=1)
             half = _WINDOW // 2
-            around = np.pad(np.median(windows, axis=1), (half, half + 1), mode="edge")
+            around = np.pad(medians, (half, half + 1), mode="edge")
             noise = np.where(around > NOISIER * least, around, noise)
         return cls(logs, noise)
 
@@ -232,9 +243,13 @@ class NoisySeries:
     def segment(self, start: int, end: int) -> Segment:
         inside = self.values[start:end]
         middle = float(np.median(inside))
-        kept = inside[np.abs(inside - middle) <= OUTLYING * self.noise[start:end]]
-        mean = float(kept.mean()) if len(kept) else middle
-        squares = float(((kept - mean) ** 2).sum())
+        farthest = OUTLYING * self.noise[start:end]
+        kept = inside[np.abs(inside - middle) <= farthest]
+        mean = middle
+        if len(kept):
+            mean = float(kept.mean())
+        distances = kept - mean
+        squares = float((distances**2).sum())
         return Segment(start, end, mean, max(1, len(kept)), squares)
 
     def segments(self, splits: Sequence[int]) -> list[Segment]:
@@ -251,14 +266,18 @@ class NoisySeries:
         row.
         """
         df = max(1, sum(segment.n - 1 for segment in segments))
-        sd = math.sqrt(sum(segment.squares for segment in segments) / df)
-        sd = max(sd, float(np.median(self.noise)) if df < 10 else LEAST_NOISE)
+        total = sum(segment.squares for segment in segments)
+        least = LEAST_NOISE
+        if df < 10:
+            least = float(np.median(self.noise))
+        sd = max(math.sqrt(total / df), least)
         products = squares = 0.0
         bound = OUTLYING * sd
         for segment in segments:
             inside = self.values[segment.start : segment.end]
             distances = np.clip(inside - segment.mean, -bound, bound)
-            products += float((distances[1:] * distances[:-1]).sum())
+            neighbours = distances[1:] * distances[:-1]
+            products += float(neighbours.sum())
             squares += float((distances * distances).sum())
         if squares > 0.0 and products / squares * math.sqrt(len(self)) >= 1.0:
             r = min(products / squares, 0.9)
@@ -279,7 +298,8 @@ def fit(series: NoisySeries) -> list[int]:
         after_change = total[source[step]] + PRICE
         jumped[step] = after_change < total
         distance = (levels - series.values[step]) / series.noise[step]
-        total = np.minimum(total, after_change) + np.minimum(distance**2, BOUND)
+        cost = np.minimum(distance**2, BOUND)
+        total = np.minimum(total, after_change) + cost
     splits = []
     level = total.argmin()
     for step in range(length - 1, 0, -1):
@@ -297,10 +317,13 @@ def _levels(series: NoisySeries) -> Floats:
     for width in (3, 7, 15):
         if width <= len(values):
             windows = np.lib.stride_tricks.sliding_window_view(values, width)
-            tried += [np.median(windows, axis=1), windows.mean(axis=1)]
+            tried.append(np.median(windows, axis=1))
+            tried.append(windows.mean(axis=1))
     step = _STEP * float(series.noise.min())
-    steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
-    levels = np.asarray(steps * step + values[0], dtype=float)
+    first = values[0]
+    distances = np.concatenate(tried) - first
+    steps = np.unique(np.round(distances / step))
+    levels = np.asarray(steps * step + first, dtype=float)
     if len(levels) > _LEVELS:
         kept = np.linspace(0, len(levels) - 1, _LEVELS).astype(int)
         levels = levels[kept]
@@ -322,10 +345,12 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
     spread = series.spread(segments)
     doubts = [_doubt(series, old, new, spread, floor) for old, new in pairs]
     if not any(doubts):
-        doubts = [max(0.0, _line_gain(series, old, new) + _SEARCHED) for old, new in pairs]
-    doubt, weakest = max((doubt, index) for index, doubt in enumerate(doubts))
-    if doubt == 0.0:
+        gains = [_line_gain(series, old, new) for old, new in pairs]
+        doubts = [max(0.0, gain + _SEARCHED) for gain in gains]
+    if not any(doubts):
         return None
+    ranked = zip(doubts, range(len(doubts)), strict=True)
+    _, weakest = max(ranked)
     return weakest
 
 
@@ -333,7 +358,8 @@ def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floo
     """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
     the floor."""
     step = new.mean - old.mean
-    local = float(np.median(series.noise[old.start : new.end]))
+    noise = series.noise[old.start : new.end]
+    local = float(np.median(noise))
     sd = spread.sd
     if local > NOISIER * series.noise.min():
         # a noisier part has more spread than the whole series
@@ -349,25 +375,37 @@ def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floo
 
 def _nearer(segments: Sequence[Segment], index: int) -> int:
     """Return the split between a short segment and its neighbour with the nearer level."""
-    neighbours = [other for other in (index - 1, index + 1) if 0 <= other < len(segments)]
-    nearest = min(neighbours, key=lambda other: abs(segments[other].mean - segments[index].mean))
-    return min(index, nearest)
+    last = len(segments) - 1
+    if index == 0:
+        return 0
+    if index == last:
+        return last - 1
+    mean = segments[index].mean
+    to_previous = abs(segments[index - 1].mean - mean)
+    to_next = abs(segments[index + 1].mean - mean)
+    if to_previous <= to_next:
+        return index - 1
+    return index
 
 
 def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
-    whole = slice(old.start, new.end)
-    both, noise = series.values[whole], series.noise[whole]
-    step = np.where(np.arange(old.start, new.end) < new.start, old.mean, new.mean)
+    values = series.values[old.start : new.end]
+    noise = series.noise[old.start : new.end]
+    positions = np.arange(old.start, new.end)
+    levels = np.where(positions < new.start, old.mean, new.mean)
     # omit outliers of the levels, from which a line must not gain
-    x = np.flatnonzero(np.abs(both - step) <= OUTLYING * noise)
+    distances = np.abs(values - levels)
+    x = np.flatnonzero(distances <= OUTLYING * noise)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
-    slope, offset = np.polyfit(x, both[x], 1, w=1 / noise[x])
-    cost_of_step = (((both - step)[x] / noise[x]) ** 2).sum()
-    cost_of_line = (((both[x] - slope * x - offset) / noise[x]) ** 2).sum()
-    return float(cost_of_step - cost_of_line)
+    kept = values[x]
+    noise = noise[x]
+    slope, offset = np.polyfit(x, kept, 1, w=1 / noise)
+    from_step = (kept - levels[x]) / noise
+    from_line = (kept - slope * x - offset) / noise
+    return float((from_step**2).sum() - (from_line**2).sum())
 
 
 def _located(
@@ -376,10 +414,13 @@ def _located(
     """Return the change between these segments with the 95 % bounds of its position."""
     inside = series.values[old.start : new.end]
     noise = np.maximum(series.noise[old.start : new.end], spread)
-    before = np.minimum(((inside - change.before) / noise) ** 2, BOUND)
-    after = np.minimum(((inside - change.after) / noise) ** 2, BOUND)
+    from_before = (inside - change.before) / noise
+    from_after = (inside - change.after) / noise
+    before = np.minimum(from_before**2, BOUND)
+    after = np.minimum(from_after**2, BOUND)
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
-    positions = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    likely = np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    positions = old.start + 1 + likely
     earliest = min(int(positions[0]), change.at)
     latest = max(int(positions[-1]), change.at)
     return replace(change, earliest=earliest, latest=latest)
@@ -392,12 +433,15 @@ def _recent(series: NoisySeries, segments: Sequence[Segment], floor: float) -> L
     for count in (2, 1):
         before = series.segment(last.start, last.end - count)
         off = series.values[-count:] - before.mean
-        is_apart = bool((off > floor).all() or (off < -floor).all())
-        if before.n < PERSISTENCE or not is_apart:
+        is_above = bool((off > floor).all())
+        is_below = bool((off < -floor).all())
+        if before.n < PERSISTENCE or not (is_above or is_below):
             continue
         spread = series.spread([*segments[:-1], before])
-        errors = np.maximum(series.noise[-count:], spread.sd) * math.sqrt(1 + 1 / before.n)
-        if all(t_tail(float(t), spread.df) < series.p_value for t in off / errors):
+        sd = np.maximum(series.noise[-count:], spread.sd)
+        errors = sd * math.sqrt(1 + 1 / before.n)
+        p_values = [t_tail(float(t), spread.df) for t in off / errors]
+        if max(p_values) < series.p_value:
             step = float(off.mean())
             ratio = Interval(math.exp(min(step, 709.0)))
             at = len(series) - count

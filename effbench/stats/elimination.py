@@ -96,10 +96,13 @@ def _eliminate(
 ) -> None:
     """Eliminate the candidates that are slower than the best one at this level. `known`: times."""
     for name, values in known.items():
+        if name == best:
+            continue
         gap = state.gap(name, best)
-        has_several = len(values) > 1 and len(known[best]) > 1
-        is_far = has_several or gap.value > math.log(far)
-        if name != best and is_far and _tail(gap, 0.0) < level:
+        trials = min(len(values), len(known[best]))
+        is_far = trials > 1 or gap.value > math.log(far)
+        is_slower = _tail(gap, 0.0) < level
+        if is_far and is_slower:
             state.eliminated[name] = ended
 
 
@@ -108,20 +111,25 @@ def _judge_rest(state: Race, known: Times, best: Hashable) -> None:
     left = {name: known[name] for name in known if name not in state.eliminated}
     rest = [name for name in left if name != best]
     if min(map(len, left.values())) > 1:
+        close = math.log(CLOSE)
         gaps = [state.gap(name, best) for name in rest]
-        state.risk = math.fsum(_tail(gap, math.log(CLOSE)) for gap in gaps)
-        state.is_tie = bool(rest)
-        for name in rest:
-            ratio = log_difference(log_mean(left[name]), log_mean(left[best])).interval()
-            state.is_tie &= ratio.high is not None and ratio.high < 1 + FLOOR
+        state.risk = math.fsum(_tail(gap, close) for gap in gaps)
+        ties = [_is_tie(left[name], left[best]) for name in rest]
+        state.is_tie = bool(ties) and all(ties)
     state.is_over = not rest or state.is_tie or state.risk <= ALPHA
+
+
+def _is_tie(times: Sequence[float], best: Sequence[float]) -> bool:
+    ratio = log_difference(log_mean(times), log_mean(best)).interval()
+    return ratio.high is not None and ratio.high < 1 + FLOOR
 
 
 def _tail(gap: LogEstimate, distance: float) -> float:
     """Return the p-value of the test, with one side, that a gap is not larger than -`distance`."""
     if gap.error is None:
         return 1.0
-    return t_tail((gap.value + distance) / gap.error, gap.df) / 2
+    t = (gap.value + distance) / gap.error
+    return t_tail(t, gap.df) / 2
 
 
 def moderated(
@@ -135,13 +143,16 @@ def moderated(
     means: dict[Hashable, float] = {}
     for name, values in times.items():
         mean = means[name] = log_mean(values).value
-        squares += math.fsum((math.log(value) - mean) ** 2 for value in values)
+        distances = [math.log(value) - mean for value in values]
+        squares += math.fsum(distance**2 for distance in distances)
         repeated += len(values) - 1
     df = PRIOR_DF + repeated
     expected = PRIOR_DF * PROCESS_SD**2
-    variance = max((expected + squares) / df, squares / max(1, repeated))
+    moderate = (expected + squares) / df
+    variance = max(moderate, squares / max(1, repeated))
     estimates = {}
     for name, values in times.items():
-        error = math.hypot(math.sqrt(variance / len(values)), variation[name])
+        statistical = math.sqrt(variance / len(values))
+        error = math.hypot(statistical, variation[name])
         estimates[name] = LogEstimate(means[name], error, df)
     return estimates

@@ -86,7 +86,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 def is_clear(low: float | None, high: float | None) -> bool:
     """Return whether a mean with these bounds may be quoted. A mean without bounds may."""
-    return low is None or high is None or not high > CLEAR * low
+    if low is None or high is None:
+        return True
+    return not high > CLEAR * low
 
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
@@ -99,12 +101,15 @@ def log_mean(values: Iterable[float]) -> LogEstimate:
 def _log_mean(values: tuple[float, ...]) -> LogEstimate:
     if not values or not all(0 < value < math.inf for value in values):
         raise ValueError(f"a geometric mean requires positive, finite values, got {[*values]!r}")
-    n, logs = len(values), [math.log(value) for value in values]
+    n = len(values)
+    df = n - 1
+    logs = [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
-    variance = math.fsum([(value - mean) ** 2 for value in logs]) / (n - 1)
-    return LogEstimate(mean, math.sqrt(variance / n), n - 1)
+    squares = [(value - mean) ** 2 for value in logs]
+    variance = math.fsum(squares) / df
+    return LogEstimate(mean, math.sqrt(variance / n), df)
 
 
 def log_mean_of_compilations(
@@ -149,12 +154,15 @@ def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEs
     count = len(groups)
     means = [log_mean(group).value for group in groups]
     within = _variance_within(groups, means)
-    processes = within * math.fsum(1 / len(group) for group in groups) / count
+    sizes = [len(group) for group in groups]
+    processes = within * math.fsum(1 / size for size in sizes) / count
     mean = math.fsum(means) / count
     between = math.fsum((value - mean) ** 2 for value in means)
     df = PRIOR_DF + count - 1
-    variance = (PRIOR_DF * (expected + processes) + between) / df
-    return LogEstimate(mean, math.sqrt(variance / count), df)
+    prior = PRIOR_DF * (expected + processes)
+    variance = (prior + between) / df
+    error = math.sqrt(variance / count)
+    return LogEstimate(mean, error, df)
 
 
 def _variance_within(groups: Iterable[Sequence[float]], means: Sequence[float]) -> float:
@@ -162,7 +170,8 @@ def _variance_within(groups: Iterable[Sequence[float]], means: Sequence[float]) 
     squares = 0.0
     df = 0
     for group, mean in zip(groups, means, strict=True):
-        squares += math.fsum((math.log(value) - mean) ** 2 for value in group)
+        distances = [math.log(value) - mean for value in group]
+        squares += math.fsum(distance**2 for distance in distances)
         df += len(group) - 1
     return squares / max(1, df)
 
@@ -184,29 +193,41 @@ def stored_log_mean(
     freedom count: too many give too large an error, too few would hide most of it.
     """
     if hosts is not None and hosts >= 2:
-        n, compilations, df_per_trial = hosts, None, 1.0
+        n = hosts
+        compilations = None
+        df_per_trial = 1.0
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
     df = df_per_trial * (int(n) - 1)
     if compilations is not None and compilations > 1:
         df = max(df, PRIOR_DF + compilations - 1)
-    return LogEstimate(math.log(value), math.log(high / low) / 2 / t_quantile(df), df)
+    half_width = math.log(high / low) / 2
+    return LogEstimate(math.log(value), half_width / t_quantile(df), df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
     """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom.
     The interval covers 94 to 96.5 % with equal numbers of trials on both sides."""
-    return _sum([a, LogEstimate(-b.value, b.error, b.df, b.above, b.below)])
+    negative = LogEstimate(-b.value, b.error, b.df, below=b.above, above=b.below)
+    return _sum([a, negative])
 
 
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of independent estimates. Its error is None if the error of any estimate
     is."""
-    total, number = _sum(estimates), len(estimates)
-    error = None if total.error is None else total.error / number
-    below, above = total.below / number, total.above / number
-    return LogEstimate(total.value / number, error, total.df, below, above)
+    total = _sum(estimates)
+    number = len(estimates)
+    error = None
+    if total.error is not None:
+        error = total.error / number
+    return LogEstimate(
+        total.value / number,
+        error,
+        total.df,
+        below=total.below / number,
+        above=total.above / number,
+    )
 
 
 def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
@@ -236,11 +257,12 @@ def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     # scaled, because powers of tiny errors would underflow to 0 ÷ 0
     variances = [(error / largest) ** 2 for error in errors]
     variance = math.fsum(variances)
-    uncertainty = math.fsum(
-        part**2 / estimate.df for part, estimate in zip(variances, estimates, strict=True)
-    )
+    uncertainties = []
+    for part, estimate in zip(variances, estimates, strict=True):
+        uncertainties.append(part**2 / estimate.df)
     error = largest * math.sqrt(variance)
-    return LogEstimate(value, error, variance**2 / uncertainty, below, above)
+    df = variance**2 / math.fsum(uncertainties)
+    return LogEstimate(value, error, df, below, above)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -263,9 +285,13 @@ def median_interval(samples: Sequence[float]) -> Interval:
     n = len(ordered)
     if not n:
         raise ValueError("no samples")
-    value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    lower = ordered[(n - 1) // 2]
+    upper = ordered[n // 2]
+    value = (lower + upper) / 2
     rank = _median_rank(n)
-    return Interval(value, ordered[rank - 1], ordered[n - rank]) if rank else Interval(value)
+    if not rank:
+        return Interval(value)
+    return Interval(value, ordered[rank - 1], ordered[n - rank])
 
 
 def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
@@ -306,11 +332,13 @@ def _median_rank(n: int) -> int:
     this property."""
     # without SciPy, because each trial calls this in a fresh process, which would load SciPy during
     # measurements
-    low, high = n // 2, n - n // 2
-    pmf = math.exp(
-        math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2)
-    )
-    covered = pmf if low == high else 2 * pmf
+    low = n // 2
+    high = n - low
+    choices = math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1)
+    pmf = math.exp(choices - n * math.log(2))
+    covered = pmf
+    if low != high:
+        covered *= 2
     # outward from the centre: about sqrt(n) steps instead of n
     while covered < CONFIDENCE and low > 0:
         pmf *= low / (n - low + 1)

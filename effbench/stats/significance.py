@@ -64,7 +64,9 @@ class RatioTest:
     @classmethod
     def of(cls, difference: LogEstimate, floor: float) -> RatioTest:
         """Return the test of whether the logarithm of a ratio differs from 0."""
-        ratio, error, df = difference.interval(), difference.error, difference.df
+        ratio = difference.interval()
+        error = difference.error
+        df = difference.df
         if error is None:
             return cls(ratio.value)
         if error > _ROUNDING:
@@ -124,11 +126,15 @@ def compare_pairs(
     quotients = []
     for number in rounds:
         # a difference of logarithms, because a quotient may overflow
-        value = log_mean([after[number]]).value - log_mean([before[number]]).value
-        quotients.append(math.exp(max(-700.0, min(value, 700.0))))
-    caches = [(compiled.before.get(number), compiled.after.get(number)) for number in rounds]
-    compiling = sum(None not in side for side in zip(*caches, strict=True))
+        new = log_mean([after[number]])
+        old = log_mean([before[number]])
+        exponent = min(new.value - old.value, 700.0)
+        quotients.append(math.exp(max(-700.0, exponent)))
+    old_caches = [compiled.before.get(number) for number in rounds]
+    new_caches = [compiled.after.get(number) for number in rounds]
+    compiling = sum(None not in caches for caches in (old_caches, new_caches))
     kernels = compiled.kernels if compiling else ()
+    caches = list(zip(old_caches, new_caches, strict=True))
     ratios = log_mean_of_compilations(quotients, caches, kernels, compiling)
     return RatioTest.of(ratios, floor)
 
@@ -136,15 +142,19 @@ def compare_pairs(
 def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = LEAST_PAIRS) -> bool:
     """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low`
     exceeds the floor."""
-    return pairs >= least and low is not None and low > 1 + floor
+    if low is None or pairs < least:
+        return False
+    return low > 1 + floor
 
 
 def is_decided(low: float | None, high: float | None, floor: float = FLOOR) -> bool:
     """Return whether the bounds of a ratio are all inside the floor, or all beyond it."""
     if low is None or high is None:
         return False
-    is_inside = low >= 1 / (1 + floor) and high <= 1 + floor
-    is_beyond = low > 1 + floor or high < 1 / (1 + floor)
+    most = 1 + floor
+    least = 1 / most
+    is_inside = least <= low and high <= most
+    is_beyond = low > most or high < least
     return is_inside or is_beyond
 
 
@@ -154,8 +164,10 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
     tested = sorted(p for p in p_values if p is not None)
     # scipy.stats.false_discovery_control gives the same, but loading it takes longer than a whole
     # comparison
-    passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
-    limit = max(passing, default=-1.0)
+    limit = -1.0
+    for rank, p_value in enumerate(tested, 1):
+        if p_value <= q * rank / len(tested):
+            limit = p_value
     return [p is not None and p <= limit for p in p_values]
 
 
@@ -167,7 +179,9 @@ def smallest_slowdown(error: float, df: float, floor: float = FLOOR) -> float:
         return floor
     least = max(math.log1p(floor), t_quantile(df) * error)
     needed = least + _power_quantile(df) * error
-    return math.expm1(needed) if needed < 709.0 else math.inf
+    if needed >= 709.0:
+        return math.inf
+    return math.expm1(needed)
 
 
 @lru_cache(maxsize=1024)
@@ -183,11 +197,12 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
     unchanged cell, or None if there are too few sweeps. `levels`: for each environment, one value
     per sweep, oldest first. The threshold follows from the median absolute difference of
     consecutive sweeps, which a single step hardly affects."""
-    logs = [
-        [math.log(value) for value in series if is_number(value) and value > 0] for series in levels
-    ]
-    jumps = [abs(new - old) for series in logs for old, new in itertools.pairwise(series)]
+    jumps: list[float] = []
+    for series in levels:
+        logs = [math.log(value) for value in series if is_number(value) and value > 0]
+        jumps += [abs(new - old) for old, new in itertools.pairwise(logs)]
     if len(jumps) < LEAST_SWEEPS - 1:
         return None
     # the median of |N(0, s)| is 0.6745 s
-    return min(math.expm1(WIDTH * median(jumps) / 0.6745), WIDEST)
+    threshold = WIDTH * median(jumps) / 0.6745
+    return min(math.expm1(threshold), WIDEST)

@@ -4,7 +4,7 @@ import pytest
 from made_sweeps import a_result
 
 from effbench.experiments import Answer, Claim, geomean, highest, interval, mean, ratio, where
-from effbench.experiments.facts import Facts, facts_of, no_facts
+from effbench.experiments.facts import ClaimFacts, facts_of, no_facts
 from effbench.experiments.figures import NO_INTERVAL
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import judge
@@ -142,7 +142,7 @@ def test_facts_of_checks(fewest, is_working, verdict):
     def works(warm):
         return Answer(warm.fewest == 2 and warm.works, warm.fewest, {"list": warm["sizes"]})
 
-    facts = Facts({"fewest": fewest, "works": is_working, "sizes": [1]})
+    facts = ClaimFacts({"fewest": fewest, "works": is_working, "sizes": [1]})
     assert by_checks(works, warm=facts).verdict == verdict
 
 
@@ -160,7 +160,7 @@ def test_checks_without_facts(reason, verdict):
     judged = by_checks(
         lambda warm, cold: Answer({"warm": warm.ms.above(1), "cold": cold.works}),
         warm=absent,
-        cold=Facts({"works": True}),
+        cold=ClaimFacts({"works": True}),
     )
     assert judged.reason == f"holds for cold; not measured for warm ({reason})"
 
