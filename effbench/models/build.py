@@ -273,15 +273,19 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     where = getattr(owner, "__name__", type(owner).__name__)
-    submodules = [module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", ()))]
-    public = [key for key in sorted({*dir(owner), *submodules}) if not key.startswith("_")]
+    folders = getattr(owner, "__path__", ())
+    submodules = [module.name for module in pkgutil.iter_modules(folders)]
+    names = sorted({*dir(owner), *submodules})
+    public = [key for key in names if not key.startswith("_")]
     advice = suggest(name, public, cutoff=0.6, before="")
     if where.startswith(FILE):  # a file also has the names that it imports
         public = [key for key in public if _is_defined_in(where, getattr(owner, key))]
         where = Path(owner.__file__).name
     if not advice:
-        more = ["…"] if len(public) > 8 else []
-        advice = f"it has: {', '.join(public[:8] + more) or 'nothing public'}"
+        listed = ", ".join(public[:8]) or "nothing public"
+        if len(public) > 8:
+            listed += ", …"
+        advice = f"it has: {listed}"
     raise ConfigError(f"{KEY}={target}: {where} has no {name}; {advice}")
 
 

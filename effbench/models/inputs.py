@@ -43,7 +43,8 @@ def make_inputs(
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
     for index, (name, spec) in enumerate(specs.items()):
-        tensor = _make(spec, spec.full_shape(bs), dtype, device, seed + index * 1_000_003)
+        seed_of_input = seed + index * 1_000_003
+        tensor = _make(spec, spec.full_shape(bs), dtype, device, seed_of_input)
         if spec.keyword:
             kwargs[name] = tensor
         else:
@@ -61,8 +62,11 @@ def _make(
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
         return torch.full(shape, spec.value, dtype=dtype, device=device)
-    where = torch.device("cpu") if math.prod(shape) <= HOST_ELEMENTS else device
-    values = _draw(spec, shape, dtype, torch.Generator(where).manual_seed(seed))
+    where = device
+    if math.prod(shape) <= HOST_ELEMENTS:
+        where = torch.device("cpu")
+    generator = torch.Generator(where).manual_seed(seed)
+    values = _draw(spec, shape, dtype, generator)
     return values.to(device=device, dtype=dtype)
 
 
@@ -75,7 +79,8 @@ def _draw(
     if spec.low is None or spec.high is None:
         return torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
     if spec.is_integer:
-        low, high = int(spec.low), int(spec.high)
+        low = int(spec.low)
+        high = int(spec.high)
         return torch.randint(low, high, shape, generator=generator, dtype=dtype, device=device)
     values = torch.rand(shape, generator=generator, dtype=torch.float32, device=device)
     return spec.low + (spec.high - spec.low) * values
@@ -95,9 +100,14 @@ class Batch:
         cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]
     ) -> Batch:
         """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
-        args = tuple(dims[name] for name, spec in specs.items() if not spec.keyword)
-        kwargs = {name: dims[name] for name, spec in specs.items() if spec.keyword}
-        return cls(tuple(sizes), args, kwargs)
+        args = []
+        kwargs = {}
+        for name, spec in specs.items():
+            if spec.keyword:
+                kwargs[name] = dims[name]
+            else:
+                args.append(dims[name])
+        return cls(tuple(sizes), tuple(args), kwargs)
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:

@@ -41,7 +41,8 @@ def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, T
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return queries or keys x [B, heads, T, K] rotated by tables [T, K]."""
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    turned = torch.cat((-second, first), dim=-1)
+    return x * cos + turned * sin
 
 
 class GroupedAttention(nn.Module):
@@ -49,7 +50,8 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, kv_heads: int):
         super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads
+        self.heads = heads
+        self.kv_heads = kv_heads
         self.head_width = width // heads
         self.query = linear(width, width)
         self.key = linear(width, kv_heads * self.head_width)
@@ -62,7 +64,8 @@ class GroupedAttention(nn.Module):
         # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of
         # `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
         # products. [B, H, T, K]
-        k, v = self.shared(k), self.shared(v)
+        k = self.shared(k)
+        v = self.shared(v)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.project(join_heads(y))
 
@@ -84,7 +87,8 @@ class GroupedAttention(nn.Module):
         repeats = self.heads // self.kv_heads
         if repeats == 1:
             return x
-        return x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
+        copies = x.unsqueeze(2).expand(-1, -1, repeats, -1, -1)  # [B, G, R, T, K]
+        return copies.flatten(1, 2)
 
     def initial_weights(self, residual: float) -> list[NormalWeight]:
         """Return the weights with which a normed input gives an output of size `residual`."""
@@ -173,9 +177,10 @@ class Transformer(nn.Module):
         super().__init__()
         mlp = mlp or (lambda: SwiGLU(width, ffn))
         self.tokens = embedding(vocab, width)
-        self.blocks = nn.ModuleList(
-            Block(width, attention(width, heads, kv_heads), mlp()) for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList()
+        for _ in range(layers):
+            block = Block(width, attention(width, heads, kv_heads), mlp())
+            self.blocks.append(block)
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head = linear(width, vocab)
         if tied:
@@ -225,7 +230,8 @@ class LlamaDecoder(Transformer):
         if len(position) > 1:
             attention = self.blocks[0].attention
             mask = mask.repeat(attention.heads // attention.kv_heads, 1)  # [R * T, S]
-        cos, sin = self.cos[position], self.sin[position]  # [T, K]
+        cos = self.cos[position]  # [T, K]
+        sin = self.sin[position]  # [T, K]
         x = self.tokens(token)  # [B, T, D]
         for block in self.blocks:
             x = block(x, cos, sin, position, mask)
@@ -242,7 +248,8 @@ class LlamaPrefill(Transformer):
     def forward(self, tokens: Tensor) -> Tensor:
         # tokens [B, T] -> logits of the last position [B, 1, V]
         length = tokens.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]  # [T, K]
+        cos = self.cos[:length]  # [T, K]
+        sin = self.sin[:length]  # [T, K]
         x = self.tokens(tokens)  # [B, T, D]
         for block in self.blocks:
             x = block(x, cos, sin)

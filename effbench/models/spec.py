@@ -55,7 +55,9 @@ class InputSpec:
         """Return the shape with the batch dimension."""
         if self.batch_dim is None:
             return self.shape
-        return (*self.shape[: self.batch_dim], bs, *self.shape[self.batch_dim :])
+        before = self.shape[: self.batch_dim]
+        after = self.shape[self.batch_dim :]
+        return (*before, bs, *after)
 
 
 KEYS = tuple(field.name for field in fields(InputSpec))

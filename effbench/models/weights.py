@@ -85,10 +85,12 @@ def settle_batch_norms(
     """
 
     def settle(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        dims = [dim for dim in range(inputs[0].dim()) if dim != 1]
-        variance, mean = torch.var_mean(inputs[0], dims)
+        x = inputs[0]
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        variance, mean = torch.var_mean(x, dims)
         if not centred:
-            variance, mean = variance + mean.square(), torch.zeros_like(mean)
+            variance = variance + mean.square()
+            mean = torch.zeros_like(mean)
         norm.running_mean.copy_(mean)
         norm.running_var.copy_(variance)
 

@@ -73,7 +73,9 @@ class Served(Timing):
     def is_disturbed(self, least: int) -> bool:
         """Return whether the host was disturbed for most requests, unless this does not change
         their median."""
-        return bool(self.loud_ms) and self.apart().is_disturbed(len(self.samples_ms))
+        if not self.loud_ms:
+            return False
+        return self.apart().is_disturbed(len(self.samples_ms))
 
     def apart(self) -> Timing:
         """Return the latencies of undisturbed and disturbed moments as samples that count and that
@@ -93,7 +95,10 @@ class Served(Timing):
         if not self.is_disturbed(least):
             return TimingFigure(median, self, is_marked=False)
         apart = self.apart().figure(len(self.samples_ms), slowdown).median
-        bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
+        bounds = [median.value]
+        for bound in (apart.low, apart.high):
+            if bound is not None:
+                bounds.append(bound)
         interval = Interval(median.value, min(bounds), max(bounds))
         return TimingFigure(interval, self, is_marked=True)
 
@@ -117,14 +122,16 @@ class Served(Timing):
         )
 
     def facts(self) -> dict[str, Any]:
+        served = self.requests - self.waiting
+        calls_by_size = {str(size): number for size, number in sorted(self.calls.items())}
         return {
             "requests": self.requests,
             "offered_per_s": self.offered_per_s,
             "achieved_per_s": self.achieved_per_s,
             "saturated": self.waiting > 0,
-            "mean_batch": (self.requests - self.waiting) / max(1, self.calls.total()),
+            "mean_batch": served / max(1, self.calls.total()),
             "largest_queue": self.largest_queue,
-            "calls_by_size": {str(size): self.calls[size] for size in sorted(self.calls)},
+            "calls_by_size": calls_by_size,
         }
 
 
@@ -149,7 +156,8 @@ def serve_once(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Ser
     readings = Readings(timer, result)
     began = clock()
     while True:
-        now, taken = clock() - began, len(samples)
+        now = clock() - began
+        taken = len(samples)
         arrived = bisect_right(arrivals_s, now, arrived)
         queue = arrived - taken
         result.largest_queue = max(result.largest_queue, queue)

@@ -123,7 +123,8 @@ class Generator:
         logits = self.module(prompt, self.prompt)
         for number, token in enumerate(self.tokens):
             if number:
-                logits = self.step(fed[number - 1], self.positions[number - 1])
+                before = number - 1
+                logits = self.step(fed[before], self.positions[before])
             torch.argmax(logits, -1, out=token)
             if events:
                 events[number].record()
@@ -193,7 +194,8 @@ class Generation(Calls):
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         generator = self.calling(self.module)
-        prepared = self.make_step((generator.tokens[0], generator.positions[0]), {})
+        example = (generator.tokens[0], generator.positions[0])
+        prepared = self.make_step(example, {})
         generator.step = prepared.step
         self.step = generator
         return dataclasses.replace(prepared, step=generator, copy_inputs=None)
@@ -219,7 +221,9 @@ class Generation(Calls):
         (prompt,), _ = copies(given)
         logits = self.module(prompt, self.calling(self.module).prompt)
         if not isinstance(logits, Tensor) or logits.shape[:-1] != (self.cell.bs, 1):
-            shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            shape = type(logits).__name__
+            if isinstance(logits, Tensor):
+                shape = str(list(logits.shape))
             wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
             raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {shape}")
         return state.on_host(accuracy.parts(logits))
@@ -233,8 +237,8 @@ class Generation(Calls):
         eager = self.calling(self.module)
         with self.context():
             self.references = [self.answer(eager, given) for given in inputs]
-        is_finite = not any(accuracy.not_finite(answer.logits) for answer in self.references)
-        if not is_finite and not self.cell.model.get("allow_nonfinite"):
+        has_odd = any(accuracy.not_finite(answer.logits) for answer in self.references)
+        if has_odd and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
         parameters = {f"parameter {name}" for name, _ in self.module.named_parameters()}
         self.intact = state.marks(self.module, parameters)
@@ -252,9 +256,9 @@ class Generation(Calls):
     def wrong_answer(self, given: Inputs, eager: GeneratedTokens) -> str | None:
         answer = self.answer(self.step, given)
         with torch.inference_mode(False):  # tensors like those that the generator makes
-            fed = [
-                token.to(self.device, copy=True).contiguous() for token in eager.tokens.split(1, 1)
-            ]
+            fed = []
+            for token in eager.tokens.split(1, 1):
+                fed.append(token.to(self.device, copy=True).contiguous())
         logits = answer.logits
         if not torch.equal(answer.tokens, eager.tokens):
             forced = self.answer(self.step, given, fed)
@@ -266,8 +270,9 @@ class Generation(Calls):
             reason = self.untied_token(given, fed, eager.tokens, chosen)
             if reason is not None:
                 return reason
-            tied = self.trial.extra.get("tied_tokens", 0)
-            self.trial.extra["tied_tokens"] = max(tied, int((chosen != eager.tokens).sum()))
+            tied = int((chosen != eager.tokens).sum())
+            most = self.trial.extra.get("tied_tokens", 0)
+            self.trial.extra["tied_tokens"] = max(most, tied)
 
         def exact() -> accuracy.Parts:
             module = self.in_float64()

@@ -44,7 +44,8 @@ def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
         return {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
     parameters = dict(part.named_parameters(recurse=False))
     buffers = dict(part.named_buffers(recurse=False))
-    others = part._concrete_type.get_attributes().keys() - parameters.keys() - buffers.keys()
+    every = part._concrete_type.get_attributes().keys()
+    others = every - parameters.keys() - buffers.keys()
     attributes = {name: getattr(part, name) for name in others}
     held = {"parameter": parameters, "buffer": buffers, "attribute": attributes}
     return {kind: Scripted(part, values) for kind, values in held.items()}
@@ -63,7 +64,11 @@ class Scripted(dict[str, Any]):
 
 def values_in(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     """Return the parameters, buffers and attributes with these names."""
-    return {name: place.value for name, place in places(module).items() if name in names}
+    values = {}
+    for name, place in places(module).items():
+        if name in names:
+            values[name] = place.value
+    return values
 
 
 def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
@@ -93,31 +98,37 @@ class Watch:
     def changed(self, names: Collection[str]) -> set[str]:
         """Return which of these have been written, replaced or created."""
         now = marks(self.module, names)
-        return {name for name in names if now.get(name) != self.marks.get(name)}
+        before = self.marks
+        return {name for name in names if now.get(name) != before.get(name)}
 
 
 def is_dense(value: Any) -> bool:
     """Return whether the value is a tensor that can be copied and compared; not every operator
     supports others."""
-    is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
-    return is_plain and not (value.is_nested or value.is_quantized)
+    if type(value) not in (Tensor, nn.Parameter):
+        return False
+    if value.layout is not torch.strided:
+        return False
+    return not (value.is_nested or value.is_quantized)
 
 
 def is_expanded(value: Tensor) -> bool:
     """Return whether elements share memory, so that torch cannot write to the tensor; it can only
     be replaced."""
-    return any(
-        size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True)
-    )
+    for size, step in zip(value.shape, value.stride(), strict=True):
+        if size > 1 and step == 0:
+            return True
+    return False
 
 
 def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     """Return copies in host memory of the dense tensors and plain values with these names, not of
     lists or objects."""
-    values = values_in(module, names).items()
-    return on_host(
-        {name: value for name, value in values if isinstance(value, PLAIN) or is_dense(value)}
-    )
+    saved = {}
+    for name, value in values_in(module, names).items():
+        if isinstance(value, PLAIN) or is_dense(value):
+            saved[name] = value
+    return on_host(saved)
 
 
 def make_ordinary(module: nn.Module) -> None:
@@ -135,10 +146,13 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
     with torch.no_grad():
         for name, value in saved.items():
             place = now.get(name)
-            if place is not None and not is_restored(place.value, value):
+            if place is None or is_restored(place.value, value):
+                continue
+            if isinstance(value, Tensor):
                 # a copy, because the module may write to it
-                is_tensor = isinstance(value, Tensor)
-                place.held[place.key] = value.to(device, copy=True) if is_tensor else value
+                place.held[place.key] = value.to(device, copy=True)
+            else:
+                place.held[place.key] = value
 
 
 def is_restored(current: Any, value: Any) -> bool:
@@ -164,7 +178,8 @@ def digest(module: nn.Module) -> str:
         value = place.value
         if isinstance(value, Tensor):
             for part in work.parts(value):
-                hashed.update(f"{name} {part.dtype} {tuple(part.shape)} ".encode())
+                shape = tuple(part.shape)
+                hashed.update(f"{name} {part.dtype} {shape} ".encode())
                 if is_dense(part):
                     hashed.update(bytes_of(part))
         elif isinstance(value, PLAIN):
@@ -174,14 +189,17 @@ def digest(module: nn.Module) -> str:
 
 def bytes_of(value: Tensor) -> memoryview:
     """Return the values of a dense tensor as bytes, in the order of its elements."""
-    flat = value.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1)
+    plain = value.detach().resolve_conj().resolve_neg()
+    flat = plain.to("cpu").contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())
 
 
 def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    return bool(torch.equal(a, b) if isinstance(a, Tensor) else a == b)
+    if isinstance(a, Tensor):
+        return bool(torch.equal(a, b))
+    return bool(a == b)
 
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,14 +53,19 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
         args, kwargs = whole[number]
-        cut_args = [cut(value, dim, size) for value, dim in zip(args, positional, strict=True)]
-        cut_kwargs = {name: cut(value, dims[name], size) for name, value in kwargs.items()}
+        cut_args = []
+        for value, dim in zip(args, positional, strict=True):
+            cut_args.append(cut(value, dim, size))
+        cut_kwargs = {}
+        for name, value in kwargs.items():
+            cut_kwargs[name] = cut(value, dims[name], size)
         return tuple(cut_args), cut_kwargs
 
+    def in_turn(calls: Sequence[int]) -> list[Inputs]:
+        return [rows(number % sets, size) for number, size in enumerate(calls)]
+
     descending = sorted(set(sizes.calls), reverse=True)
-    timed = [rows(position % sets, size) for position, size in enumerate(sizes.calls)]
-    checked = [rows(number % sets, size) for number, size in enumerate(descending)]
-    return InputSets(timed, checked)
+    return InputSets(timed=in_turn(sizes.calls), checked=in_turn(descending))
 
 
 class StreamCalls(Inference):
