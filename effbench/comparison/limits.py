@@ -145,6 +145,7 @@ class ExceptionRule(Limit):
             setattr(self, pattern_name, pattern)
         if not str(self.reason or "").strip():
             raise ConfigError(f"{name} needs a reason; add `reason:` to record why it exists")
+        self.reason = str(self.reason)
         known = (*COMPARED, STATUS)
         if self.metric is not None and not fnmatch.filter(known, self.metric):
             raise ConfigError(f"{name}.metric={self.metric} matches none of {', '.join(known)}")

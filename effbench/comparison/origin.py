@@ -103,9 +103,10 @@ def origin(
         python = here.python
     other = Interpreter(python, here.folder)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
+    used = targets(cells)
     changing: list[str] = []
     if not is_same_code(old, new):
-        paths = sources(targets(cells), other)
+        paths = sources(used, other)
         changing = [
             name for name, path in paths.items() if path is None or is_versioned(path, root)
         ]
@@ -118,6 +119,9 @@ def origin(
     elif software:
         raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
+        for file in untracked(used, here):
+            if is_versioned(file, root):
+                raise UsageError(f"git does not track {file}, so the baseline's code is unknown")
         raise UsageError("the baseline would run the same code here: only the machine can differ")
 
 
@@ -144,9 +148,10 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
             " unknown"
         )
     if is_dirty(old):
-        raise UsageError(
-            f"the baseline was measured with uncommitted changes ({old['git_description']})"
-        )
+        changed = old["git_description"]
+        if old.get("git_changed_files"):
+            changed = f"{changed}: {old['git_changed_files']}"
+        raise UsageError(f"the baseline was measured with uncommitted changes ({changed})")
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise UsageError(
             f"the baseline's revision {commit[:12]} is not in this repository "

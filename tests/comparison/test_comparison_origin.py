@@ -94,7 +94,13 @@ def test_what_cannot_be_run_says_why(repository):
             "torch_version 2.12 → 2.13",
             "is no longer installed here (torch_version 2.12 → 2.13)",
         ),
-        ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
+        (
+            {**old, "git_description": "v1-dirty", "git_changed_files": "net.py"},
+            [cell()],
+            None,
+            "uncommitted changes (v1-dirty: net.py)",
+        ),
+        (new, [cell("later.py:Net")], None, "later.py, so the baseline's code is unknown"),
         (
             {**old, "git_revision": "0" * 40},
             [cell()],
@@ -191,7 +197,7 @@ def test_code_that_git_does_not_track_is_unknown(repository):
     facts = HERE.facts()
     began = dt.datetime.now(dt.UTC)
     assert current(facts, "s1", [cell("new.py:Net")], began + dt.timedelta(seconds=1)) == HERE
-    why = "only the machine can differ"
+    why = "new.py, so the baseline's code is unknown"
     refused(why, facts, facts, HERE, [cell("new.py:Net")])
     with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
         current(facts, "s1", [cell("new.py:Net")], began - dt.timedelta(seconds=1))
