@@ -73,7 +73,7 @@ TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name 
 @pytest.mark.parametrize(
     ("old", "new", "error", "said"),
     [
-        ([EAGER], {"cells": [DEFAULT]}, NothingFoundError, f"{SHARED}; effbench ls --cells"),
+        ([EAGER], {"cells": [DEFAULT]}, NothingFoundError, f"{SHARED}; .* differ in mode.name"),
         ([], {"cells": [EAGER]}, NothingFoundError, SHARED),
         ([EAGER], {"cells": [EAGER], "measured": []}, NothingFoundError, f"{SHARED}$"),
         ([EAGER], {"cells": [EAGER], "envs": TWO}, UsageError, "after ran on several kinds"),
