@@ -27,7 +27,7 @@ import numpy as np
 from busy_host import LOOPS, busy
 
 from effbench.cell import Trial
-from effbench.commands.duet import Duet
+from effbench.commands.duet import answers_of, measure, side_of
 from effbench.stats.significance import (
     FLOOR,
     LEAST_DUETS,
@@ -83,13 +83,19 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
     )
     words = [*COMMON, *settings]
     args = argparse.Namespace(
-        first=first, second=second, words=words, rounds=rounds, db=db, config_dir=None
+        first=first,
+        second=second,
+        words=words,
+        rounds=rounds,
+        db=db,
+        config_dir=None,
+        format="json",  # without progress
+        out=None,
     )
-    duet = Duet.of(args)
     began = time.monotonic()
-    outcome = duet.run(is_quiet=True)
+    measured = measure(args, [side_of(first), side_of(second)])
     seconds = (time.monotonic() - began) / rounds
-    (answer,) = duet.answers(outcome)
+    (answer,) = answers_of(measured, [first, second])
     sides = [
         {trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)
     ]
