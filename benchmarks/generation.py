@@ -30,7 +30,6 @@ from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.config import shipped
 from effbench.models.build import build_module, declared_inputs, resolve_target
 from effbench.models.spec import parse_inputs
-from effbench.modes.base import with_defaults
 from effbench.printable import one_line
 from effbench.table import Column, Table
 from effbench.workloads.generation import Generation
@@ -65,7 +64,7 @@ def sides(
     if side == COMPILED:
         return theirs, lambda prompt: theirs(prompt, compiled=True)
     given = OmegaConf.to_container(OmegaConf.load(Path(shipped("conf")) / "mode" / f"{side}.yaml"))
-    mode = with_defaults(resolve_target(given["_target_"])(**mode_settings(given)))
+    mode = resolve_target(given["_target_"])(**mode_settings(given))
     cell = Cell(
         {"name": arch, "module": {}}, bs, given, dtype, "generate", device, generate=request
     )
