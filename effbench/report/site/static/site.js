@@ -87,7 +87,7 @@ window.effbench = (() => {
     const choices = sweeps.map(([slug, name, label, time, hardware]) => element("option", {
       value: slug, selected: slug === current, text: [name, label, `${time} UTC`, hardware].filter(Boolean).join(" · "),
     }));
-    const first = current ? [] : [element("option", { value: "", selected: true, text: `choose one of ${sweeps.length}` })];
+    const first = current ? [] : [element("option", { value: "", selected: true, text: "choose a sweep" })];
     subjects.replaceChildren(...first, ...choices);
     subjects.addEventListener("change", () => { if (subjects.value) location.href = `${root}${subjects.value}/${page}.html${location.hash}`; });
     window.addEventListener("pageshow", () => { // after Back, the selection must match the page again
