@@ -289,7 +289,7 @@ def referred(values: Values, path: str) -> Any:
 
 
 def select(values: Any, name: str) -> Any:
-    """Return the value of a name such as `protocol.rounds`; None if there is none."""
+    """Return the value of a name such as `protocol.rounds`; None if it is missing."""
     for key in name.split("."):
         if not isinstance(values, dict):
             return None
