@@ -15,10 +15,10 @@ import sys
 from dataclasses import replace
 from statistics import geometric_mean
 
-from effbench.cell import Trial
+from effbench.core.cell import Trial
+from effbench.core.table import Column, Table
+from effbench.run.rounds import race_of
 from effbench.store import Store
-from effbench.sweeping.rounds import race_of
-from effbench.table import Column, Table
 
 #: Rounds of conf/protocol/advise.yaml, and what differs in a replay.
 ROUNDS = 3

@@ -29,7 +29,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from effbench.errors import EffbenchError
+from effbench.core.errors import EffbenchError
 from effbench.store import Store
 
 NAME = "atlas"

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from effbench.core.table import Column, Table
 from effbench.stats.changepoints import PERSISTENCE, find_changes
-from effbench.table import Column, Table
 
 LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
 NOISE = (0.005, 0.01, 0.03)

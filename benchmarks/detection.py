@@ -38,15 +38,15 @@ import numpy as np
 from changepoints import otava
 from scipy import stats
 
-from effbench.comparison.confirm import How, may_be_slower, settle
-from effbench.comparison.limits import CellFacts, read
-from effbench.comparison.matching import LEAST_COMPILATIONS, CellPair
-from effbench.comparison.verdicts import Change, Verdict, judge
+from effbench.analysis.confirm import How, may_be_slower, settle
+from effbench.analysis.limits import CellFacts, read
+from effbench.analysis.matching import LEAST_COMPILATIONS, CellPair
+from effbench.analysis.verdicts import Change, Verdict, judge
+from effbench.core.table import Column, Table
 from effbench.stats.changepoints import find_changes
 from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
-from effbench.table import Column, Table
 
 RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
 #: Figures with noise (lower is better), and figures that are constant over the trials of a cell.

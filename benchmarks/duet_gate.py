@@ -26,8 +26,9 @@ from pathlib import Path
 import numpy as np
 from busy_host import LOOPS, busy
 
-from effbench.cell import Trial
-from effbench.commands.duet import answers_of, measure, side_of
+from effbench.cli.duet import answers_of, measure, side_of
+from effbench.core.cell import Trial
+from effbench.run.duets import StoppingRule, is_usable
 from effbench.stats.significance import (
     FLOOR,
     LEAST_DUETS,
@@ -36,7 +37,6 @@ from effbench.stats.significance import (
     confirms,
     is_decided,
 )
-from effbench.sweeping.duets import StoppingRule, is_usable
 
 DEPTH = 100
 CHANGED = (100, 102, 103, 105, 110)

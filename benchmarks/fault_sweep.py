@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from effbench.processes import environment_of, process_table
+from effbench.core.processes import environment_of, process_table
 from effbench.store import Store
 
 HERE = Path(__file__).resolve().parent

@@ -30,8 +30,8 @@ from pathlib import Path
 
 from fault_sweep import CELLS, ORPHAN_S, SWEEP, TIMEOUT_S, TINY, FaultError, Sweep, Tally, until
 
+from effbench.core.table import Column, Table
 from effbench.store import Store
-from effbench.table import Column, Table
 
 
 def sends(target: str, name: str, sweep: Sweep, rng: random.Random, for_good: bool = False) -> None:

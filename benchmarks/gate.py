@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from effbench.table import Column, Table
+from effbench.core.table import Column, Table
 
 ROOT = Path(__file__).resolve().parents[1]
 NETS = """

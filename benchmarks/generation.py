@@ -26,12 +26,12 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from effbench.cell import Cell, Status, Trial, mode_settings
-from effbench.config import shipped
+from effbench.core.cell import Cell, Status, Trial, mode_settings
+from effbench.core.printable import one_line
+from effbench.core.settings import shipped
+from effbench.core.table import Column, Table
 from effbench.models.build import build_module, declared_inputs, resolve_target
 from effbench.models.spec import parse_inputs
-from effbench.printable import one_line
-from effbench.table import Column, Table
 from effbench.workloads.generation import Generation
 
 COMPILED = "transformers"

@@ -37,11 +37,11 @@ from typing import Any
 
 import torch
 
+from effbench.core.printable import one_line
+from effbench.core.table import Column, Table
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.printable import one_line
-from effbench.table import Column, Table
 
 NETWORKS = [
     *("torchvision:resnet50::64", "torchvision:convnext_tiny::8", "transformers:t5-small:logits:1"),

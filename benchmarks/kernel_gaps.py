@@ -21,8 +21,8 @@ from multiprocessing.queues import SimpleQueue
 
 import torch
 
+from effbench.core.table import Column, Table
 from effbench.measure.timing import shorten_gaps
-from effbench.table import Column, Table
 
 KERNELS = 300
 BLOCKS = 7

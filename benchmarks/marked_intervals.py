@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.measure.timing import Timing
 from effbench.store.summary import counted, disturbance_of, estimate
 

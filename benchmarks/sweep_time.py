@@ -54,9 +54,9 @@ import pandas as pd
 import torch
 
 import effbench
+from effbench.core.table import Column, Table
+from effbench.run.devices import Slot, held_driver
 from effbench.store import Store
-from effbench.sweeping.devices import Slot, held_driver
-from effbench.table import Column, Table
 
 MATRIX = [
     "model=tiny,mlp,attention",

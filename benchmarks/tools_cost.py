@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from effbench.sweeping.devices import Slot
-from effbench.table import Column, Table
+from effbench.core.table import Column, Table
+from effbench.run.devices import Slot
 
 SHAPE = {"layers": 2, "width": 128, "heads": 2, "vocab": 1000, "seq": 16}
 MODEL = """import sys, torch

@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
+from effbench.core.table import Column, Table
 from effbench.measure import profile, timing
 from effbench.measure.gpu import Gpu
 from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
 from effbench.stats.intervals import geometric_mean
-from effbench.table import Column, Table
 from effbench.worker import ceilings
 
 DEVICE = "cuda"

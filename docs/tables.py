@@ -28,15 +28,16 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from effbench import cli, config  # noqa: E402
-from effbench.cell import SEVERITY, Result, Status  # noqa: E402
-from effbench.comparison.verdicts import verdict_of_statuses  # noqa: E402
-from effbench.config import shipped  # noqa: E402
-from effbench.experiments.definition import execute, load, load_all  # noqa: E402
-from effbench.labels import label_rows  # noqa: E402
-from effbench.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E402
-from effbench.report.claims import figure_text  # noqa: E402
-from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402
+from effbench.analysis.verdicts import verdict_of_statuses  # noqa: E402
+from effbench.claims.definition import execute, load, load_all  # noqa: E402
+from effbench.cli import main as cli  # noqa: E402
+from effbench.core import settings as config  # noqa: E402
+from effbench.core.cell import SEVERITY, Result, Status  # noqa: E402
+from effbench.core.labels import label_rows  # noqa: E402
+from effbench.core.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E402
+from effbench.core.settings import shipped  # noqa: E402
+from effbench.render.claims import figure_text  # noqa: E402
+from effbench.render.tables import SpeedupTable, speedup_table  # noqa: E402
 from effbench.store import schema  # noqa: E402
 from effbench.store.values import result_of  # noqa: E402
 
@@ -319,7 +320,7 @@ def checks() -> str:
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"effbench {command}")
-    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
+    importlib.import_module(f"effbench.cli.{cli.COMMANDS[command]}").add_arguments(parser)
     return parser
 
 

@@ -26,8 +26,8 @@ _ERRORS = (
 #: Public name -> its module.
 _PUBLIC = {
     **dict.fromkeys(("sweep", "results", "compare", "Sweep"), "effbench.api"),
-    **dict.fromkeys(("Cell", "Environment", "Status", "Trial"), "effbench.cell"),
-    **dict.fromkeys(_ERRORS, "effbench.errors"),
+    **dict.fromkeys(("Cell", "Environment", "Status", "Trial"), "effbench.core.cell"),
+    **dict.fromkeys(_ERRORS, "effbench.core.errors"),
 }
 __all__ = ["__version__", *_PUBLIC]
 

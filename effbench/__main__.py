@@ -1,5 +1,5 @@
 """Run `effbench` as `python -m effbench`."""
 
-from effbench.cli import main
+from effbench.cli.main import main
 
 main()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from effbench.config import DEFAULT_DB
+from effbench.core.settings import DEFAULT_DB
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +34,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     Raises EffbenchError for what is wrong before the first trial; a cell that fails is a row with a
     status.
     """
-    from effbench.errors import UsageError
-    from effbench.launcher.launch import hydra_sweep
+    from effbench.config.launch import hydra_sweep
+    from effbench.core.errors import UsageError
     from effbench.store.connect import sqlite_file
 
     words = [] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
@@ -70,9 +70,9 @@ def results(
     """
     import pandas as pd
 
-    from effbench.environments import labelled
-    from effbench.labels import swept_columns
-    from effbench.metrics import RESULT_FIGURES
+    from effbench.core.environments import labelled
+    from effbench.core.labels import swept_columns
+    from effbench.core.metrics import RESULT_FIGURES
     from effbench.store import Store
     from effbench.store.schema import RESULT_DTYPES
     from effbench.store.trials import frame_of
@@ -129,10 +129,10 @@ def compare(
     """
     import pandas as pd
 
-    from effbench.comparison.compare import compare_parts, compare_sweeps, find
-    from effbench.comparison.limits import check_metric, read
-    from effbench.comparison.verdicts import COLUMNS, record
-    from effbench.errors import UsageError
+    from effbench.analysis.compare import compare_parts, compare_sweeps, find
+    from effbench.analysis.limits import check_metric, read
+    from effbench.analysis.verdicts import COLUMNS, record
+    from effbench.core.errors import UsageError
     from effbench.store import Store
 
     if (after is None) == (by is None) or (values and by is None):

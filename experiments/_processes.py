@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from effbench.experiments.checks import attempt, error_facts
+from effbench.claims.checks import attempt, error_facts
 
 #: Seconds between two samples of a tree's memory.
 PAUSE_S = 0.1

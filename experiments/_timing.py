@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from effbench.experiments._tools import call_ms
+from effbench.claims._tools import call_ms
 
 from effbench.measure.host import LOW, piece
 from effbench.measure.timing import no_garbage_collection, synchronizer

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from effbench.core.printable import first_line
 from effbench.measure.timing import synchronizer
 from effbench.modes.graphs import Captured, GraphCapture
-from effbench.printable import first_line
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from effbench.errors import UnsupportedError
+from effbench.core.errors import UnsupportedError
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._processes import in_fork
-from effbench.experiments._timing import figure, in_turn, paired_ratio
-from effbench.experiments._tools import fresh_compile_cache, record
+from effbench.claims._processes import in_fork
+from effbench.claims._timing import figure, in_turn, paired_ratio
+from effbench.claims._tools import fresh_compile_cache, record
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch
 from effbench.models.mlp import MLP

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._timing import (
+from effbench.claims._timing import (
     disturbed_fraction,
     figure,
     in_turn,
@@ -19,10 +19,10 @@ from effbench.experiments._timing import (
     paired_ratio,
     period_ms,
 )
-from effbench.experiments._tools import fresh_compile_cache
+from effbench.claims._tools import fresh_compile_cache
 from torch import nn
 
-from effbench.experiments import (
+from effbench.claims import (
     Answer,
     Claim,
     fraction,
@@ -33,7 +33,7 @@ from effbench.experiments import (
     ratio,
     where,
 )
-from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
+from effbench.claims.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import capture

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from effbench.experiments._processes import in_fork, tree_memory
-from effbench.experiments._timing import figure
-from effbench.experiments._tools import call_ms, fresh_compile_cache
+from effbench.claims._processes import in_fork, tree_memory
+from effbench.claims._timing import figure
+from effbench.claims._tools import call_ms, fresh_compile_cache
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import COMPILER, CUDA, Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import COMPILER, CUDA, Facts, check
 from effbench.models.llama import LlamaPrefill
 
 GPU_SECONDS = 180

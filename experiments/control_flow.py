@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from effbench.experiments._tools import Counting, close, listed
+from effbench.claims._tools import Counting, close, listed
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, attempt, check, error_facts
-from effbench.experiments.fresh import in_fresh_process
-from effbench.printable import first_line
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.claims.fresh import in_fresh_process
+from effbench.core.printable import first_line
 
 GPU_SECONDS = 40
 

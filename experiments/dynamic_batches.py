@@ -1,6 +1,6 @@
 """How much memory do CUDA graphs for many batch sizes cost?"""
 
-from effbench.experiments import Answer, Claim, highest, lowest, mean, ratio, where
+from effbench.claims import Answer, Claim, highest, lowest, mean, ratio, where
 
 GPU_SECONDS = 240
 NEEDS = "cuda"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from effbench.experiments._tools import Counting
+from effbench.claims._tools import Counting
 from torch._dynamo.utils import counters
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, attempt, check, error_facts
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 10
 

@@ -6,10 +6,10 @@ B batch, D width, F features.
 from __future__ import annotations
 
 import torch.nn.functional as F
-from effbench.experiments._workloads import one_of, whole
+from effbench.claims._workloads import one_of, whole
 from torch import Tensor, nn
 
-from effbench.experiments import Answer, Claim, interval, ratio, where
+from effbench.claims import Answer, Claim, interval, ratio, where
 from effbench.models.mlp import linear
 
 GPU_SECONDS = 190

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._tools import call_ms, close, finite, listed, median_ms, record
+from effbench.claims._tools import call_ms, close, finite, listed, median_ms, record
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import CUDA, Facts, attempt, check
-from effbench.experiments.fresh import in_fresh_process
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import CUDA, Facts, attempt, check
+from effbench.claims.fresh import in_fresh_process
+from effbench.core.printable import describe
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
-from effbench.printable import describe
 from effbench.workloads.endings import chain
 
 GPU_SECONDS = 60

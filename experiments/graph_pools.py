@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import CUDA, Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import CUDA, Facts, check
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.attention import AttentionBlock

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from effbench.experiments._tools import close, listed, record
+from effbench.claims._tools import close, listed, record
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import CUDA, Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import CUDA, Facts, check
 
 GPU_SECONDS = 10
 

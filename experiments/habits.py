@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._timing import (
+from effbench.claims._timing import (
     difference,
     figure,
     host_us,
@@ -19,11 +19,11 @@ from effbench.experiments._timing import (
     paired_ratio,
     period_ms,
 )
-from effbench.experiments._tools import call_ms
-from effbench.experiments.overheads import GRADIENTS, IN_PLACE, GradMode, InPlace, Selection, spin
+from effbench.claims._tools import call_ms
+from effbench.claims.overheads import GRADIENTS, IN_PLACE, GradMode, InPlace, Selection, spin
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import CUDA, Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import CUDA, Facts, check
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import synchronizer
 

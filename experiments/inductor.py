@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from effbench.experiments._tools import close, fresh_compile_cache
+from effbench.claims._tools import close, fresh_compile_cache
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import (
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import (
     COMPILER,
     CPP_COMPILER,
     CUDA,
@@ -23,7 +23,7 @@ from effbench.experiments.checks import (
     check,
     error_facts,
 )
-from effbench.experiments.fresh import in_fresh_process
+from effbench.claims.fresh import in_fresh_process
 
 GPU_SECONDS = 45
 

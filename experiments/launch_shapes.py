@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from effbench.experiments._workloads import compile_kernel, one_of, power_of_two, whole
+from effbench.claims._workloads import compile_kernel, one_of, power_of_two, whole
 from torch import Tensor, nn
 
-from effbench.errors import UnsupportedError
-from effbench.experiments import Answer, Claim, lowest, where
+from effbench.claims import Answer, Claim, lowest, where
+from effbench.core.errors import UnsupportedError
 
 try:
     import triton

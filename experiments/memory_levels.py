@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from effbench.experiments._timing import figure, in_turn, period_ms
-from effbench.experiments._workloads import compile_kernel, one_of, whole
+from effbench.claims._timing import figure, in_turn, period_ms
+from effbench.claims._workloads import compile_kernel, one_of, whole
 from torch import Tensor, nn
 
-from effbench.errors import UnsupportedError
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import CUDA, Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import CUDA, Facts, check
+from effbench.core.errors import UnsupportedError
 
 GPU_SECONDS = 20
 NEEDS = "cuda"

@@ -1,6 +1,6 @@
 """Which execution mode wins where, and by how much?"""
 
-from effbench.experiments import Answer, Claim, geomean, highest, lowest, ratio, where
+from effbench.claims import Answer, Claim, geomean, highest, lowest, ratio, where
 
 GPU_SECONDS = 940
 NEEDS = "cuda"

@@ -8,8 +8,8 @@ import torch
 import torch._inductor.inductor_prims  # both register operators when they are imported
 import torch._prims
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, check
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, check
 
 GPU_SECONDS = 5
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 
 import torch
-from effbench.experiments._workloads import one_of, whole
+from effbench.claims._workloads import one_of, whole
 from torch import Tensor, nn
 
-from effbench.errors import UnsupportedError
-from effbench.experiments import Answer, Claim, geomean, interval, lowest, ratio, where
+from effbench.claims import Answer, Claim, geomean, interval, lowest, ratio, where
+from effbench.core.errors import UnsupportedError
 from effbench.models.mlp import MLP, LinearStack
 
 GPU_SECONDS = 210

@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import torch
-from effbench.experiments._tools import Counting, close, logged
+from effbench.claims._tools import Counting, close, logged
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, attempt, check, error_facts
-from effbench.printable import first_line
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.core.printable import first_line
 
 GPU_SECONDS = 60
 

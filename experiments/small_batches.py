@@ -1,6 +1,6 @@
 """What does a CUDA graph save at small batch sizes, and where does the time come from?"""
 
-from effbench.experiments import Answer, Claim, geomean, mean, where
+from effbench.claims import Answer, Claim, geomean, mean, where
 
 GPU_SECONDS = 250
 NEEDS = "cuda"

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from effbench.experiments._tools import close, listed
+from effbench.claims._tools import close, listed
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, attempt, check, error_facts
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 5
 

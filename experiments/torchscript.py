@@ -12,12 +12,12 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
-from effbench.experiments._tools import median_ms
+from effbench.claims._tools import median_ms
 from torch import nn
 
-from effbench.experiments import Answer, Claim
-from effbench.experiments.checks import Facts, attempt, check, error_facts
-from effbench.printable import first_line
+from effbench.claims import Answer, Claim
+from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.core.printable import first_line
 
 GPU_SECONDS = 10
 

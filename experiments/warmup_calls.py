@@ -9,13 +9,13 @@ import statistics
 from collections.abc import Sequence
 
 import torch
-from effbench.experiments._processes import in_fork
-from effbench.experiments._timing import figure
-from effbench.experiments._tools import call_ms
+from effbench.claims._processes import in_fork
+from effbench.claims._timing import figure
+from effbench.claims._tools import call_ms
 from torch import nn
 
-from effbench.experiments import Answer, Claim, highest
-from effbench.experiments.checks import Facts, check
+from effbench.claims import Answer, Claim, highest
+from effbench.claims.checks import Facts, check
 from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager

@@ -25,7 +25,7 @@ from typing import ClassVar
 import pytest
 from postgres_server import own_postgres, own_server, postgres  # noqa: F401
 
-from effbench.sweeping.client import ForkServer
+from effbench.run.client import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
@@ -52,7 +52,7 @@ NOT_OURS = (
     "TORCH_LOGS",
 )
 #: Folders of tests by the seconds that a file of them may take, the longest first.
-LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
+LONGEST = ("integration", "claims", "render", "modes", "cli", "worker", "run", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -254,8 +254,8 @@ class LastingServer(ForkServer):
 @contextlib.contextmanager
 def lasting_servers(folder: Path) -> Iterator[None]:
     """Commands that need a fork server get the lasting one of the folder."""
-    from effbench.commands import doctor
-    from effbench.sweeping import client, pool
+    from effbench.cli import doctor
+    from effbench.run import client, pool
 
     def start(**options):
         is_own = {"python", "folder"} & options.keys() or not options.get("preload", True)
@@ -272,7 +272,7 @@ def lasting_composers() -> Iterator[None]:
     """Commands get the composer of an earlier one with the same files and settings of Hydra:
     composing takes most of a tiny sweep's time. Files in a folder that the command line names may
     have changed since."""
-    from effbench.launcher import launch
+    from effbench.config import launch
 
     original, kept = launch.Composer, {}
 
@@ -341,7 +341,7 @@ class Cli:
     def run(self, *args: str, env: dict[str, str] | None = None) -> Done:
         """Run the command line in this process, with the folder, environment and output of its
         own."""
-        from effbench.cli import run
+        from effbench.cli.main import run
 
         with (
             surroundings(self.folder, {**self.env, **(env or {})}) as (out, err),
@@ -497,7 +497,7 @@ def fresh_dynamo() -> Iterator[None]:
 @pytest.fixture
 def effbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """The command line in this process: `effbench("check", "--baseline", "main").code`."""
-    from effbench.cli import run
+    from effbench.cli.main import run
 
     def call(*args: str) -> Done:
         capsys.readouterr()

@@ -4,8 +4,8 @@ import datetime as dt
 
 import numpy as np
 
-from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
-from effbench.comparison.limits import read as read_limits
+from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
+from effbench.analysis.limits import read as read_limits
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from effbench.comparison.limits import CellFacts, limits_of
-from effbench.comparison.matching import CellPair
-from effbench.comparison.verdicts import judge
+from effbench.analysis.limits import CellFacts, limits_of
+from effbench.analysis.matching import CellPair
+from effbench.analysis.verdicts import judge
 from effbench.store.sides import CellResult
 
 ABOUT = CellFacts("mlp", 8, "eager", "float32", "inference", "cuda", "H")

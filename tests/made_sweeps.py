@@ -19,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Cell, Environment, Result, Status, Trial
+from effbench.core.cell import Cell, Environment, Result, Status, Trial
 from effbench.store import Store
 from effbench.store.schema import TRIAL
 from effbench.store.values import result_of, trial_row
@@ -230,7 +230,7 @@ def sql(path: Any, *statements: str, rows: int | None = None) -> None:
 
 WRITER = """
 import sys
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.store import Store
 
 url, sweep, here, modes, first, last = sys.argv[1:]

@@ -3,15 +3,17 @@ that are promised."""
 
 import ast
 import functools
+import graphlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import effbench
-from effbench.sweeping import interpreters
+from effbench.run import interpreters
 
 PACKAGE = Path(effbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -19,20 +21,17 @@ ROOT = PACKAGE.parent
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines
 #: before its own.
 LAYERS = (
-    ("errors", "logs", "quantities", "processes", "cores", "warning_filters"),
-    ("cell", "message", "printable", "config", "folders"),
-    ("metrics",),
-    ("terminal", "outputs", "streams", "buckets", "stats", "meeting"),
-    ("table", "models", "environments", "labels"),
+    ("core", "stats"),
+    ("models",),
     ("measure",),
     ("modes",),
     ("workloads",),
     ("worker", "store"),
-    ("sweeping",),
-    ("launcher",),
-    ("comparison", "experiments", "doctor"),
-    ("report",),
-    ("commands", "api"),
+    ("run",),
+    ("config",),
+    ("analysis", "claims", "doctor"),
+    ("render",),
+    ("api",),
     ("cli", "__init__"),
     ("__main__",),
 )
@@ -59,9 +58,18 @@ def name_of(path: Path) -> str:
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it."""
+    """Return every module that a file imports, wherever in it."""
+    return imported_by(ast.walk(ast.parse(path.read_text())), path)
+
+
+def imports_at_the_top(path: Path) -> set[str]:
+    """Return the modules that are imported with this one, not by a function of it."""
+    return imported_by(ast.parse(path.read_text()).body, path)
+
+
+def imported_by(nodes: Iterable[ast.AST], path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -89,6 +97,19 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_circle_of_imports():
+    """Imports at the top of modules form no circle; `graphlib` names the modules of one."""
+    modules = {f"effbench.{name_of(path)}" for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        names = {
+            name if name in modules else name.rpartition(".")[0]
+            for name in imports_at_the_top(path)
+        }
+        graph[f"effbench.{name_of(path)}"] = names & modules
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
 def test_an_interpreter_is_asked_for_what_workers_import():
     files = [path for path in FILES if unit_of(name_of(path)) in WITH_TORCH]
     imported = {unit_of(name) for path in files for name in imports(path)}
@@ -110,31 +131,28 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "unneeded"),
     [
         ("import effbench", {"torch", "pandas", "numpy", "hydra", "sqlalchemy", "plotly", "rich"}),
-        ("import effbench.cli", {"torch", "pandas", "hydra", "sqlalchemy", "plotly"}),
+        ("import effbench.cli.main", {"torch", "pandas", "hydra", "sqlalchemy", "plotly"}),
         (
-            "import effbench.commands.show, effbench.commands.ls, effbench.commands.db",
+            "import effbench.cli.show, effbench.cli.ls, effbench.cli.db",
             {"torch", "pandas", "hydra", "plotly"},
         ),
         (
-            (
-                "from effbench.commands import export, history, report; import"
-                " effbench.report.site.build"
-            ),
+            ("from effbench.cli import export, history, report; import effbench.render.site.build"),
             {"torch", "pandas", "hydra", "plotly"},
         ),
         (
-            "import effbench.commands.models",
+            "import effbench.cli.models",
             {"torch", "pandas", "hydra", "plotly", "timm", "transformers"},
         ),
-        ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
-        ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
+        ("import effbench.cli.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
+        ("import effbench.config.launch", {"torch", "pandas", "plotly"}),
         (
-            "import effbench.experiments.definition as d; d.load_all()",
+            "import effbench.claims.definition as d; d.load_all()",
             {"torch", "pandas", "hydra", "sqlalchemy"},
         ),
         (
             (
-                "from effbench import buckets, message, streams; import effbench.processes,"
+                "from effbench.core import buckets, message, processes, streams; import"
                 " effbench.models.spec"
             ),
             {"torch", "numpy", "hydra"},

@@ -95,7 +95,7 @@ def test_the_source_distribution_installs(tmp_path):
         run("effbench", "--version").split()[-1]
         == archive.name.removesuffix(".tar.gz").rpartition("-")[2]
     )
-    for folder, shipped in (("conf", "conf"), ("experiments", "experiments/shipped")):
+    for folder, shipped in (("conf", "conf"), ("experiments", "claims/shipped")):
         files = {
             str(path.relative_to(ROOT / folder))
             for path in (ROOT / folder).rglob("*.*")

@@ -10,7 +10,7 @@ import made_sweeps
 import sqlalchemy as sa
 from made_sweeps import begun
 
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.core.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, METADATA, SWEEP, TRIAL
 from effbench.store.source import opened

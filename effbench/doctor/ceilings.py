@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from effbench.cell import Environment
+from effbench.core.cell import Environment
+from effbench.core.errors import StoreError
+from effbench.core.metrics import significant
 from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem
-from effbench.errors import StoreError
-from effbench.metrics import significant
+from effbench.run import pool
+from effbench.run.client import ForkServer
+from effbench.run.devices import gpu_slot
 from effbench.store.store import Store
-from effbench.sweeping import pool
-from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import gpu_slot
 
 
 def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:

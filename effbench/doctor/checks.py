@@ -12,15 +12,15 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from effbench.core.errors import ConfigError, StoreError, WorkerError
+from effbench.core.message import CheckRequest, ProbeRequest
+from effbench.core.metrics import format_bytes
 from effbench.doctor import ceilings, gpu
 from effbench.doctor.finding import ExaminedMachine, Finding, good, problem, warning
-from effbench.errors import ConfigError, StoreError, WorkerError
-from effbench.message import CheckRequest, ProbeRequest
-from effbench.metrics import format_bytes
+from effbench.run.client import ForkServer
+from effbench.run.compile_caches import cache_folder, make_cache_folder
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
-from effbench.sweeping.client import ForkServer
-from effbench.sweeping.compile_caches import cache_folder, make_cache_folder
 
 PROBE_TIMEOUT_S = 120.0
 #: Tests the C++ compiler.

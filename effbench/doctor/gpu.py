@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from effbench.core.metrics import format_bytes
 from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem, warning
 from effbench.measure.gpu import CLOCKS_EVENTS, Gpu
-from effbench.metrics import format_bytes
 
 PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes

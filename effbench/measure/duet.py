@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from effbench.core.meeting import Partner, PartnerLostError, number_in
 from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import (
     WARM_CALLS,
@@ -43,7 +44,6 @@ from effbench.measure.timing import (
     bounds_of_median,
     load,
 )
-from effbench.meeting import Partner, PartnerLostError, number_in
 from effbench.stats.intervals import Interval, median_interval
 
 #: Time of a call from which the first one of a batch counts, too: the change of process hardly

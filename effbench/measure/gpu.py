@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from effbench import processes
+from effbench.core import processes
 
 #: Bits of nvmlClocksEventReasons and their names in NVIDIA's documentation.
 CLOCKS_EVENTS = {

@@ -27,7 +27,7 @@ from statistics import median
 
 import numpy as np
 
-from effbench.metrics import percent
+from effbench.core.metrics import percent
 
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
 LOOPS = 400

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from effbench.cell import digest
+from effbench.core.cell import digest
 from effbench.measure.timing import play
 from effbench.models.inputs import Inputs, Step
 from effbench.stats.intervals import TUNED

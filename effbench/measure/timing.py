@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
+from effbench.core.metrics import significant
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.watch import HOST_BOUND, GpuWatch
-from effbench.metrics import significant
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
 from effbench.stats.intervals import Interval, median_interval

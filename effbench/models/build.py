@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from effbench.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError, suggest
+from effbench.core.printable import describe
 from effbench.models.catalog import LIBRARIES
 from effbench.models.inputs import Step
-from effbench.printable import describe
 
 KEY = "_target_"
 #: Start of the names of modules that are files.

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeGuard
 
-from effbench.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError, suggest
 
 AUTO = "auto"
 FLOATS = ("float16", "bfloat16", "float32", "float64")

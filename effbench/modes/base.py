@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from effbench.errors import ConfigError
+from effbench.core.errors import ConfigError
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from effbench.buckets import bucket_of, capture_sizes, usage
-from effbench.errors import UnsupportedError
+from effbench.core.buckets import bucket_of, capture_sizes, usage
+from effbench.core.errors import UnsupportedError
 from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection

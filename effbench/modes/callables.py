@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.core.errors import ConfigError
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import Count, Mode, Positional, Prepared, needs_cuda
 from effbench.modes.selective import Parts, matching, patterns, shared_weight_copy

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError, suggest
 from effbench.models.build import resolve_target
 from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from effbench.errors import ConfigError, UnsupportedError, suggest
+from effbench.core.errors import ConfigError, UnsupportedError, suggest
 from effbench.models.inputs import Step
 from effbench.modes.base import Facts, Forward
 

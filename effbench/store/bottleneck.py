@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from effbench.cell import Cell, Result, Trial
-from effbench.metrics import METRICS, percent, significant
-from effbench.printable import count
+from effbench.core.cell import Cell, Result, Trial
+from effbench.core.metrics import METRICS, percent, significant
+from effbench.core.printable import count
 
 #: A call is launch-bound if the GPU is idle for this fraction of its period or more.
 LAUNCH_IDLE = 0.2

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from effbench.config import db_option, db_setting
-from effbench.errors import SchemaError, StoreError
-from effbench.folders import expand_user
-from effbench.outputs import create_folder
+from effbench.core.errors import SchemaError, StoreError
+from effbench.core.folders import expand_user
+from effbench.core.outputs import create_folder
+from effbench.core.settings import db_option, db_setting
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json

@@ -10,8 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.config import db_option
-from effbench.errors import NothingFoundError, UsageError
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.settings import db_option
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import (
     ACKNOWLEDGEMENT,

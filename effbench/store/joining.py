@@ -15,10 +15,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Environment, digest
-from effbench.environments import Difference, diff_environments
-from effbench.errors import StoreError, UsageError
-from effbench.printable import count
+from effbench.core.cell import Environment, digest
+from effbench.core.environments import Difference, diff_environments
+from effbench.core.errors import StoreError, UsageError
+from effbench.core.printable import count
 from effbench.store import sweeps
 from effbench.store.connect import insert
 from effbench.store.schema import PLANNED, RESULT, SAMPLE, SWEEP, TRIAL

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.errors import StoreError
+from effbench.core.errors import StoreError
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, RESULT, SAMPLE, SWEEP, TRIAL
 from effbench.store.trials import derive, rebuild_results

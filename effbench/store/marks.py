@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.errors import StoreError
+from effbench.core.errors import StoreError
 from effbench.stats.intervals import is_number
 from effbench.store.values import decode_samples
 

@@ -19,8 +19,8 @@ from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, Text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
-from effbench.cell import Status
-from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
+from effbench.core.cell import Status
+from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
 #: is slow

@@ -11,8 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Status, Trial
-from effbench.metrics import METRICS
+from effbench.core.cell import Status, Trial
+from effbench.core.metrics import METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import PREPARING, CountedTrials, of_cache
 from effbench.store.sweeps import CONFIRMING

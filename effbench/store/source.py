@@ -22,9 +22,9 @@ from typing import IO, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Cell, Environment
-from effbench.errors import StoreError
-from effbench.printable import one_line
+from effbench.core.cell import Cell, Environment
+from effbench.core.errors import StoreError
+from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.marks import NOISY, marked_values
 from effbench.store.schema import (

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Result, Trial
-from effbench.config import db_setting
-from effbench.errors import StoreError
+from effbench.core.cell import Result, Trial
+from effbench.core.errors import StoreError
+from effbench.core.settings import db_setting
 from effbench.store import connect, decisions, joining, maintenance, schema
 from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries

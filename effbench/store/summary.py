@@ -13,8 +13,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Self
 
-from effbench.cell import SEVERITY, Status, Summary, Trial
-from effbench.metrics import (
+from effbench.core.cell import SEVERITY, Status, Summary, Trial
+from effbench.core.metrics import (
     ESTIMATED,
     INTERVALS,
     METRICS,

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from effbench.cell import Cell, Environment, digest
-from effbench.config import db_setting
-from effbench.environments import hardware_of
-from effbench.errors import NothingFoundError, StoreError, UsageError
-from effbench.printable import listed, one_line
+from effbench.core.cell import Cell, Environment, digest
+from effbench.core.environments import hardware_of
+from effbench.core.errors import NothingFoundError, StoreError, UsageError
+from effbench.core.printable import listed, one_line
+from effbench.core.settings import db_setting
 from effbench.store import liveness
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import (

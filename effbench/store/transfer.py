@@ -20,9 +20,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.errors import StoreError
-from effbench.outputs import EXPORT_ID
-from effbench.printable import one_line
+from effbench.core.errors import StoreError
+from effbench.core.outputs import EXPORT_ID
+from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
     ACKNOWLEDGEMENT,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Result, Summary, Trial
-from effbench.errors import StoreError
-from effbench.labels import grouped
-from effbench.printable import one_line
+from effbench.core.cell import Result, Summary, Trial
+from effbench.core.errors import StoreError
+from effbench.core.labels import grouped
+from effbench.core.printable import one_line
 from effbench.store.connect import insert
 from effbench.store.schema import (
     CELL,

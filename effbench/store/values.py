@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
-from effbench.cell import Cell, Result, Status, Trial, encodable
-from effbench.errors import StoreError
+from effbench.core.cell import Cell, Result, Status, Trial, encodable
+from effbench.core.errors import StoreError
 from effbench.store.schema import NOT_NEGATIVE, RESULT_COLUMNS, SAMPLE_LIMIT, TRIAL, utc
 
 if TYPE_CHECKING:

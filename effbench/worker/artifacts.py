@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from effbench.cell import Trial
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Trial
+from effbench.core.errors import UnsupportedError
+from effbench.core.message import TrialRequest
+from effbench.core.printable import describe
 from effbench.measure import timing
-from effbench.message import TrialRequest
 from effbench.models.inputs import Step
-from effbench.printable import describe
 from effbench.workloads.base import Workload, copies
 
 CALLS = 3

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from effbench.cell import Status
-from effbench.errors import UnsupportedError
-from effbench.message import CheckRequest
+from effbench.core.cell import Status
+from effbench.core.errors import UnsupportedError
+from effbench.core.message import CheckRequest
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.worker import failures

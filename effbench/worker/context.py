@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from effbench.cell import Cell, Status, Trial
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.message import TrialRequest
 from effbench.measure import counters, timing
 from effbench.measure.gpu import Gpu
 from effbench.measure.host import HostWatch
 from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
-from effbench.message import TrialRequest
 
 # where the protocol has none: then disturbed samples count, but they are still told apart
 HOST_TOLERANCE = 0.1

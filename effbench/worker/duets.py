@@ -11,12 +11,12 @@ import socket
 import time
 from pathlib import Path
 
+from effbench.core.meeting import ALONE, Partner, PartnerLostError, connect, listen
+from effbench.core.message import DuetRequest
 from effbench.measure import timing
 from effbench.measure.duet import DuetFigures, DuetResult, DuetStep, follow, lead
 from effbench.measure.host import RunQueue
 from effbench.measure.timing import Timer, TimingFigure
-from effbench.meeting import ALONE, Partner, PartnerLostError, connect, listen
-from effbench.message import DuetRequest
 from effbench.worker.context import CompilationWatch, TrialContext
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from effbench.cell import Status
-from effbench.errors import UnsupportedError
-from effbench.printable import describe, first_line, text_of
+from effbench.core.cell import Status
+from effbench.core.errors import UnsupportedError
+from effbench.core.printable import describe, first_line, text_of
 from effbench.workloads.endings import chain, is_out_of_memory
 
 NO_TOOLKIT = "no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"

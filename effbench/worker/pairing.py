@@ -15,8 +15,9 @@ from typing import Any
 
 from torch import nn
 
-from effbench.cell import Trial, mode_settings
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Trial, mode_settings
+from effbench.core.errors import UnsupportedError
+from effbench.core.printable import describe
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
@@ -26,7 +27,6 @@ from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
-from effbench.printable import describe
 from effbench.worker.context import CompilationWatch
 from effbench.worker.timings import Timings
 from effbench.workloads.base import Workload, copies

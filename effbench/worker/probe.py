@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from effbench.cell import Environment, mode_settings
-from effbench.errors import ConfigError, suggest
+from effbench.core.cell import Environment, mode_settings
+from effbench.core.errors import ConfigError, suggest
+from effbench.core.message import PROBE_PHASE, ProbeRequest
 from effbench.measure.gpu import Nvml
-from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
 from effbench.models.signature import class_mismatch

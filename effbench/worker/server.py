@@ -27,9 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from effbench import processes
-from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
-from effbench.printable import one_line
+from effbench.core import processes
+from effbench.core.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.core.printable import one_line
 from effbench.worker.tasks import Json, Task
 
 #: In the order of their dependencies and in small parts, because the server answers messages in

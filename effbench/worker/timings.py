@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from effbench.cell import Trial
+from effbench.core.cell import Trial
+from effbench.core.meeting import DUET
 from effbench.measure import timing, watch
 from effbench.measure.duet import DuetFigures, DuetResult, figures_of
 from effbench.measure.host import HostFacts, HostWatch
@@ -25,7 +26,6 @@ from effbench.measure.timing import (
     TimingFigure,
 )
 from effbench.measure.watch import GpuFacts
-from effbench.meeting import DUET
 from effbench.worker.context import TrialContext
 from effbench.worker.duets import DuetMember
 from effbench.workloads.base import Workload

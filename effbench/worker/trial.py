@@ -16,17 +16,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from effbench.cell import Cell, Status, mode_settings
-from effbench.cores import physical_cores
+from effbench.core.cell import Cell, Status, mode_settings
+from effbench.core.cores import physical_cores
+from effbench.core.meeting import DUET, PartnerLostError
+from effbench.core.message import DEVICE_PHASE, DUET_PHASE, DuetRequest, TrialRequest
+from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
-from effbench.meeting import DUET, PartnerLostError
-from effbench.message import DEVICE_PHASE, DUET_PHASE, DuetRequest, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.signature import module_mismatch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, Prepared, uses_dynamo
-from effbench.printable import describe
 from effbench.worker import artifacts, failures
 from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duets import DuetMember

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench import streams
+from effbench.core import streams
+from effbench.core.metrics import significant
 from effbench.measure.timing import BATCH_MS, SPREAD, Timer, Timing, TimingFigure, synchronizer
-from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
 from effbench.workloads.stream import StreamCalls
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from effbench.cell import Cell, Trial
+from effbench.core.cell import Cell, Trial
 from effbench.measure import accuracy, gradients, work
 from effbench.measure.timing import Timer, Timing
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from effbench.cell import Status
+from effbench.core.cell import Status
+from effbench.core.printable import describe
 from effbench.measure import accuracy, gradients
 from effbench.models.build import set_seed
 from effbench.models.inputs import Inputs
-from effbench.printable import describe
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended, chain, is_out_of_memory, without_float64

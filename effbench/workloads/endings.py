@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from effbench.cell import Status
-from effbench.printable import describe, text_of
+from effbench.core.cell import Status
+from effbench.core.printable import describe, text_of
 
 OOM_TEXTS = (
     "out of memory",

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from effbench.errors import EffbenchError
+from effbench.core.errors import EffbenchError
+from effbench.core.printable import describe, text_of
 from effbench.measure.gradients import GRAD, NO_GRAD, recording
-from effbench.printable import describe, text_of
 from effbench.workloads.endings import Ended, is_out_of_memory
 
 R = TypeVar("R")

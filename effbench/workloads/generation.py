@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from effbench.cell import Cell, Status
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Cell, Status
+from effbench.core.errors import UnsupportedError
 from effbench.measure import accuracy, timing
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Mode, Prepared

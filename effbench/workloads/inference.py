@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from effbench.cell import Status
+from effbench.core.cell import Status
 from effbench.measure import accuracy, timing
 from effbench.models.inputs import Inputs, Step
 from effbench.workloads import state

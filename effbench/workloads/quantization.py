@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.cell import Status
+from effbench.core.cell import Status
 from effbench.measure import accuracy
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effbench.cell import Cell
+from effbench.core.cell import Cell
 from effbench.workloads.arrivals import Arrivals
 from effbench.workloads.base import Workload
 from effbench.workloads.generation import Generation

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from effbench.cell import Cell
+from effbench.core.cell import Cell
 from effbench.models.inputs import Batch, Inputs, cut
 from effbench.models.spec import length_dims
 from effbench.modes.base import Mode

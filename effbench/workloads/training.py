@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from effbench.cell import Cell, Status
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Cell, Status
+from effbench.core.errors import UnsupportedError
 from effbench.measure import accuracy, work
 from effbench.measure.training_accuracy import (
     Exact,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))  # its scripts import each other by their plain names

@@ -5,8 +5,8 @@ import json
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
-from effbench.commands.advise import byte_size
-from effbench.config import shipped
+from effbench.cli.advise import byte_size
+from effbench.core.settings import shipped
 from effbench.stats.elimination import Race
 from effbench.stats.intervals import log_mean
 
@@ -167,7 +167,7 @@ def test_modes_that_ran_on_after_they_would_have_been_left_out(advise, monkeypat
     """A round that was measured again may change the past of a race."""
     expected = advise("mode", "--bs", "4")
     race = Race({}, {a_cell("eager", "net", 4).key: 1})
-    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
+    monkeypatch.setattr("effbench.cli.advise.race_in", lambda *_: race)
     assert advise("mode", "--bs", "4") == expected
 
 
@@ -220,7 +220,7 @@ TWO_OUT = {KEYS["cuda-graph"]: 3, KEYS["eager"]: 3}
     ],
 )
 def test_modes_of_a_race(advise, monkeypatch, race, calls, mode, ties, reason):
-    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
+    monkeypatch.setattr("effbench.cli.advise.race_in", lambda *_: race)
     found = json.loads(advise("mode", "--bs", "64", *calls, "--format", "json"))
     assert (found["mode"], found["too_close_to_call"]) == (mode, ties)
     assert reason in found["answer"]

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from effbench import cli as command_line
-from effbench.launcher import launch
+from effbench.cli import main as command_line
+from effbench.config import launch
 
 
 @pytest.fixture

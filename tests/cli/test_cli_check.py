@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment
 
-from effbench.comparison import confirm as rerun
+from effbench.analysis import confirm as rerun
 
 ERROR = {"status": "error", "reason": "boom"}
 BROKEN = {"status": "degraded", "reason": "CUDA graphs skipped: mutated inputs"}

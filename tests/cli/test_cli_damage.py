@@ -111,11 +111,11 @@ def test_an_error_that_nobody_foresaw(command, hint, effbench, monkeypatch):
     def fail(args):
         return {}["postgresql://me:s3cret@h/x\nmore"]
 
-    monkeypatch.setattr(f"effbench.commands.{command}.options.add_db", fail)
+    monkeypatch.setattr(f"effbench.cli.{command}.options.add_db", fail)
     monkeypatch.delenv("EFFBENCH_DEBUG", raising=False)
     done = effbench(command)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 2)
-    assert re.search(rf"KeyError at effbench/commands/{command}\.py:\d+", done.err)
+    assert re.search(rf"KeyError at effbench/cli/{command}\.py:\d+", done.err)
     assert "EFFBENCH_DEBUG=1" in done.err and ("effbench db check" in done.err) is hint
     assert "me:***@h" in done.err and "s3cret" not in done.err
     monkeypatch.setenv("EFFBENCH_DEBUG", "1")

@@ -7,11 +7,11 @@ import shlex
 
 import pytest
 
-from effbench import cli as command_line
-from effbench.cli import COMMANDS
-from effbench.commands.overview import GROUPS, overview
-from effbench.config import shipped
-from effbench.launcher.launch import hydra_sweep
+from effbench.cli import main as command_line
+from effbench.cli.main import COMMANDS
+from effbench.cli.overview import GROUPS, overview
+from effbench.config.launch import hydra_sweep
+from effbench.core.settings import shipped
 
 SUMMARIES = {name: summary for group in GROUPS for name, summary in group.summaries.items()}
 
@@ -35,7 +35,7 @@ def test_help_is_one_screen_and_composes_nothing(effbench, monkeypatch, words):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_begins_with_its_summary(name, capsys):
-    assert importlib.import_module(f"effbench.commands.{COMMANDS[name]}").HELP.startswith(
+    assert importlib.import_module(f"effbench.cli.{COMMANDS[name]}").HELP.startswith(
         SUMMARIES[name]
     )
     with pytest.raises(SystemExit) as end:

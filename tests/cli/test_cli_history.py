@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from made_sweeps import a_cell, copied, environment, spread
 
-from effbench.cell import Status
-from effbench.report import data
+from effbench.core.cell import Status
+from effbench.render import data
 from effbench.store import Store
 
 OLD = environment(torch_version="2.11.0")

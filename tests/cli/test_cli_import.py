@@ -15,7 +15,7 @@ import pytest
 import whole_sweeps as whole
 from made_sweeps import DEFAULT, EAGER, Made
 
-from effbench import cli as command_line
+from effbench.cli import main as command_line
 from effbench.store import RESULT_COLUMNS, Store
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from effbench.cell import Status
+from effbench.core.cell import Status
 from effbench.store import Store
 
 QUICK = ("protocol.host_tolerance=1000", "model.image_size=32")
@@ -25,7 +25,7 @@ def test_models_are_listed_and_searched(cli):
 
 @pytest.mark.extra("timm")
 def test_names_and_overrides_stay_whole_in_a_narrow_terminal(effbench, monkeypatch):
-    monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 80)
+    monkeypatch.setattr("effbench.core.terminal.PLAIN_WIDTH", 80)
     words = effbench("models", "timm", "swinv2", "--limit", "0").out.split()
     name = "swinv2_base_window12to16_192to256"
     assert name in words and f"model.arch={name}" in words

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from effbench.cli import is_bare_word
+from effbench.cli.main import is_bare_word
 
 #: Commands that read a database.
 READERS = (

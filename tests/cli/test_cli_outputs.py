@@ -181,7 +181,7 @@ def test_symbolic_links_and_permissions_stay(two, effbench):
 
 def test_a_link_in_place_of_the_unfinished_file_is_not_followed(two, effbench, monkeypatch):
     """In a shared folder another user may have put it there."""
-    monkeypatch.setattr("effbench.outputs.secrets.token_hex", lambda size: "guessed")
+    monkeypatch.setattr("effbench.core.outputs.secrets.token_hex", lambda size: "guessed")
     Path("mine").write_text("all of it")
     Path(".out.csv-guessed.part").symlink_to("mine")
     assert effbench("export", "--out", "out.csv").code == 2

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import a_cell, environment
 
-from effbench.cell import Status
-from effbench.commands import options
-from effbench.printable import one_line, printable
+from effbench.cli import options
+from effbench.core.cell import Status
+from effbench.core.printable import one_line, printable
+from effbench.core.terminal import Console, escape
 from effbench.store import Store
-from effbench.terminal import Console, escape
 
 EVIL = "x\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nFAKE\tLINE"
 HIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\nFAKE")

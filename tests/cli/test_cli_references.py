@@ -5,9 +5,9 @@ import datetime as dt
 import pytest
 from made_sweeps import EAGER, a_cell, sql
 
-from effbench.comparison.history import position_of
-from effbench.errors import UsageError
-from effbench.report.data import newest
+from effbench.analysis.history import position_of
+from effbench.core.errors import UsageError
+from effbench.render.data import newest
 from effbench.store import Store, liveness
 from effbench.store.sweeps import CONFIRMING, recorded_here_first
 

@@ -7,13 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from effbench import cli as command_line
-from effbench.config import shipped
-from effbench.launcher import launch
-from effbench.launcher.launch import hydra_sweep
+from effbench.cli import main as command_line
+from effbench.config import launch
+from effbench.config.launch import hydra_sweep
+from effbench.core.settings import shipped
+from effbench.run import client
+from effbench.run.sweep import Outcome
 from effbench.store import Store
-from effbench.sweeping import client
-from effbench.sweeping.run import Outcome
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
 
@@ -229,7 +229,7 @@ def test_a_second_interrupt_before_the_table_still_names_the_command_that_resume
 ):
     outcome = Outcome("20261127", "postgresql://me:secret@host/x", state, "fail", [], shard="1/2")
     monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: outcome)
-    monkeypatch.setattr("effbench.commands.show.end_of_sweep", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("effbench.cli.show.end_of_sweep", Mock(side_effect=KeyboardInterrupt))
     done = effbench("python=x")  # needs no server
     hint = (
         "; resume with: effbench -m resume=20261127 shard=1/2 'db=\"postgresql://me:***@host/x\"'"

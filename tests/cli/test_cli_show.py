@@ -5,7 +5,7 @@ import json
 import pytest
 from made_sweeps import DEFAULT, EAGER, Made, a_cell, environment, steps
 
-from effbench.cli import run as run_cli
+from effbench.cli.main import run as run_cli
 
 CPU = environment(
     gpu_name=None,

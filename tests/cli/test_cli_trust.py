@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import FAST, SLOW, Made, environment, sql
 
-from effbench.cell import Cell
-from effbench.commands import show
-from effbench.comparison import confirm as rerun
-from effbench.report.data import read
-from effbench.report.site.pages import failures
+from effbench.analysis import confirm as rerun
+from effbench.cli import show
+from effbench.core.cell import Cell
+from effbench.render.data import read
+from effbench.render.site.pages import failures
+from effbench.run.interpreters import Interpreter
+from effbench.run.sweep import Outcome
 from effbench.store import Store
-from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.run import Outcome
 
 MARKER = Path("marker")
 FORGED = [

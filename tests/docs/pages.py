@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from effbench import cli
+from effbench.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -97,7 +97,7 @@ def arguments(command: str) -> list[str]:
 def parse(words: list[str]) -> None:
     """Refuse a subcommand's words as the command would."""
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+    importlib.import_module(f"effbench.cli.{cli.COMMANDS[words[0]]}").add_arguments(parser)
     if words[1:] != ["--help"]:
         parser.parse_args(words[1:])
 

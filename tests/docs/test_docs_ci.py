@@ -10,8 +10,8 @@ import pages
 import pytest
 import yaml
 
-from effbench import cli
-from effbench.launcher.launch import hydra_sweep
+from effbench.cli import main as cli
+from effbench.config.launch import hydra_sweep
 
 
 def jobs() -> dict[str, list[str]]:

@@ -7,10 +7,10 @@ import re
 import pages
 import pytest
 
-from effbench import cli
-from effbench.launcher import cells, launch, overrides
-from effbench.launcher.launch import hydra_sweep
-from effbench.sweeping import run
+from effbench.cli import main as cli
+from effbench.config import cells, launch, overrides
+from effbench.config.launch import hydra_sweep
+from effbench.run import sweep as run
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 import effbench
-from effbench import cli, errors, streams
-from effbench.buckets import PRESETS
-from effbench.cell import SEVERITY, mode_settings
+from effbench.cli import main as cli
+from effbench.core import errors, streams
+from effbench.core.buckets import PRESETS
+from effbench.core.cell import SEVERITY, mode_settings
 from effbench.models.spec import KEYS
+from effbench.run import client
 from effbench.store import schema
-from effbench.sweeping import client
 
 TABLES = pages.tables()
 BUCKETED = mode_settings(

@@ -8,8 +8,8 @@ import re
 import pages
 import pytest
 
-import effbench.experiments
-from effbench.experiments.definition import Claim
+import effbench.claims
+from effbench.claims.definition import Claim
 from effbench.store.decisions import ClaimVerdict
 
 PAGE = pages.pages()["reference/experiments.md"]
@@ -24,7 +24,7 @@ def test_tables_are_complete():
     fields = [name for name in inspect.signature(Claim).parameters if name != "function"]
     assert re.findall(r"`(\w+)`", " ".join(first_cells("`Claim(…)`"))) == fields
     listed = set(re.findall(r"`(\w+)\(", " ".join(first_cells("function"))))
-    assert listed == {name for name in effbench.experiments.__all__ if name.islower()}
+    assert listed == {name for name in effbench.claims.__all__ if name.islower()}
     verdicts = pages.pages()["reference/statuses.md"].partition("## Verdicts of claims")[2]
     assert re.findall(r"^\| `([^`]+)` \|", verdicts, re.M) == [
         str(verdict) for verdict in ClaimVerdict

@@ -8,7 +8,7 @@ import re
 import pages
 import pytest
 
-from effbench.cli import is_bare_word
+from effbench.cli.main import is_bare_word
 
 PAGES = (
     "../README.md",

@@ -13,11 +13,11 @@ import pages
 import pytest
 
 import effbench
-from effbench import cli
-from effbench.report import figures
+from effbench.cli import main as cli
+from effbench.render import figures
+from effbench.run import pool
+from effbench.run.client import ForkServer
 from effbench.store import Store
-from effbench.sweeping import pool
-from effbench.sweeping.client import ForkServer
 
 PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
 FAST = [
@@ -119,7 +119,7 @@ def make_package_file(name, folder, monkeypatch, package):
 
 
 def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
-    make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
+    make_package_file("effbench/render/figures/first_call.py", tmp_path, monkeypatch, figures)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
     folder, *_ = (path.parent for path in (tmp_path / "site").glob("*/charts.html"))
     assert "Preparation and first call together." in (folder / "charts.html").read_text(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from effbench.cell import Environment
+from effbench.core.cell import Environment
 from effbench.doctor import ceilings
 from effbench.store.store import Store
 

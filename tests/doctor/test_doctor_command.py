@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 from fake_nvml import FakeNvml
 
-from effbench import cli as command_line
-from effbench.commands import doctor
+from effbench.cli import doctor
+from effbench.cli import main as command_line
+from effbench.core.errors import WorkerError
 from effbench.doctor import checks
 from effbench.doctor.finding import ExaminedMachine
-from effbench.errors import WorkerError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from effbench.core.errors import WorkerError
 from effbench.doctor import checks
-from effbench.errors import WorkerError
 from effbench.store.store import Store
 
 CPU = "sys/devices/system/cpu"

@@ -19,12 +19,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from effbench.config import shipped
-from effbench.launcher.launch import hydra_sweep
+from effbench.config.launch import hydra_sweep
+from effbench.core.settings import shipped
+from effbench.run.client import ForkServer
+from effbench.run.devices import Slot
 from effbench.store import Store
 from effbench.store.values import result_row
-from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
 
 HERE = Path(__file__).parent
 #: Trials of about a second.

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from effbench.cell import Status
-from effbench.experiments.definition import load, load_all
-from effbench.experiments.run import probe_machine
-from effbench.message import CheckRequest
-from effbench.sweeping.checks import run_checks
+from effbench.claims.definition import load, load_all
+from effbench.claims.run import probe_machine
+from effbench.core.cell import Status
+from effbench.core.message import CheckRequest
+from effbench.run.checks import run_checks
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {

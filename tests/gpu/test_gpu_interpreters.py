@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from effbench.environments import names_by
+from effbench.core.environments import names_by
 from effbench.store import Store
 
 TINY = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from effbench.cell import Cell, Status, Trial
+from effbench.core.cell import Cell, Status, Trial
 from effbench.models.mlp import MLP
 from effbench.models.spec import parse_inputs
 from effbench.modes.graphs import CudaGraph

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from effbench.meeting import ALONE, DUET
+from effbench.core.meeting import ALONE, DUET
 from effbench.store import Store
 
 #: Sleeps are longer than the noise of a busy machine.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from whole_sweeps import info_of
 
-from effbench.cell import Status
-from effbench.errors import EffbenchError
-from effbench.meeting import ALONE, DUET
+from effbench.core.cell import Status
+from effbench.core.errors import EffbenchError
+from effbench.core.meeting import ALONE, DUET
 from effbench.store import Store
 
 #: A network that misbehaves once it is timed in turn with its partner.

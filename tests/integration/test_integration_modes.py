@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from whole_sweeps import results_of, trials_of
 
-from effbench.environments import names_by
+from effbench.core.environments import names_by
 from effbench.store import Store
 
 

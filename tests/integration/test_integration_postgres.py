@@ -10,8 +10,8 @@ import whole_sweeps as whole
 from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
-from effbench.cell import Status, Trial
-from effbench.errors import StoreError
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import StoreError
 from effbench.store import HEAD_REVISION, Store, schema, transfer
 from effbench.store.decisions import set_baseline
 from effbench.store.schema import make as schema_make

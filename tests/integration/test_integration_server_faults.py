@@ -14,7 +14,7 @@ import whole_sweeps as whole
 from made_sweeps import a_cell, begun, environment, writer
 from postgres_server import PASSWORD
 
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.store import Store, connect
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from whole_sweeps import info_of, results_of, trials_of
 
-from effbench.report.data import device_sweeps_of
+from effbench.render.data import device_sweeps_of
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 

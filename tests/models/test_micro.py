@@ -6,9 +6,7 @@ import shipped
 import torch
 from shipped import CONF, load
 
-NAMES = sorted(
-    path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()
-)
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.claims." in path.read_text())
 BS = 3
 #: Arguments that make a workload small, and the shape of its output then.
 SMALL = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.core.errors import ConfigError
 from effbench.models.build import FILE, build_module, resolve_target, set_numerics
 
 NET = """

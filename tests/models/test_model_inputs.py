@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from effbench.errors import ConfigError
+from effbench.core.errors import ConfigError
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 

@@ -52,7 +52,7 @@ def first(output):
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 OF_LIBRARIES = ("timm", "torchvision", "transformers")  # test_networks.py
 OF_EXPERIMENTS = [
-    path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()
+    path.stem for path in CONF.glob("*.yaml") if "effbench.claims." in path.read_text()
 ]
 
 

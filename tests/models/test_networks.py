@@ -4,8 +4,8 @@ import pytest
 import torch
 from shipped import compiled_whole
 
-from effbench.cell import Cell, Status, Trial
-from effbench.errors import ConfigError, UnsupportedError
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models import catalog, libraries, presets
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs

@@ -9,9 +9,9 @@ import torch
 import torch._dynamo.utils
 import yaml
 
-from effbench.cell import mode_settings
-from effbench.config import shipped
-from effbench.errors import ConfigError
+from effbench.core.cell import mode_settings
+from effbench.core.errors import ConfigError
+from effbench.core.settings import shipped
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch
 from effbench.modes import base

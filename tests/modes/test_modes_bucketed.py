@@ -7,7 +7,7 @@ import pytest
 import torch
 from again import capture
 
-from effbench.errors import UnsupportedError
+from effbench.core.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs

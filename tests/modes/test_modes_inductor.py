@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.sweeping.client import ForkServer
+from effbench.run.client import ForkServer
 
 COMPILES_ONE = """
 import os, sys

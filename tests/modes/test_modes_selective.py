@@ -6,7 +6,7 @@ import torch
 import torch._dynamo.utils
 from torch import nn
 
-from effbench.errors import ConfigError, UnsupportedError
+from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.modes.selective import PartSelection, blocks_of, matching
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from effbench.comparison.verdicts import Verdict, verdict_of
+from effbench.analysis.verdicts import Verdict, verdict_of
 from effbench.stats import significance
 from effbench.stats.intervals import t_quantile
 from effbench.stats.significance import (

@@ -3,7 +3,7 @@ import shutil
 import made_sweeps
 import pytest
 
-from effbench.cell import Cell
+from effbench.core.cell import Cell
 from effbench.store import Store
 
 

@@ -3,7 +3,7 @@
 import pytest
 from made_sweeps import a_cell, a_result
 
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.store.bottleneck import (
     Floors,
     bound,

@@ -4,7 +4,7 @@ import pytest
 from made_sweeps import Made, a_cell, environment
 
 import effbench
-from effbench.metrics import RESULT_FIGURES
+from effbench.core.metrics import RESULT_FIGURES
 from effbench.store import RESULT_COLUMNS
 
 

@@ -7,11 +7,11 @@ import statistics
 import pytest
 from made_sweeps import a_cell, environment, sql, steps
 
-from effbench.cell import Status, Trial
-from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.limits import read as read_limits
-from effbench.errors import StoreError, UsageError
-from effbench.report.notes import joined_hosts
+from effbench.analysis.compare import compare_sweeps
+from effbench.analysis.limits import read as read_limits
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import StoreError, UsageError
+from effbench.render.notes import joined_hosts
 from effbench.stats.intervals import log_mean
 from effbench.store import Store
 from effbench.store.summary import estimate

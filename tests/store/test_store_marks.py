@@ -9,7 +9,7 @@ import whole_sweeps as whole
 from made_sweeps import sql
 from older_schemas import lower_to_0010
 
-from effbench.cell import Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.store import HEAD_REVISION, Store
 from effbench.store.schema import TRIAL
 

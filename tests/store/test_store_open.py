@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from made_sweeps import sql
 
-from effbench.errors import SchemaError, StoreError
+from effbench.core.errors import SchemaError, StoreError
 from effbench.store import HEAD_REVISION, Store
 from effbench.store.connect import parse_url
 from effbench.store.source import opened

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 import effbench
-from effbench.cell import Status, Trial
-from effbench.errors import StoreError
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import StoreError
 from effbench.store import RESULT_COLUMNS
 from effbench.store.schema import SWEEP
 from effbench.store.trials import RECENT_TRIALS, HostSpeeds

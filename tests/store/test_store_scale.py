@@ -8,7 +8,7 @@ import sqlalchemy as sa
 import whole_sweeps as whole
 from made_sweeps import a_cell, begun, sql, trials_of
 
-from effbench import cli as command_line
+from effbench.cli import main as command_line
 from effbench.store import Store, maintenance
 
 

@@ -3,8 +3,8 @@
 import pytest
 from made_sweeps import H200, a_cell, environment, steps
 
-from effbench.cell import Status, Trial
-from effbench.errors import NothingFoundError
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import NothingFoundError
 from effbench.store import sides
 from effbench.store.sides import _rows
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from effbench.cell import SEVERITY, Status, Trial
+from effbench.core.cell import SEVERITY, Status, Trial
 from effbench.store import summary
 from effbench.store.summary import break_even_calls, counted
 

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 from whole_sweeps import set_state
 
-from effbench.cell import Status, Trial
-from effbench.errors import NothingFoundError, UsageError
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import NothingFoundError, UsageError
 from effbench.store.schema import CALIBRATION
 
 

@@ -14,9 +14,9 @@ from made_sweeps import loosen, sql
 from older_schemas import without_checks
 from whole_sweeps import export, ids_of, outcomes, take
 
-from effbench.cell import Status, Trial
-from effbench.errors import SchemaError, StoreError
-from effbench.outputs import EXPORT_ID
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import SchemaError, StoreError
+from effbench.core.outputs import EXPORT_ID
 from effbench.store import Store
 from effbench.store.source import RefusedError
 

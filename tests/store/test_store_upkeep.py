@@ -9,8 +9,8 @@ from alembic.script import ScriptDirectory
 from made_sweeps import sql
 from older_schemas import ADDED, without_checks, without_later_columns
 
-from effbench.cell import Status, Trial, digest
-from effbench.errors import SchemaError, StoreError
+from effbench.core.cell import Status, Trial, digest
+from effbench.core.errors import SchemaError, StoreError
 from effbench.store import HEAD_REVISION, Store, connect, maintenance, schema
 
 

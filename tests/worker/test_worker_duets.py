@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.measure.duet import SETTLE_S, DuetResult, DuetStep, figures_of, follow, lead, settle
 from effbench.measure.host import HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import Pairs
 from effbench.measure.timing import Rules, Timer
-from effbench.meeting import Partner, PartnerLostError, connect, listen
 
 RULES = Rules(
     budget_s=0.2,

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from effbench.errors import UnsupportedError
+from effbench.core.errors import UnsupportedError
 from effbench.worker import failures
 
 

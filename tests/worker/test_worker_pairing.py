@@ -7,9 +7,9 @@ from typing import ClassVar
 import pytest
 from torch import nn
 
-from effbench.cell import Cell, Status, Trial
-from effbench.config import Protocol
-from effbench.message import TrialRequest
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.message import TrialRequest
+from effbench.core.settings import Protocol
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import pairing, trial
 from effbench.workloads.select import workload_of

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from effbench.errors import WorkerError
-from effbench.message import TRIAL_VARIABLE, ProbeRequest
-from effbench.sweeping.client import ForkServer
+from effbench.core.errors import WorkerError
+from effbench.core.message import TRIAL_VARIABLE, ProbeRequest
+from effbench.run.client import ForkServer
 
 #: A task is a module below effbench.worker with `run`; the tests make one of their own in the
 #: search path.

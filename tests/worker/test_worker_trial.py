@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.cell import Cell
-from effbench.errors import ConfigError
+from effbench.core.cell import Cell
+from effbench.core.errors import ConfigError
+from effbench.core.message import DEVICE_PHASE, TrialRequest
 from effbench.measure import host
 from effbench.measure.counters import Counters
 from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.timing import Rules, Timing
-from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
-from effbench.sweeping.probe import probe as probe_parts
+from effbench.run.probe import probe as probe_parts
 from effbench.worker import context, probe, trial
 from effbench.worker.timings import Timings
 from effbench.workloads.select import workload_of

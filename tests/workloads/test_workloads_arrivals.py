@@ -7,10 +7,10 @@ import pytest
 import torch
 from turned_clock import TurnedClock
 
+from effbench.core.streams import arrival_times
 from effbench.measure import host
 from effbench.measure.host import HostWatch
 from effbench.measure.timing import Rules, Timer
-from effbench.streams import arrival_times
 from effbench.workloads import arrivals
 from effbench.workloads.arrivals import serve
 

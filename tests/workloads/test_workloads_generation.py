@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from whole_sweeps import results_of, trials_of
 
-from effbench.cell import Cell, Status, Trial
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager

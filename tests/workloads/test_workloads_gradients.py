@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.cell import Cell, Trial
-from effbench.message import TrialRequest
+from effbench.core.cell import Cell, Trial
+from effbench.core.message import TrialRequest
 from effbench.worker import trial
 
 PROTOCOL = {

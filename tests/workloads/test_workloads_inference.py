@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.cell import Cell, Status, Trial
+from effbench.core.cell import Cell, Status, Trial
 from effbench.models.spec import parse_inputs
 from effbench.modes import graphs
 from effbench.modes.base import Prepared

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.cell import Status
+from effbench.core.cell import Status
 from effbench.measure import work
 from effbench.workloads import quantization
 from effbench.workloads.endings import Ended

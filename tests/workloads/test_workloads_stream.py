@@ -8,7 +8,7 @@ import pytest
 import torch
 from whole_sweeps import results_of, trials_of
 
-from effbench.cell import Cell
+from effbench.core.cell import Cell
 from effbench.models.spec import parse_inputs
 from effbench.workloads.stream import StreamCalls, slice_sets
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from effbench.cell import Cell, Status, Trial
-from effbench.errors import UnsupportedError
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.errors import UnsupportedError
 from effbench.models import libraries
 from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager

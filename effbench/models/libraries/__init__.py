@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
 from effbench.models.weights import settle_batch_norms, wake

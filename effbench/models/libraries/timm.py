@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.core.errors import ConfigError
 from effbench.models import libraries
 
 timm = libraries.load("timm")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from effbench.errors import ConfigError, UnsupportedError
+from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models import build, libraries
 from effbench.models.gpt2 import filled_cache
 from effbench.models.presets import PRESETS, Preset

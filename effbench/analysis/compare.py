@@ -1,0 +1,380 @@
+"""Compare two sweeps of a database, or two parts of one, cell by cell and metric by metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from effbench.analysis import matching
+from effbench.analysis.limits import Limits
+from effbench.analysis.matching import BY_ENVIRONMENT, CellPair, Side
+from effbench.analysis.verdicts import (
+    NOT_BEFORE,
+    NOT_NOW,
+    Change,
+    Thresholds,
+    judge,
+    ordered,
+)
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.labels import grouped, mode_order
+from effbench.core.metrics import METRICS
+from effbench.stats.intervals import (
+    LogEstimate,
+    mean_of_estimates,
+    mean_of_related_estimates,
+)
+from effbench.stats.significance import noise_threshold
+from effbench.store.decisions import BaselineInfo
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+#: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
+OTHER_SPEED = 1.1
+
+
+@dataclass(frozen=True)
+class ModeChange:
+    """The change of a mode: geometric mean of after ÷ before over the `cells`, of all `of`, with
+    figures on both sides, with its 95 % bounds (None if a cell has no interval)."""
+
+    phase: str
+    mode: str
+    metric: str
+    ratio: float
+    low: float | None
+    high: float | None
+    cells: int
+    of: int
+
+
+@dataclass
+class Compared:
+    """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most
+    important first. `unchecked`: hardware and interpreters of the later sweep that a check did not
+    compare; `interrupted`: why the re-run of a check ended early, None if it did not; `first`: the
+    metric whose rows come first among those with the same verdict, None for no such order."""
+
+    before: Side
+    after: Side
+    hardware: str
+    differences: list[str]
+    changes: list[Change]
+    modes: list[ModeChange]
+    limits: Limits
+    interleaved: bool = False
+    notes: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    interrupted: str | None = None
+    first: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether a check passes."""
+        return bool(self.judged) and not self.failing and not self.interrupted
+
+    @property
+    def failing(self) -> list[Change]:
+        """The rows that make a check fail, the most important first."""
+        return [change for change in self.changes if change.gates]
+
+    @property
+    def cells(self) -> set[str]:
+        """The keys of the cells."""
+        return {change.key for change in self.changes}
+
+    def of(self, metric: str) -> list[Change]:
+        """Return the rows of a metric."""
+        return [change for change in self.changes if change.metric == metric]
+
+    @property
+    def measured(self) -> set[str]:
+        """The keys of the cells that have a figure on both sides."""
+        return {change.key for change in self.changes if change.has_both}
+
+    @property
+    def unjudged(self) -> dict[str, Change]:
+        """The key of each cell that has no verdict on a time because a side is marked -> its first
+        such row."""
+        rows: dict[str, Change] = {}
+        for change in self.changes:
+            if change.is_unjudged and not change.ignored:
+                rows.setdefault(change.key, change)
+        return rows
+
+    @property
+    def judged(self) -> set[str]:
+        """The keys of the cells that have figures on both sides, none of which is marked."""
+        return self.measured - self.unjudged.keys()
+
+
+@dataclass(frozen=True)
+class CellSelection:
+    """What a user compares. `across`: what may differ, of ACROSS; `on`: name of the hardware or
+    interpreter, or part of it; `only`: which cells are reported."""
+
+    across: Sequence[str] = ()
+    on: str | None = None
+    only: Callable[[CellPair], bool] | None = None
+
+
+EVERYTHING = CellSelection()
+
+
+def compare_sweeps(
+    store: Store,
+    before: SweepInfo,
+    after: SweepInfo,
+    limits: Limits,
+    selection: CellSelection = EVERYTHING,
+) -> Compared:
+    """Compare two sweeps. Raises NothingFoundError if nothing can be compared, UsageError if the
+    sides are ambiguous."""
+    if before.id == after.id:
+        raise UsageError(
+            f"both sides are sweep {before.id}; run a new sweep first, or name two different ones"
+        )
+    sides = [matching.load(store, info) for info in (before, after)]
+    old, new = matching.chosen_on(sides, selection.on)
+    old, new = matching.on_one_machine(old, new, selection.across)
+    thresholds = noise_thresholds(store, (before, after), (old, new), limits.metrics)
+    compared = Comparer(limits, selection, thresholds).compare(old, new)
+    compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
+    speed = other_host_speed(store, before, after)
+    if speed is not None:
+        compared.notes.append(speed)
+        compared.first = "gpu_busy_ms"
+        compared.changes = ordered(compared.changes, compared.first)
+    return compared
+
+
+def compare_parts(
+    store: Store,
+    sweep: SweepInfo,
+    by: str,
+    limits: Limits,
+    values: Sequence[str] = (),
+    selection: CellSelection = EVERYTHING,
+) -> Compared:
+    """Compare the cells of one sweep that have one value of `by` with those that have another.
+    `by`: one of BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises
+    like `compare_sweeps`."""
+    (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
+    parts = matching.split(whole, by)
+    names = [matching.part_named(value, parts, by) for value in values]
+    old_name, new_name = two_of(by, list(parts), names, whole.title)
+    old = replace(parts[old_name], title=f"{by}={old_name}")
+    new = replace(parts[new_name], title=f"{by}={new_name}")
+    if by == "gpu_name":
+        selection = replace(selection, across=("hardware",))
+    # both ran in the same rounds
+    compared = Comparer(limits, selection, interleaved=True, by=by).compare(old, new)
+    if by == "mode":
+        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
+    if whole.state != "completed":
+        compared.notes.append(unfinished(whole))
+    others = [name for name in parts if name not in (old_name, new_name)]
+    if others:
+        compared.notes.append(f"not compared: {by}={', '.join(others)}")
+    if by not in BY_ENVIRONMENT:
+        omit_one_sided(compared)
+    return compared
+
+
+def omit_one_sided(compared: Compared) -> None:
+    """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
+    compiles nothing)."""
+    reasons = (NOT_BEFORE, NOT_NOW)
+    one_sided = {change.metric: None for change in compared.changes if change.reason in reasons}
+    compared.changes = [change for change in compared.changes if change.reason not in reasons]
+    if one_sided:
+        names = ", ".join(one_sided)
+        compared.notes.append(f"not compared, because only one side has them: {names}")
+
+
+@dataclass(frozen=True)
+class Comparer:
+    """How two sides are compared. `interleaved`: they were measured in the same rounds; `by`: the
+    parameter in which they differ."""
+
+    limits: Limits
+    selection: CellSelection = EVERYTHING
+    thresholds: Thresholds | None = None
+    interleaved: bool = False
+    by: str | None = None
+
+    def compare(self, old: Side, new: Side) -> Compared:
+        """Return the comparison of two sides. Raises like `compare_sweeps`."""
+        across, only = self.selection.across, self.selection.only
+        old, new = matching.on_one_machine(old, new, across)
+        pairs = matching.pairs_of(old, new, across, self.by)
+        wanted = {pair.key for pair in pairs if only is None or only(pair)}
+        if not wanted:
+            raise NothingFoundError(
+                f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
+            )
+        # test all cells: the correction for many tests must not depend on which cells are reported
+        every = judge(pairs, self.limits, self.thresholds, self.interleaved)
+        changes = [change for change in every if change.key in wanted]
+        return Compared(
+            old,
+            new,
+            pairs[0].about.hardware,
+            matching.differences(old, new, across),
+            changes,
+            mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
+            self.limits,
+            self.interleaved,
+            self.limits.notes(),
+        )
+
+
+def find(
+    store: Store, reference: str, on: str | None = None, other: str | None = None
+) -> SweepInfo:
+    """Return the sweep of the baseline with this name, else the sweep with this id, name or label.
+
+    `other`: the reference that it is compared with, whose hardware selects one of several baselines
+    with a name, as in a check."""
+    known = store.baselines()
+    named = [baseline for baseline in known if baseline.name == reference]
+    sweep: SweepInfo
+    if not named:
+        sweep = store.find_sweep(reference)
+        return sweep
+    hardware: set[str] = set()
+    if len(named) > 1 and on is None and other is not None:
+        hardware = {baseline.hardware for baseline in known if baseline.name == other}
+        hardware = hardware or set(store.hardware(store.find_sweep(other).id))
+        hardware &= {baseline.hardware for baseline in named}
+    sweep = store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
+    return sweep
+
+
+def one_baseline(
+    known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()
+) -> BaselineInfo:
+    """Return which of these baselines with one name is set on the `hardware` (empty: any) that `on`
+    selects. Raises NothingFoundError if none is, UsageError if several are."""
+    name = known[0].name
+    set_on = [baseline.hardware for baseline in known]
+    # match all known hardware, so that L4 never selects an L40S; `on` may also name an interpreter
+    asked: list[str] = []
+    if on is not None:
+        asked = matching.matching(on, [*hardware, *set_on])
+    if hardware and asked and not set(asked) & set(hardware):
+        raise NothingFoundError(
+            f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}; choose another"
+            " with --sweep or --on"
+        )
+    fitting = set(set_on)
+    for wanted in filter(None, (hardware, asked)):
+        fitting &= set(wanted)
+    another = f"effbench baseline set {name} SWEEP sets another"
+    if not fitting:
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {', '.join(set_on)}, not on"
+            f" {', '.join(asked or hardware)}; {another}"
+        )
+    if len(fitting) > 1:
+        places = ", ".join(sorted(fitting))
+        raise UsageError(f"baseline {name!r} is set on {places}; choose one with --on")
+    baseline = known[set_on.index(fitting.pop())]
+    if baseline.started_at is None:
+        raise NothingFoundError(
+            f"baseline {name!r} is sweep {baseline.sweep_id}, which is not in this database any"
+            f" more; {another}"
+        )
+    return baseline
+
+
+def noise_thresholds(
+    store: Store,
+    sweeps: tuple[SweepInfo, SweepInfo],
+    sides: tuple[Side, Side],
+    metrics: Collection[str],
+) -> Thresholds:
+    """Return (cell key, metric) -> noise threshold, where known, from earlier sweeps with the name
+    of the first one in the environments of both sides. If both sides ran on one host, use only
+    sweeps of this host if they are enough."""
+    before, after = sweeps
+    environments = dict.fromkeys(key for side in sides for key in side.environments)
+    ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
+    old_host, new_host = (side.host.get("hostname") for side in sides)
+    thresholds: dict[tuple[str, str], float] = {}
+    hosts = [None]
+    if old_host is not None and old_host == new_host:
+        hosts.insert(0, old_host)
+    for host in hosts:
+        levels = store.levels(before.id, environments, after.started_at, ratios, host)
+        for key, of_environments in levels.items():
+            threshold = noise_threshold(of_environments.values())
+            if threshold is not None:
+                thresholds.setdefault(key, threshold)
+    return thresholds
+
+
+def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
+    """Return that the host was faster or slower in one of the sweeps, as another machine with the
+    same GPU is; None if its speed was about the same, or is unknown."""
+    old_ms, new_ms = (store.host_ms(sweep.id) for sweep in (before, after))
+    if old_ms is None or new_ms is None or 1 / OTHER_SPEED <= new_ms / old_ms <= OTHER_SPEED:
+        return None
+    return (
+        f"the host's speed differs: fixed work took {1000 * old_ms:.3g} µs, and now"
+        f" {1000 * new_ms:.3g} µs ({new_ms / old_ms:.2f}×); launch-bound times follow it,"
+        " gpu_busy_ms does not"
+    )
+
+
+def unfinished(side: Side) -> str:
+    return f"{side.title} is {side.state}, not completed: only its measured cells are compared"
+
+
+def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
+    """Return the values to compare; part of a value is enough. Raises UsageError that lists the
+    known ones."""
+    if len(known) < 2:
+        raise UsageError(
+            f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps"
+        )
+    chosen = [] if values else known
+    for value in values:
+        fitting = [name for name in known if value in name]
+        if value in known:
+            chosen.append(value)
+        elif len(fitting) == 1:
+            chosen += fitting
+    if len(set(chosen)) != 2:
+        raise UsageError(
+            f"{title} has {by}={', '.join(known)}; choose two of them with --values BEFORE AFTER"
+        )
+    return chosen[0], chosen[1]
+
+
+def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[ModeChange]:
+    """Return a change for each phase and mode in latency and period, if a cell has figures on both
+    sides. `is_joined`: a side is a sweep over hosts, whose errors the cells share."""
+    mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
+    groups: dict[tuple[str, str], list[Change]] = grouped(
+        changes, lambda change: (change.about.phase, change.about.mode)
+    )
+    order = mode_order((mode, mode) for _, mode in groups)
+    lines = []
+    for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
+        rows = groups[phase, mode]
+        cells = len({row.key for row in rows})
+        for metric in ("latency_ms", "period_ms"):
+            means = [
+                LogEstimate(math.log(row.ratio), row.test.error, row.test.df)
+                for row in rows
+                # marked rows have no test
+                if row.metric == metric and row.test and row.ratio and math.isfinite(row.ratio)
+            ]
+            if means:
+                mean = mean_of(means).interval()
+                bounds = mean.low, mean.high
+                line = ModeChange(phase, mode, metric, mean.value, *bounds, len(means), cells)
+                lines.append(line)
+    return lines

@@ -1,0 +1,262 @@
+"""`effbench check`: the gate for CI, which compares a sweep with its baseline."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
+from effbench.analysis.matching import DISTURBED, Location, machine_names
+from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
+from effbench.cli import options
+from effbench.cli.compare import add_choice, chosen, limits_for, selection_of, show
+from effbench.core.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
+from effbench.core.outputs import refuse_database
+from effbench.core.printable import count, one_line
+from effbench.core.settings import DEFAULT_DB
+from effbench.core.terminal import escape
+from effbench.render import comparison
+from effbench.render.comparison import Document
+from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
+from effbench.store.connect import sqlite_file
+from effbench.store.decisions import BaselineInfo
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
+SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    parser.add_argument(
+        "--baseline", required=True, metavar="NAME", help="name set by effbench baseline set"
+    )
+    options.add_sweep(parser)
+    add_choice(parser)
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help=(
+            "re-run cells that are or may be slower, or are marked (host disturbed), before"
+            " reporting; old and new run as duets if both can run here"
+        ),
+    )
+    most = (
+        f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells"
+        " stop earlier"
+    )
+    parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
+    parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.rounds and not args.confirm:
+        raise UsageError("--rounds needs --confirm")
+    try:
+        check = Check(args)
+        if args.confirm:
+            check.confirm()
+    except EffbenchError as error:
+        # the CI job's page must explain why there is no verdict
+        if os.environ.get(SUMMARY):
+            with contextlib.suppress(UsageError):  # the first error matters, and is raised below
+                add_summary(comparison.not_checked(str(error), args.baseline), args.db)
+        raise
+    compared = check.compared
+    report(check.document(), args)
+    if compared.interrupted:
+        again = f" (sweep {check.rerun_id})" if check.rerun_id else ""
+        print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
+        return INTERRUPTED
+    if compared.failing:
+        return 1
+    return 0 if compared.judged else NothingFoundError.exit_code
+
+
+class Check:
+    """The comparison of a sweep with its baseline."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Compare the sweep with its baseline. Raises EffbenchError."""
+        self.args = args
+        #: The sweep in which `confirm` ran cells again.
+        self.rerun_id: str | None = None
+        limits, selection = limits_for(args), selection_of(args)
+        with Store.open(args.db, mode="read") as store:
+            self.sweep = store.find_sweep(args.sweep)
+            any_hardware = "hardware" in selection.across
+            baseline = baseline_of(store, args.baseline, self.sweep, args.on, any_hardware)
+            self.before = store.find_sweep(baseline.sweep_id)
+            self.compared = compare_sweeps(store, self.before, self.sweep, limits, selection)
+            machines = machine_names(map(Location.of, store.environments_of(self.sweep.id)))
+            #: Without a password, because output ends up in logs.
+            self.database = store.name
+        compared = self.compared.after.machines
+        self.compared.unchecked = [
+            text for machine, text in machines.items() if machine not in compared
+        ]
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command that confirms the check."""
+        return ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
+
+    def confirm(self) -> None:
+        """Run the cells again that are slower, ambiguous or marked."""
+        from effbench.analysis.confirm import Confirmation, confirm  # slow to import
+
+        args = self.args
+        request = Confirmation(
+            self.compared,
+            self.before,
+            self.sweep,
+            args.db,
+            self.words,
+            args.rounds or MOST_PAIRS,
+            quiet=args.format != "table" and not args.out,
+        )
+        self.rerun_id = confirm(request)
+
+    def document(self) -> Document:
+        line = verdict_line(self.compared, self.args.baseline)
+        again = None
+        if not self.args.confirm or self.rerun_id is not None:
+            again = self.command(self.words)
+        return Document(self.compared, line, self.shows, again)
+
+    def shows(self, change: Change) -> str:
+        """Return the command that shows a row."""
+        words = ["compare", self.before.id, self.sweep.id, "--cell", change.key[:12], "--all"]
+        return self.command(words)
+
+    def command(self, words: Sequence[str]) -> str:
+        """Return a command with the given options that decide what is compared and which changes
+        count."""
+        words = ["effbench", *words]
+        for name in ("on", "across", "config", "floor"):
+            value = getattr(self.args, name)
+            if value:
+                words += [f"--{name}", value]
+        for setting in self.args.settings:
+            words += ["--set", setting]
+        for name in self.args.metric or ():
+            words += ["--metric", name]
+        if self.database != DEFAULT_DB:
+            words += ["--db", self.database]
+        return shlex.join(words)
+
+
+# --- output ---
+
+
+def report(document: Document, args: argparse.Namespace) -> None:
+    """Write standard output and the requested files. If one of them cannot be written, write the
+    others, then raise UsageError."""
+    # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
+    if args.out or args.format == "csv":
+        print(f"effbench: {one_line(document.line)}", file=sys.stderr)
+    rows = document.compared.changes
+    with contextlib.ExitStack() as stack:
+        # the last one is called first, and all are called
+        stack.callback(write_output, document, args)
+        if args.junit:
+            stack.callback(options.write, document.junit(rows), args, "junit")
+        if os.environ.get(SUMMARY):
+            stack.callback(add_summary, document.markdown(rows), args.db)
+
+
+def write_output(document: Document, args: argparse.Namespace) -> None:
+    compared = document.compared
+    rows = chosen(compared.changes, args)
+    if args.format == "table":
+        with options.console(args) as console:
+            show(console, compared, rows, args, is_gate=True)
+            commands = comparison.commands(compared.failing, document.shows, "  ")
+            for text in (*document.unjudged, document.line, *commands):
+                console.print_line(escape(text))
+        return
+    if args.format == "markdown":
+        text = document.markdown(rows, everything=args.all)
+    elif args.format == "junit":
+        text = document.junit(rows)
+    elif args.format == "json":
+        text = document.json(rows, args.baseline)
+    else:
+        for line in document.unjudged:
+            print(f"effbench: {one_line(line)}", file=sys.stderr)
+        text = comparison.as_csv(rows)
+    options.write(text, args)
+
+
+def add_summary(text: str, db: str) -> None:
+    """Append a section to the job's summary; other steps write to the same file."""
+    path = Path(os.environ[SUMMARY])
+    try:
+        refuse_database(path, sqlite_file(db))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {SUMMARY}={path}: {error.strerror or error}") from error
+
+
+def verdict_line(compared: Compared, name: str) -> str:
+    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check
+    not finished against main` or `nothing was checked against main`. Unless it failed, also list
+    what was not judged: ignored, ambiguous and marked rows, cells without figures on both sides,
+    unchecked hardware."""
+    if compared.failing:
+        parts = [f"check failed: {counted(compared.failing)} against {name}"]
+        if compared.interrupted:
+            parts.append(compared.interrupted)
+    elif compared.interrupted:
+        parts = [f"check not finished against {name}: {compared.interrupted}"]
+    elif compared.judged:
+        parts = [f"check passed against {name}"]
+    else:
+        parts = [f"nothing was checked against {name}"]
+    if not compared.failing:
+        parts += overlooked(compared)
+    return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
+
+
+def overlooked(compared: Compared) -> list[str]:
+    """Return what a check without a failing row did not judge."""
+    rows = compared.changes
+    texts = []
+    ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
+    if ignored:
+        texts.append(f"ignored: {counted(ignored)}")
+    unjudged = compared.unjudged
+    if unjudged:
+        texts.append(f"{count(len(unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+    unsure = Counter(change.word for change in rows)[Verdict.AMBIGUOUS]
+    if unsure:
+        texts.append(f"{unsure} of {len(rows)} rows could not be judged")
+    cells, measured = len(compared.cells), len(compared.measured)
+    if measured < cells:
+        texts.append(f"{measured} of {cells} cells have figures in both sweeps")
+    return texts
+
+
+# --- what is compared ---
+
+
+def baseline_of(
+    store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool
+) -> BaselineInfo:
+    """Return the baseline of this name on the sweep's hardware (`any_hardware`: else on any).
+    Raises NothingFoundError if the baseline does not exist, UsageError if it is ambiguous."""
+    known = store.baselines(name)
+    hardware = store.hardware(sweep.id)
+    if not hardware:
+        raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
+    if any_hardware and not any(baseline.hardware in hardware for baseline in known):
+        hardware = []
+    return one_baseline(known, on, hardware)

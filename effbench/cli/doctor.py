@@ -1,0 +1,83 @@
+"""`effbench doctor`: check what this machine can measure and what would disturb it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import datetime
+from itertools import groupby
+
+from effbench.cli import options
+from effbench.core.terminal import escape, terminal
+from effbench.doctor import ceilings
+from effbench.doctor.checks import examine, probe_machine
+from effbench.doctor.finding import ExaminedMachine, Finding
+from effbench.run.client import ForkServer
+
+HELP = (
+    "Check what this machine can measure and what would disturb it; list each finding with its"
+    " effect and fix. With --calibrate, also measure the GPU's ceilings and store them."
+)
+MARKS = {
+    "good": "[green]✓[/]",
+    "note": "[blue]·[/]",
+    "warning": "[yellow]![/]",
+    "problem": "[red]✗[/]",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    parser.add_argument(
+        "--format", default="text", choices=["text", "json"], help="(default: text)"
+    )
+    calibrate = "measure the GPU's ceilings again, and store them"
+    parser.add_argument("--calibrate", action="store_true", help=calibrate)
+
+
+def run(args: argparse.Namespace) -> int:
+    with closing(ForkServer()) as server:
+        machine = probe_machine(server, args.db)
+        findings = examine(machine)
+        is_fit = not has_problem(findings)
+        if args.calibrate and is_fit:
+            findings = calibrate(server, machine, findings)
+    if args.format == "json":
+        known = ceilings.stored(machine) if machine.answer else None
+        answer = {"findings": [asdict(finding) for finding in findings], "calibration": known}
+        print(json.dumps(answer, indent=2, default=datetime.isoformat))
+    else:
+        show(findings)
+    if args.calibrate and not is_fit:
+        print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
+    return int(has_problem(findings))
+
+
+def has_problem(findings: Sequence[Finding]) -> bool:
+    return any(finding.level == "problem" for finding in findings)
+
+
+def calibrate(
+    server: ForkServer, machine: ExaminedMachine, findings: Sequence[Finding]
+) -> list[Finding]:
+    """Measure the ceilings and store them; return the findings with those of the new ceilings."""
+    others = [finding for finding in findings if finding.area != "ceilings"]
+    measured = [*ceilings.measure(server, machine), *ceilings.report(machine)]
+    return others + [replace(finding, area="ceilings") for finding in measured]
+
+
+def show(findings: Sequence[Finding]) -> None:
+    console = terminal()
+    for area, members in groupby(findings, key=lambda finding: finding.area):
+        console.print(f"[bold]{escape(area)}[/]")
+        for finding in members:
+            console.print_line(f"{MARKS[finding.level]} {escape(finding.what)}")
+            for word, text in (("effect", finding.effect), ("fix", finding.fix)):
+                if text:
+                    console.print_line(f"    [dim]{word}:[/] {escape(text)}")
+    levels = [finding.level for finding in findings]
+    console.print_line(f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}")

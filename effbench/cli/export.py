@@ -1,0 +1,181 @@
+"""`effbench export`: write the view `results` for other programs, or whole sweeps for other
+databases."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from effbench.cli import options
+from effbench.core.errors import StoreError, UsageError
+from effbench.core.printable import count, csv_value, printable
+from effbench.store import RESULT_COLUMNS, Store, connect
+from effbench.store.values import result_row
+
+HELP = (
+    "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for"
+    " `effbench import`."
+)
+FORMATS = ("csv", "jsonl", "parquet")
+DATABASES = (".db", ".sqlite")
+#: rows of a group in a Parquet file; these are in memory at a time
+CHUNK = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    options.add_sweeps(parser)
+    form = (
+        "format of the view (default: from the name of --out, else csv); parquet needs"
+        " effbench[export]"
+    )
+    parser.add_argument("--format", choices=FORMATS, help=form)
+    sweeps = (
+        "write a SQLite file with plan, environments and every trial with its samples; implied by"
+        " --out FILE.db"
+    )
+    parser.add_argument("--whole", action="store_true", help=sweeps)
+    parser.add_argument(
+        "--no-samples", action="store_true", help="with --whole: omit the raw samples"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="write to this file instead of standard output"
+    )
+    options.add_force(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    name = (args.out or "").removesuffix(".gz")
+    if args.whole or name.endswith(DATABASES):
+        if args.format:
+            how = "--whole" if args.whole else f"--out {args.out}"
+            raise UsageError(
+                f"export {how} writes a SQLite file; omit --format, which is for the view `results`"
+            )
+        if Path(name).suffix.removeprefix(".") in FORMATS:
+            raise UsageError(
+                f"export --whole writes a SQLite file: name it as in {Path(name).stem}.db"
+            )
+        return whole(args)
+    if args.no_samples:
+        raise UsageError("export --no-samples needs --whole: the view `results` has no samples")
+    return view(args)
+
+
+def view(args: argparse.Namespace) -> int:
+    form = format_of(args.out, args.format)
+    if form == "parquet" and not args.out:
+        raise UsageError("export --format parquet needs --out FILE")
+    with Store.open(args.db, mode="read") as store:
+        given = args.sweep or ["last"]  # an empty database is an error
+        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
+        with options.output(args, set(RESULT_COLUMNS)) as stream:
+            rows = map(result_row, store.stream_results(ids if args.sweep else []))
+            if args.out in (None, options.STDOUT) and sys.stdout.isatty():
+                rows = map(printable_row, rows)
+            _WRITERS[form](rows, stream)
+    return 0
+
+
+def format_of(out: str | None, given: str | None) -> str:
+    """Return the `given` format, or else the one that the name of a file says; csv without a name
+    or an extension. Raises UsageError for an unknown extension without a given format, and for one
+    of another format."""
+    suffix = ""
+    if out not in (None, options.STDOUT):
+        suffix = Path(out.removesuffix(".gz")).suffix.removeprefix(".")
+    form = given or suffix or "csv"
+    if suffix in FORMATS and form != suffix:
+        raise UsageError(
+            f"export --out {out}: .{suffix} is for {suffix}, not {given}; omit --format or rename"
+            " the file"
+        )
+    if form not in FORMATS:
+        allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
+        raise UsageError(
+            f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with"
+            " --format"
+        )
+    return form
+
+
+def printable_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row without characters that a terminal would interpret."""
+    return {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}
+
+
+def with_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with `params` as JSON text."""
+    return {**row, "params": json.dumps(row["params"], sort_keys=True)}
+
+
+def write_jsonl(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    for row in rows:
+        stream.write((json.dumps(row, default=str, allow_nan=False) + "\n").encode())
+
+
+def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: csv_value(value) for name, value in with_text(row).items()})
+    text.detach()  # else the stream would be closed with it
+
+
+def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    from effbench.store.schema import RESULT_DTYPES
+    from effbench.store.trials import frame_of
+    from effbench.store.values import batched
+
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
+    writer: Any = None
+    dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
+    # the empty chunk gives the schema
+    for chunk in chain([[]], batched(map(with_text, rows), CHUNK)):
+        table = pa.Table.from_pandas(frame_of(chunk, dtypes), preserve_index=False)
+        writer = writer or ParquetWriter(stream, table.schema, compression="zstd")
+        writer.write_table(table)
+    writer.close()
+
+
+_WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
+
+
+def whole(args: argparse.Namespace) -> int:
+    from effbench.store.source import opened
+    from effbench.store.transfer import write_file
+
+    if args.out in (None, options.STDOUT) and sys.stdout.isatty():
+        raise UsageError(
+            "export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db"
+        )
+    with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
+        ids = source.sweep_ids(args.sweep)
+        path = Path(folder) / "sweeps.db"
+        try:
+            write_file(source, ids, path, samples=not args.no_samples)
+        except StoreError as error:
+            if folder not in str(error):
+                raise
+            # the hint of a full disk names a setting of databases
+            message = str(error).replace(connect.ELSEWHERE, "set TMPDIR to another folder")
+            raise type(error)(message) from error
+        with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
+            shutil.copyfileobj(file, stream)
+    if args.out not in (None, options.STDOUT):
+        print(f"{count(len(ids), 'whole sweep')} → {args.out}")
+    return 0

@@ -1,0 +1,117 @@
+"""`effbench import`: import whole sweeps from other databases. (`import` cannot name a module.)"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from effbench.cli import options
+from effbench.core.errors import NothingFoundError, StoreError
+from effbench.core.printable import count, one_line
+from effbench.store import Store, connect
+
+if TYPE_CHECKING:
+    from effbench.store.transfer import Arrival
+
+HELP = (
+    "Import whole sweeps from files of `effbench export --whole` or from other databases. Repeating"
+    " it is safe."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    source = (
+        "a file of `effbench export --whole`, another effbench database (path or URL), or - for"
+        " standard input"
+    )
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=source)
+    options.add_db(parser)
+    options.add_sweeps(parser)
+    decisions = "also import baselines and acknowledgements of these sweeps; existing ones are kept"
+    parser.add_argument("--baselines", action="store_true", help=decisions)
+    parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
+    join = (
+        "join the imported sweeps, each of another host with the same GPU, into one sweep NAME with"
+        " intervals over hosts; by default the newest sweep of each source"
+    )
+    parser.add_argument("--join", metavar="NAME", help=join)
+
+
+@dataclass
+class Imported:
+    """What has arrived from all sources."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    sweep_ids: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def run(args: argparse.Namespace) -> int:
+    imported = Imported()
+    for path in args.sources:
+        try:
+            take(path, args, imported)
+        except (StoreError, NothingFoundError) as error:
+            if len(args.sources) == 1:
+                raise
+            imported.errors.append(str(error))  # the other sources can still be imported
+    if imported.errors:
+        raise StoreError("\n".join(imported.errors))
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in imported.outcomes.items())
+    database = connect.describe(connect.parse_url(args.db))
+    print(f"{count(imported.outcomes.total(), 'sweep')}: {counts} · database {database}")
+    if args.join is not None:
+        join(args.db, imported.sweep_ids, args.join)
+    return 0
+
+
+def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
+    """Import the sweeps of a source that the command line names. Raises StoreError if it cannot be
+    read, NothingFoundError if it lacks one of them."""
+    from effbench.store.source import opened
+    from effbench.store.transfer import copy
+
+    if path != "-" and connect.is_same(path, args.db):
+        name = connect.describe(connect.parse_url(path))
+        raise StoreError(f"{name} is the target itself; give another database with --db")
+    references = args.sweep or []
+    if not references and args.join is not None:
+        references = ["last"]
+    with connect.existing(f"{path}: no such file"), opened(path) as source:
+        # an unknown sweep must fail before the database is created
+        ids = source.sweep_ids(references)
+        imported.sweep_ids += ids
+        with Store.open(args.db, mode="write", bulk=True) as store:
+            arrivals = copy(
+                source, store, ids, baselines=args.baselines, samples=not args.no_samples
+            )
+            for arrival in arrivals:
+                imported.outcomes[arrival.outcome] += 1
+                if arrival.reason:
+                    imported.errors.append(arrival.reason)
+                show(arrival)
+
+
+def join(db: str, sweep_ids: list[str], name: str) -> None:
+    with Store.open(db, mode="write") as store:
+        joined = store.join(sweep_ids, name)
+    what = "joined" if joined.is_changed else "already there"
+    hosts = f"{len(joined.hosts)} hosts ({', '.join(joined.hosts)})"
+    counts = f"{count(joined.cells, 'cell')}, {count(joined.trials, 'trial')}"
+    print(one_line(f"{joined.id} {joined.name}: {what}, {hosts}, {counts}"))
+    if joined.omitted:
+        print(f"  omitted: {count(joined.omitted, 'cell')} that only some of the sweeps planned")
+
+
+def show(arrival: Arrival) -> None:
+    name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
+    nouns = {
+        table: table.replace("sweep_cell", "planned cell").replace("_", " ")
+        for table in arrival.added
+    }
+    added = [count(number, nouns[table]) for table, number in arrival.added.items()]
+    print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
+    for note in arrival.notes:
+        print(f"  {one_line(note)}")

@@ -1,0 +1,254 @@
+"""The command line: a bare word selects a subcommand; any other arguments are Hydra overrides of a
+sweep."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import os
+import re
+import select
+import stat
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TextIO
+
+from effbench import __version__
+from effbench.core.errors import INTERRUPTED, EffbenchError, UsageError, nearest
+from effbench.core.logs import printed, without_verbose
+from effbench.core.printable import one_line, printable
+from effbench.core.warning_filters import print_instead_of_raising
+from effbench.run.interrupts import remembered
+
+_NAMES = (
+    "show",
+    "ls",
+    "report",
+    "export",
+    "import",
+    "doctor",
+    "reproduce",
+    "claims",
+    "compare",
+    "duet",
+    "baseline",
+    "check",
+    "advise",
+    "history",
+    "db",
+    "models",
+)
+#: Subcommand -> module under effbench.cli; each has `HELP`, `add_arguments(parser)` and
+#: `run(args) -> exit code`.
+COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
+#: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
+WITHOUT_SERVER = (
+    r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
+)
+#: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data
+#: matches.
+UNEXPECTED = 2
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with one of the codes in docs/reference/commands.md."""
+    print_instead_of_raising()
+    for stream in (sys.stdout, sys.stderr):
+        # a character that the encoding lacks must not end a sweep
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if argv is None:
+        argv = sys.argv[1:]
+    code = run(list(argv))
+    gc.freeze()  # the search for cycles at exit takes a tenth of a report's time
+    sys.exit(code)
+
+
+def run(argv: list[str]) -> int:
+    """Run the command `argv` and return the exit code. Errors go to stderr in one or two lines."""
+    words = without_verbose(argv)
+    try:
+        with printed() if words != argv else nullcontext(), remembered():
+            return do(words)
+    except EffbenchError as error:
+        return report_error(error, str(error), argv, error.exit_code)
+    except KeyboardInterrupt as interrupt:
+        print_error("; ".join(["effbench: interrupted", *interrupt.args]))
+        return INTERRUPTED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich turns a broken pipe into SystemExit
+            return 0
+        raise
+    except OSError as error:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
+        if unread:
+            discard(unread)
+            if error.errno == errno.EIO:
+                return INTERRUPTED
+            return 0
+        return report_error(error, failed_access(error), argv, UNEXPECTED)
+    except Exception as error:  # a bug in effbench, or a database that was edited by hand
+        return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
+
+
+def do(argv: list[str]) -> int:
+    if not argv:
+        raise UsageError(
+            "nothing to do: give overrides to run a sweep, for example: effbench -m"
+            f" mode=eager,default bs=1,8\nor a command: {', '.join(COMMANDS)}; effbench --help"
+            " shows examples"
+        )
+    if argv == ["--version"]:
+        print(f"effbench {__version__}")
+        return 0
+    if asks_for_help(argv):
+        from effbench.cli.overview import overview
+
+        print(overview(), end="")
+        return 0
+    if is_bare_word(argv[0]):
+        return run_command(argv[0], argv[1:])
+    return run_sweep(argv)
+
+
+def asks_for_help(argv: list[str]) -> bool:
+    """Return whether the command line is `effbench --help`, with or without overrides; commands
+    have their own."""
+    if argv[0] == "help":
+        return True
+    return not is_bare_word(argv[0]) and any(word in ("-h", "--help") for word in argv)
+
+
+def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
+    """Print the message (with EFFBENCH_DEBUG=1 the traceback) to stderr, without passwords, and
+    return `code`."""
+    from effbench.store.secrets import masked_text
+
+    if os.environ.get("EFFBENCH_DEBUG") == "1":
+        message = "".join(traceback.format_exception(error))
+    print_error(f"effbench: {printable(masked_text(message, argv))}")
+    return code
+
+
+def print_error(text: str) -> None:
+    """Print the text to stderr, unless nobody can read it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard([sys.stderr])
+
+
+def is_unread(stream: TextIO, number: int | None) -> bool:
+    """Return whether writing to this output fails with the error `number` because nobody reads it
+    any more: EPIPE if the reader has exited, such as `head`, EIO if the terminal was closed."""
+    if number not in (errno.EPIPE, errno.EIO):
+        return False
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # a stream in memory, or a closed one
+        return False
+    is_terminal = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    if is_terminal != (number == errno.EIO):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def discard(streams: Iterable[TextIO]) -> None:
+    """Discard the rest of these outputs: Python would report at exit that it cannot be written."""
+    with Path(os.devnull).open("w") as nowhere:
+        for stream in streams:
+            with suppress(ValueError):  # a closed stream
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def failed_access(error: OSError) -> str:
+    """Return a message about a file or connection that cannot be read or written."""
+    names = [
+        os.fsdecode(name)
+        for name in (error.filename, error.filename2)
+        if isinstance(name, str | bytes)
+    ]
+    if not names and error.errno == errno.ENOSPC:
+        return f"the output cannot be written: {error.strerror}"
+    what = " and ".join(names) or f"a file or connection (in {place_of(error)})"
+    reason = error.strerror or one_line(error, 300) or type(error).__name__
+    return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
+
+
+def unexpected(error: Exception, argv: Sequence[str]) -> str:
+    """Return two lines about an unexpected error: its type, location and message, then what to
+    do."""
+    hint = ""
+    if argv[0] in COMMANDS and argv[0] != "db":
+        hint = "; `effbench db check` finds damaged rows of a database"
+    return (
+        f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
+        f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
+    )
+
+
+def place_of(error: Exception) -> str:
+    """Return the innermost line of effbench's code that the error went through."""
+    package = Path(__file__).parents[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(package)]
+    return f"effbench/{Path(own[-1].filename).relative_to(package)}:{own[-1].lineno}"
+
+
+def is_bare_word(argument: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][\w-]*", argument) is not None
+
+
+def run_command(name: str, words: list[str]) -> int:
+    if name not in COMMANDS:
+        near = nearest(name, COMMANDS)
+        hint = f"commands: {', '.join(COMMANDS)}"
+        if near:
+            hint = f"did you mean `effbench {near}`?"
+        raise UsageError(f"unknown command {name!r}; {hint}")
+    # at the default, a fifth of a report's time is spent on searching its rows for cycles
+    gc.set_threshold(1_000_000)
+    from effbench.cli.options import Parser
+
+    module = importlib.import_module(f"effbench.cli.{COMMANDS[name]}")
+    more = "effbench --help lists all commands; docs/reference/commands.md explains them."
+    parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
+    module.add_arguments(parser)
+    code: int = module.run(parser.parse_args(words))
+    return code
+
+
+def run_sweep(argv: list[str]) -> int:
+    """Run a sweep with live progress and print its results, or run Hydra's --cfg or --info."""
+    from effbench.run.client import ForkServer
+
+    # the server imports torch while Hydra is imported and composes the cells
+    is_needed = not any(re.match(WITHOUT_SERVER, word) for word in argv)
+    with closing(ForkServer()) if is_needed else nullcontext() as server:
+        from effbench.config.launch import hydra_sweep
+
+        outcome = hydra_sweep(argv, server=server)
+    if outcome is None:  # --cfg or --info
+        return 0
+    try:
+        from effbench.cli.show import end_of_sweep
+
+        return end_of_sweep(outcome)
+    # a second Ctrl-C, before the table with the command that resumes the sweep is there
+    except KeyboardInterrupt:
+        if outcome.state != "interrupted":
+            raise
+        from effbench.run.resume import resume_command
+        from effbench.store.secrets import masked_url
+
+        again = resume_command(
+            outcome.sweep_id, outcome.db, masked_url(outcome.db), shard=outcome.shard
+        )
+        raise KeyboardInterrupt(f"resume with: {again}") from None

@@ -1,0 +1,67 @@
+"""`effbench models`: list the models that effbench ships, and the networks of installed
+libraries."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+import yaml
+
+from effbench.cli.options import at_least
+from effbench.core.errors import NothingFoundError
+from effbench.core.settings import shipped
+from effbench.core.table import Column, Table
+from effbench.core.terminal import terminal
+from effbench.models.catalog import networks
+
+HELP = (
+    "List the models that effbench ships, and the networks of torchvision, timm and transformers"
+    " installed here."
+)
+LIMIT = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "list only models whose name, library or description contains all these words"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
+    how_many = "maximum rows of the table; 0: all (default: %(default)s)"
+    parser.add_argument("--limit", type=at_least(0), default=LIMIT, metavar="N", help=how_many)
+    parser.add_argument(
+        "--format", default="table", choices=["table", "json", "csv"], help="(default: table)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    words = [word.casefold() for word in args.text]
+    rows = [row for row in every_model() if matches(row, words)]
+    if not rows:
+        raise NothingFoundError(
+            f"no model matches {' '.join(args.text)!r}; effbench models lists all"
+        )
+    columns = [Column("name"), Column("overrides", "type this"), Column("description", wide=True)]
+    if args.format != "table":
+        sys.stdout.write(Table.of(columns, rows).render(args.format))
+        return 0
+    shown = rows[: args.limit or None]
+    terminal().print_table(Table.of(columns, shown))
+    hidden = len(rows) - len(shown)
+    if hidden:
+        print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")
+    return 0
+
+
+def matches(row: tuple[str, str, str], words: list[str]) -> bool:
+    """Return whether a row has all these words, in any case."""
+    text = " ".join(row).casefold()
+    return all(word in text for word in words)
+
+
+def every_model() -> Iterator[tuple[str, str, str]]:
+    """Yield name, overrides and description of each model: effbench's own, then presets, then all
+    others."""
+    for path in sorted((shipped("conf") / "model").glob("*.yaml")):
+        yield path.stem, f"model={path.stem}", yaml.safe_load(path.read_text())["description"]
+    for library, name, description in networks():
+        yield name, f"model={library} model.arch={name}", description

@@ -1,0 +1,146 @@
+"""Subcommand parser, and the arguments and output functions that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from effbench.core import outputs
+from effbench.core.errors import UsageError
+from effbench.core.printable import printable
+from effbench.core.settings import DEFAULT_DB
+from effbench.core.terminal import PLAIN_WIDTH, Console, terminal
+from effbench.store.connect import sqlite_file
+
+STDOUT = "/dev/stdout"
+#: First line of a file, by format; it marks the file as written by effbench.
+MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
+WHICH_SWEEP = "sweep: an id or its unique start, a name, a label that only one sweep has, or last"
+
+
+class Parser(argparse.ArgumentParser):
+    """Accept options between positional arguments: argparse alone rejects the `bs=1` in `O10 --db
+    o.db bs=1`."""
+
+    _is_intermixed = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        # subparsers do it themselves; and argparse calls this method again from within the
+        # intermixed call
+        if self._subparsers is not None or self._is_intermixed:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
+
+    def error(self, message: str) -> NoReturn:
+        # "advise" for `effbench advise buckets`
+        name = self.prog.removeprefix("effbench ").split()[0]
+        how = f"see effbench {name} --help"
+        if ": db=" in message:
+            how = f"effbench {name} takes --db URL"
+        raise UsageError(f"{name}: {message}; {how}")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number of at least {least}, got {text!r}"
+            )
+        return int(text)
+
+    return number
+
+
+def add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--db",
+        default=DEFAULT_DB,
+        metavar="URL",
+        help="database: a path or any SQLAlchemy URL (default: %(default)s)",
+    )
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sweep",
+        default="last",
+        metavar="ID|NAME|last",
+        help=f"{WHICH_SWEEP} (default: %(default)s)",
+    )
+
+
+def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    text = f"{WHICH_SWEEP}; may be repeated (default: {default})"
+    parser.add_argument("--sweep", action="append", default=[], metavar="ID|NAME|last", help=text)
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", metavar="FILE", help="write to this file instead of standard output"
+    )
+    add_force(parser)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    text = "overwrite existing output, even if this command did not write it"
+    parser.add_argument("--force", action="store_true", help=text)
+
+
+def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
+    """Write to standard output, or to the file that `--out` (or another option) names; see
+    `outputs.output`."""
+    out = getattr(args, option)
+    if out is None or out == STDOUT:
+        # files and pipes get the data as it is
+        if sys.stdout.isatty():
+            text = printable(text)
+        if not text.endswith("\n"):
+            text += "\n"
+        sys.stdout.write(text)
+        return
+    # column names or keys identify a file with rows; other text needs a first line that does
+    if option == "out" and not outputs.is_special(Path(out)):
+        text = MARKS.get(args.format, "") + text
+    content = text.encode()
+    with output(args, outputs.names_in(io.BytesIO(content)), option) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def output(args: argparse.Namespace, names: set[str], option: str = "out") -> Iterator[IO[bytes]]:
+    """Yield the stream of the file that `--out` (or another option) names, or standard output; see
+    `outputs.output`."""
+    out = getattr(args, option)
+    if out is None or out == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with outputs.output(
+        Path(out), names, database=sqlite_file(args.db), force=args.force
+    ) as stream:
+        yield stream
+
+
+@contextmanager
+def console(args: argparse.Namespace) -> Iterator[Console]:
+    """Yield the terminal, or a console whose text is written to the file that `--out` names at the
+    end."""
+    if not args.out:
+        yield terminal()
+        return
+    text = io.StringIO()
+    yield Console(file=text, width=PLAIN_WIDTH)
+    write(text.getvalue(), args)

@@ -1,0 +1,114 @@
+"""`effbench report`: write the HTML report of a database."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from effbench.cli import options
+from effbench.core.errors import StoreError, UsageError
+from effbench.core.outputs import require_folder
+from effbench.core.printable import count
+from effbench.store.store import Store
+
+if TYPE_CHECKING:
+    from effbench.render.data import ReportData
+
+HELP = (
+    "Write an HTML report of the database: static files that open from disk or from any web server."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    options.add_sweeps(parser, default="all, with the newest of each GPU or CPU on the overview")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="folder of the report (default: dashboards); a file for Markdown (default: stdout)",
+    )
+    options.add_force(parser)
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="name of the baseline to compare with (default: the previous sweep)",
+    )
+    parser.add_argument(
+        "--axis",
+        metavar="NAME",
+        help="swept number on the x axis of figures, such as seq (default: bs, if swept)",
+    )
+    parser.add_argument(
+        "--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.format == "markdown":
+        write_markdown(args)
+    else:
+        write_html(args)
+    return 0
+
+
+def write_markdown(args: argparse.Namespace) -> None:
+    from effbench.render import data, markdown  # slow
+
+    if args.axis:
+        raise UsageError("--axis needs --format html: Markdown has no figures")
+    with Store.open(args.db, mode="read") as store:
+        store.find_sweep("last")  # raises NothingFoundError for an empty database
+        # Markdown shows no history
+        content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
+    warn_of_other_references(content, args.baseline)
+    options.write(markdown.report(content.device_sweeps), args)
+
+
+def write_html(args: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    from effbench.cli.claims import every_entry  # all slow
+    from effbench.render import data
+    from effbench.render.site.build import write_site
+    from effbench.render.site.writer import is_site
+
+    out = Path(args.out or "dashboards")
+    require_folder(out, is_site, args.force)
+    with Store.open(args.db, mode="read") as store:
+        store.find_sweep("last")
+        content = data.read(store, args.db, args.sweep, baseline=args.baseline)
+        content.claims = every_entry(store)
+    warn_of_other_references(content, args.baseline)
+    if args.axis:
+        content.set_axis(args.axis)
+    try:
+        written = write_site(content, out)
+    except OSError as error:
+        raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
+    size, seconds = written.size() / 2**20, time.perf_counter() - began
+    print(
+        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s):"
+        " open it in a browser"
+    )
+    if content.omitted:
+        omitted = count(content.omitted, "older sweep")
+        print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")
+
+
+def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
+    """Say on stderr which sweeps are not compared with the chosen baseline."""
+    if baseline is None:
+        return
+    for device_sweep in content.device_sweeps:
+        changes = device_sweep.changes
+        if not changes.is_baseline:
+            what = "with nothing"
+            if changes.previous:
+                what = "with the previous sweep"
+            print(
+                f"effbench: sweep {device_sweep.sweep.id} is compared {what}:"
+                f" {baseline!r} names no other sweep on {device_sweep.hardware}",
+                file=sys.stderr,
+            )

@@ -1,0 +1,144 @@
+"""`effbench reproduce`: run one or all experiments and judge their claims."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from effbench.claims.definition import Experiment, find, load_all
+from effbench.claims.judge import Judgement
+from effbench.cli import options
+from effbench.core.errors import UsageError
+from effbench.core.table import TONES as STYLES
+from effbench.core.table import Column, Table
+from effbench.core.terminal import Console, escape, terminal
+from effbench.render.claims import TONES, value_text
+
+if TYPE_CHECKING:
+    from effbench.claims.run import Reproduction
+
+HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
+HOLDS = {True: "holds", False: "does not hold", None: "open"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = (
+        "experiments, ids of claims, your own Python file (it is executed) or all; and overrides"
+        " for all sweeps, such as protocol=quick (default: list the experiments)"
+    )
+    parser.add_argument("words", nargs="*", metavar="NAME", help=words)
+    options.add_db(parser)
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure everything again, also stored results"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    names = [word for word in args.words if "=" not in word]
+    overrides = [word for word in args.words if "=" in word]
+    if names:
+        reproduce(args, find(names), overrides)
+        return 0
+    if overrides or args.fresh:
+        raise UsageError(
+            "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
+        )
+    list_experiments(terminal(), load_all())
+    return 0
+
+
+def reproduce(
+    args: argparse.Namespace, experiments: Sequence[Experiment], overrides: Sequence[str]
+) -> None:
+    """Run the experiments and print the verdicts. Raises UsageError if a claim or an experiment has
+    a mistake, after the others have run."""
+    from effbench.claims.run import Reproduction, probe_machine
+    from effbench.config.overrides import key_of, value_of
+    from effbench.run.client import ForkServer
+
+    console = terminal()
+    settings = {key_of(word): str(value_of(word)) for word in overrides}
+    db = settings.pop("db", args.db)
+    overrides = [word for word in overrides if key_of(word) in settings]
+    counts: Counter[str] = Counter()
+    mistakes: list[str] = []
+    with closing(ForkServer()) as server:
+        probed = probe_machine(server, settings.get("device", "auto"))
+        for experiment in experiments:
+            console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
+            done = Reproduction(experiment, server, probed, db, overrides, args.fresh, args.quiet)
+            try:
+                done.execute()
+            except UsageError as error:  # the other experiments can still run
+                if len(experiments) == 1:
+                    raise
+                console.print_line(f"[red]not run[/]: {escape(str(error))}")
+                mistakes.append(f"{experiment.name}: {error}")
+                continue
+            show(console, done)
+            counts.update(str(judgement.verdict) for judgement in done.judgements)
+            mistakes += done.mistakes
+    if len(experiments) > 1:
+        texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
+        console.print_line(escape(", ".join(texts)))
+    if mistakes:
+        raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
+
+
+def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
+    columns = [
+        Column("experiment"),
+        Column("question"),
+        Column("claims"),
+        Column("GPU s", numeric=True),
+    ]
+    rows = []
+    for experiment in experiments:
+        claims = ", ".join(claim.id for claim in experiment.claims)
+        seconds = f"{experiment.gpu_seconds:.0f}"
+        rows.append((experiment.name, experiment.question, claims, seconds))
+    console.print_table(Table.of(columns, rows))
+    minutes = sum(experiment.gpu_seconds for experiment in experiments) / 60
+    console.print_line(
+        escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
+    )
+
+
+def show(console: Console, done: Reproduction) -> None:
+    """Print the verdicts of an experiment, and its sweeps."""
+    for judgement in done.judgements:
+        show_verdict(console, judgement)
+    sweeps = sorted({result.sweep_id for result in done.results_of("rows")})
+    if sweeps:
+        show_sweeps(console, sweeps, done.reused)
+
+
+def show_verdict(console: Console, judgement: Judgement) -> None:
+    """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on
+    each part."""
+    claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
+    figure = ""
+    if judgement.value is not None:
+        figure = f" · {value_text(judgement.value, claim.unit)}"
+    statement = escape(claim.text.removesuffix("."))
+    console.print_line(
+        f"[bold]{escape(claim.id)}[/] {statement}: [{style}]{judgement.verdict}[/]{escape(figure)}"
+        f" · {escape(judgement.reason)}"
+    )
+    for part in judgement.parts:
+        if part.label and part.value is not None:
+            text = f"{value_text(part.value, claim.unit)}, {HOLDS[part.statement.holds]}"
+            console.print_line(escape(f"    {part.label}: {text}"), "dim")
+    for name, value in judgement.also.items():
+        console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")
+
+
+def show_sweeps(console: Console, sweeps: Sequence[str], reused: int) -> None:
+    text = f"sweeps: {', '.join(sweeps)}"
+    if reused:
+        text += f"; {reused} rows reused (--fresh measures them again)"
+    console.print_line(escape(text), "dim")

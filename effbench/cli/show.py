@@ -1,0 +1,254 @@
+"""`effbench show`: print a sweep's speedup table; `end_of_sweep` prints the summary of a sweep that
+has just run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from effbench.cli import options
+from effbench.core.errors import (
+    INTERRUPTED,
+    NothingFoundError,
+    UsageError,
+    suggest,
+)
+from effbench.core.labels import LabelledRows, grouped, label_rows
+from effbench.core.metrics import METRICS, Better
+from effbench.core.printable import count, listed
+from effbench.core.settings import DEFAULT_DB
+from effbench.core.table import markdown_text
+from effbench.core.terminal import Console, escape, terminal
+from effbench.render import marks
+from effbench.render.bottlenecks import (
+    NOT_PROFILED,
+    WHY_NOT_PROFILED,
+    bottleneck_table,
+    no_bottlenecks,
+    reason_of,
+)
+from effbench.render.notes import notes, on_a_busy_host
+from effbench.render.reasons import sentence
+from effbench.render.summary import by_mode, modes_table
+from effbench.render.tables import (
+    FORMATS,
+    NO_REASON,
+    SpeedupTable,
+    rows_of,
+    speedup_table,
+)
+from effbench.run.resume import resume_command
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+if TYPE_CHECKING:
+    from effbench.run.sweep import Outcome
+
+HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
+#: Number of cells that a line names before it counts the rest.
+MOST_NAMES = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    options.add_sweep(parser)
+    metrics = (
+        "(default: speedup, of latency and period; latency_ms if nothing has one); one of:"
+        f" {', '.join(METRICS)}"
+    )
+    parser.add_argument(
+        "--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}"
+    )
+    parser.add_argument(
+        "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
+    )
+    parser.add_argument(
+        "--format", default="table", choices=["table", *FORMATS], help="(default: table)"
+    )
+    options.add_out(parser)
+
+
+def metric_name(text: str) -> str:
+    if text not in METRICS:
+        raise argparse.ArgumentTypeError(
+            f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}"
+        )
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.why and args.metric:
+        raise UsageError("show: --why shows figures of its own; omit --metric or --why")
+    with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)
+        rows = label_rows(rows_of(store, sweep))
+        remarks = notes(store, sweep, rows)
+    if not rows:
+        raise NothingFoundError(
+            f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells"
+        )
+    if args.why:
+        write_bottlenecks(rows, args)
+        return 0
+    table = speedup_table(rows, args.metric, sweep.baseline_mode)
+    if args.format == "markdown":
+        text = table.render("markdown")
+        options.write(with_note(text, rows) if table.is_marked else text, args)
+    elif args.format != "table":
+        options.write(table.render(args.format), args)
+    else:
+        with options.console(args) as console:
+            show(console, sweep, rows, table, remarks)
+    return 0
+
+
+def with_note(markdown: str, rows: LabelledRows) -> str:
+    """Return a Markdown table, followed by the explanation of its marks if it has any."""
+    note = marks.note(rows)
+    if note:
+        return f"{markdown}\n{markdown_text(note)}\n"
+    return markdown
+
+
+def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
+    """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
+    rows."""
+    table = bottleneck_table(rows)
+    nothing = no_bottlenecks(rows)
+    if args.format in ("csv", "json"):
+        options.write(table.render(args.format), args)
+    elif nothing is not None:
+        options.write("\n".join([nothing, *on_a_busy_host(rows)]), args)
+    elif args.format == "markdown":
+        options.write(with_note(table.render("markdown"), rows), args)
+    else:
+        with options.console(args) as console:
+            console.print_table(table, lines=True)
+            if any(reason_of(row) == NOT_PROFILED for row in rows):
+                console.print_line(WHY_NOT_PROFILED, "dim")
+            for line in on_a_busy_host(rows):
+                console.print_line(escape(line))
+            print_note(console, rows)
+
+
+def print_note(console: Console, rows: LabelledRows) -> None:
+    note = marks.note(rows)
+    if note:
+        console.print_line(escape(note), "dim")
+
+
+def show(
+    console: Console,
+    sweep: SweepInfo,
+    rows: LabelledRows,
+    table: SpeedupTable,
+    remarks: Sequence[str] = (),
+) -> None:
+    """Print the table with its legend, the winners, reasons, remarks, and the mean speedups."""
+    console.print(title_of(sweep, rows), highlight=False)
+    if not table.is_shown:
+        metric = METRICS[table.metrics[0]]
+        console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
+        return
+    console.print_table(table.wide(best=False), lines=True)
+    footnotes = [*about(table), *table.legend()]
+    if footnotes:
+        console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
+    if table.is_marked:
+        print_note(console, rows)
+    decided = [row for row in table.rows if row.best]
+    for case, of_case in grouped(decided, attrgetter("case")).items():
+        console.print_line(escape(f"{case}: {sentence(of_case)}"))
+    for text in [*reasons(rows), *remarks]:
+        console.print_line(escape(text))
+    if table.metrics[0] == "speedup" and len(table.rows) > len(table.metrics):
+        means = modes_table(by_mode(rows))
+        console.print(f"\n{means.caption}", style="dim")
+        console.print_table(means)
+
+
+def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
+    """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
+    facts = [sweep.label]
+    for row in rows:
+        facts.append(f"{row.result.gpu_name or 'CPU'}, torch {row.result.torch_version}")
+    if sweep.state != "completed":
+        facts.append(sweep.state)
+    name = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
+    words = [f"[bold]{escape(name)}[/]"]
+    words += [escape(fact) for fact in dict.fromkeys(facts) if fact]
+    return " · ".join(words)
+
+
+def about(table: SpeedupTable) -> list[str]:
+    """Return what the figures of a table are; nothing if it has none."""
+    metric = METRICS[table.metrics[0]]
+    if not table.has_figures:
+        return []
+    if metric.name == "speedup":
+        return [f"× against {table.baseline_mode}, whose column shows its times"]
+    if metric.better is Better.NEITHER:
+        return [f"{metric.title}: {metric.help}"]
+    return [f"{metric.title}: {metric.help}; {metric.better} is better"]
+
+
+def reasons(rows: LabelledRows) -> list[str]:
+    """Return a line for each reason of failed cells, then a line with the cells that have unsteady
+    trials."""
+    failed = [row for row in rows if not row.is_ok]
+    lines = []
+    by_reason = grouped(failed, lambda row: f"{row.status}: {row.reason or NO_REASON}")
+    for reason, of_reason in by_reason.items():
+        lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
+    unsteady = []
+    for row in rows:
+        number = row.result.unsteady_trials
+        if row.is_ok and number:
+            unsteady.append(f"{row.name} ({number} of {row.result.trials})")
+    if unsteady:
+        lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
+    return lines
+
+
+def tally(rows: LabelledRows) -> str:
+    """Return the number of results by status, the most frequent first."""
+    counts = Counter(row.status for row in rows)
+    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+
+
+def end_of_sweep(outcome: Outcome) -> int:
+    """Print the table, the failures, the database and the next step; return the exit code."""
+    console = terminal()
+    with Store.open(outcome.db, mode="read") as store:
+        sweep = store.find_sweep(outcome.sweep_id)
+        rows = label_rows(rows_of(store, sweep))
+        remarks = notes(store, sweep, rows)
+        db = store.name  # without a password, because output ends up in logs
+        again = resume_command(sweep.id, outcome.db, db, outcome.shard)
+    if rows:
+        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
+    environments = len({row.result.environment_id for row in rows})
+    where = ""
+    if environments > 1:
+        where = f" in {environments} environments"
+    cells = count(sweep.cells, "cell")
+    console.print_line(escape(f"{tally(rows)} of {cells}{where} · database {db}"))
+    which = ["--sweep", sweep.id]
+    if outcome.db != DEFAULT_DB:
+        which = ["--db", db, *which]
+    has_failed = any(row.status.is_failure for row in rows)
+    is_interrupted = outcome.state == "interrupted"
+    if is_interrupted:
+        console.print_line(escape(f"interrupted; resume with: {again}"))
+    else:
+        console.print_line(escape(f"report: {shlex.join(['effbench', 'report', *which])}"))
+    if has_failed:
+        words = ["effbench", "ls", "--failures", "--traceback", *which]
+        console.print_line(escape(f"failures: {shlex.join(words)}"))
+    if is_interrupted:
+        return INTERRUPTED
+    return int(outcome.on_failure == "fail" and has_failed)

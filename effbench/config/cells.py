@@ -1,0 +1,308 @@
+"""Turn the configurations of jobs into cells, and run them as one sweep. A new axis is a line in
+`cell_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from effbench.config.overrides import key_of, overrides_of_cell
+from effbench.config.validation import validate
+from effbench.core import streams
+from effbench.core.cell import LATER_NUMERICS, Cell
+from effbench.core.errors import ConfigError
+from effbench.core.printable import count, one_line
+from effbench.core.settings import Config
+from effbench.models.catalog import LIBRARIES
+from effbench.models.presets import canonical
+from effbench.models.spec import length_dims, parse_inputs
+from effbench.run import dry_run, interpreters
+from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
+from effbench.run.pool import Pools
+from effbench.run.probe import NETWORK, Params
+from effbench.run.progress import Progress
+from effbench.run.selection import excluded, parse_shard, shards
+from effbench.run.sweep import (
+    Asked,
+    Command,
+    Outcome,
+    check_baseline,
+    open_pools,
+    open_sweep,
+)
+
+INTERPRETER_KEYS = ("python", "folder")
+#: Sections with the settings of the phase of the same name.
+OF_PHASES = ("training", "generate")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of Hydra: its overrides, and the configuration composed from them."""
+
+    overrides: list[str]
+    config: Config
+
+
+def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
+    """Run or resume the sweep of these jobs; see `OpenSweep.run`."""
+    matrix = prepare(jobs, command)
+    with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+        return sweep.run(matrix.plan(sweep.pools, command))
+
+
+def print_plan(jobs: Sequence[Job], command: Command) -> None:
+    """Print the plan of the sweep that `conduct` would run."""
+    matrix = prepare(jobs, command)
+    with open_pools(matrix.asked, matrix.settings, command) as pools:
+        dry_run.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
+
+
+@dataclass(frozen=True)
+class SweepMatrix:
+    """The jobs of a sweep, with the interpreter and the parameters of each one's cell (`asked`)."""
+
+    settings: Settings
+    jobs: Sequence[Job]
+    asked: Asked
+
+    def plan(self, pools: Pools, command: Command) -> SweepPlan:
+        """Return what the sweep runs. `pools`: of the probed interpreters."""
+        has_cuda = any(pool.gpus for pool in pools.values())
+        cells = resolve([part for _, part in self.asked], has_cuda)
+        check_baseline(self.settings, cells)
+        selected = select(cells, self.settings, command.progress)
+        check_devices(selected.matrix, self.settings, has_cuda)
+        options = [word for word in command.overrides if word.startswith("--")]
+        overrides: dict[str, list[str]] = {}
+        runs: list[CellRun | None] = []
+        for job, cell, (interpreter, _) in zip(self.jobs, cells, self.asked, strict=True):
+            if cell not in selected.planned:
+                runs.append(None)
+                continue
+            runs.append(CellRun(cell, interpreter))
+            if cell.key not in overrides:
+                words = overrides_of_cell(job.overrides, dropped_keys(job, cell))
+                overrides[cell.key] = [*options, *words]
+        return SweepPlan(runs, overrides, selected.matrix, selected.excluded)
+
+
+def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
+    """Return the matrix of these jobs."""
+    parts, settings = split(jobs)
+    for word in command.overrides:
+        check_effect(word, jobs, command)
+    interpreter = cache(interpreters.resolve)
+    asked = []
+    for job, part in zip(jobs, parts, strict=True):
+        asked.append((interpreter(job.config.python, job.config.folder), part))
+    return SweepMatrix(settings, jobs, asked)
+
+
+def split(jobs: Sequence[Job]) -> tuple[list[Params], Settings]:
+    """Return the parameters of each job's cell, in which device and dtype may still be `auto`, and
+    the settings of the whole sweep. Raises ConfigError for invalid ones."""
+    if not jobs:
+        raise ConfigError(
+            "the sweep is empty: these overrides give no cell; give each one at least one value"
+        )
+    first = jobs[0].config
+    parts = []
+    for job in jobs:
+        validate(job.config, job.overrides)
+        for name in OF_SWEEP:
+            if getattr(job.config, name) != getattr(first, name):
+                raise ConfigError(
+                    f"{name} applies to a whole sweep and cannot be swept: choose one value or run"
+                    " two sweeps"
+                )
+        parts.append(cell_of(job.config).params())
+    return parts, Settings(**{name: getattr(first, name) for name in OF_SWEEP})
+
+
+def cell_of(config: Config) -> Cell:
+    """Return the cell of a configuration, in which device and dtype may be `auto`. Raises
+    ConfigError if its stream and its inputs do not fit."""
+    stream = streams.resolve(vars(config.stream))
+    inputs = config.model.inputs
+    if stream and inputs and "dim" in stream:
+        length_dims(parse_inputs(inputs), stream["dim"], max(stream["sizes"]))
+    of_phase: dict[str, Any] = {}
+    if config.phase in OF_PHASES:  # must not affect keys of cells of other phases
+        of_phase[config.phase] = dict(vars(getattr(config, config.phase)))
+    return Cell(
+        model=model_of(config),
+        bs=config.bs,
+        mode={key: value for key, value in config.mode.items() if key != "description"},
+        dtype=config.dtype,
+        phase=config.phase,
+        device=config.device,
+        numerics=numerics_of(config),
+        env={key: text_of(value) for key, value in config.env.items()},
+        stream=stream,
+        threads=config.threads,
+        **of_phase,
+    )
+
+
+def model_of(config: Config) -> dict[str, Any]:
+    """Return a cell's `model`, with a name."""
+    model = config.model
+    name = model.name or model.module["_target_"].replace(":", ".").rpartition(".")[2]
+    module = dict(model.module)
+    arch, library = module.get("arch"), module.get("library")
+    if module["_target_"] == NETWORK and library in LIBRARIES and isinstance(arch, str):
+        # all names of a network give the same cell
+        module["arch"] = canonical(library, arch)
+        if name == arch:
+            name = module["arch"]
+    if is_generated(config):
+        # as many slots as a request has tokens, like the cache of transformers' own `generate`
+        slots = config.generate.prompt + config.generate.new_tokens
+        module |= {"task": "decode", "seq": slots}
+    # a list, because it keeps the order of forward's arguments, unlike sorted JSON objects
+    inputs = [{"name": input_name, **spec} for input_name, spec in (model.inputs or {}).items()]
+    return {
+        "name": name,
+        "module": module,
+        "inputs": inputs,
+        "tolerance": model.tolerance,
+        "allow_nonfinite": model.allow_nonfinite,
+    }
+
+
+def is_generated(config: Config) -> bool:
+    """Return whether a network of transformers generates tokens."""
+    return config.phase == "generate" and config.model.module.get("library") == "transformers"
+
+
+def numerics_of(config: Config) -> dict[str, Any]:
+    """Return a cell's `numerics`, which omit later settings at their defaults."""
+    numerics = {}
+    for name, value in vars(config.numerics).items():
+        if name not in LATER_NUMERICS or LATER_NUMERICS[name] != value:
+            numerics[name] = value
+    return numerics
+
+
+def text_of(value: object) -> str:
+    """Return the value of an environment variable; Hydra parses `true` as a boolean."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def resolve(parts: Sequence[Params], has_cuda: bool) -> list[Cell]:
+    """Return the cells with these parameters, with values for `auto` on this machine. Raises
+    ConfigError if two modules have the same name."""
+    cells = []
+    modules: dict[str, str] = {}
+    for part in parts:
+        device, dtype = part["device"], part["dtype"]
+        if device == "auto":
+            device = "cuda" if has_cuda else "cpu"
+        if dtype == "auto":
+            dtype = "bfloat16" if device == "cuda" else "float32"
+        cell = Cell.from_params({**part, "device": device, "dtype": dtype})
+        target = cell.model["module"]["_target_"]
+        if modules.setdefault(cell.model_name, target) != target:
+            raise ConfigError(
+                f"two modules have the name {cell.model_name}: give each its own, "
+                "such as 'model.name=${model.module._target_}'"
+            )
+        cells.append(cell)
+    return cells
+
+
+# --- which cells are planned ---
+
+
+def check_effect(word: str, jobs: Sequence[Job], command: Command) -> None:
+    """Raise ConfigError for an override of a phase that no cell has; note one without effect."""
+    key = key_of(word) or ""
+    phase = key.partition(".")[0]
+    if phase in OF_PHASES and all(job.config.phase != phase for job in jobs):
+        raise ConfigError(
+            f"{word} has no effect, because no cell has phase={phase}; add phase={phase}"
+        )
+    # no error: stored sweeps have it
+    if key == "model.seq" and all(is_generated(job.config) for job in jobs):
+        command.progress.note(
+            f"warning: {word} has no effect: phase=generate makes a cache slot for each token of"
+            " generate.prompt and generate.new_tokens"
+        )
+
+
+def check_devices(matrix: Sequence[Cell], settings: Settings, has_cuda: bool) -> None:
+    """Raise ConfigError if no cell of the matrix can be measured as the settings require."""
+    devices = {cell.device for cell in matrix}
+    is_elsewhere = settings.executor.name == "slurm"
+    if devices == {"cuda"} and not has_cuda and not is_elsewhere:
+        raise ConfigError(
+            "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
+        )
+    if devices == {"cpu"} and settings.protocol.eliminate == "period_ms":
+        raise ConfigError(
+            "protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured"
+        )
+
+
+def dropped_keys(job: Job, cell: Cell) -> set[str]:
+    """Return the keys of a job's overrides that have no effect on its cell: settings that only
+    other modes have were removed from the baseline, and those of other phases are unused."""
+    dropped = {f"mode.{name}" for name in job.config.mode.keys() - cell.mode.keys()}
+    for word in job.overrides:
+        key = key_of(word) or ""
+        phase = key.partition(".")[0]
+        if phase in OF_PHASES and phase != cell.phase:
+            dropped.add(key)
+    return dropped
+
+
+@dataclass(frozen=True)
+class SelectedCells:
+    """The cells of the matrix without the `excluded` ones (their number), and those of them to
+    plan, which are in the shard."""
+
+    matrix: Sequence[Cell]
+    planned: set[Cell]
+    excluded: int
+
+
+def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> SelectedCells:
+    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard.
+    Raises ConfigError if no cell or no baseline remains."""
+    matched, unused = excluded(cells, settings.exclude)
+    for rule in unused:
+        progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
+    whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
+    if not whole:
+        raise ConfigError(
+            "exclude matches every cell, so nothing is left to run; remove or narrow a rule"
+        )
+    if matched:
+        check_baseline(settings, whole, " after exclude")
+        lost = without_baseline(whole, matched, settings.baseline_mode)
+        if lost:
+            progress.note(
+                f"warning: exclude removes the {settings.baseline_mode} baseline of"
+                f" {count(lost, 'cell')}: no speedups"
+            )
+    if settings.shard is None:
+        return SelectedCells(whole, set(whole), len(matched))
+    index, number = parse_shard(settings.shard)
+    part = shards(whole, number)[index - 1]
+    if not part:
+        raise ConfigError(
+            f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}"
+        )
+    return SelectedCells(whole, set(part), len(matched))
+
+
+def without_baseline(whole: Sequence[Cell], matched: set[Cell], baseline: str) -> int:
+    """Return how many of the cells lost their baseline to `exclude`."""
+    kept = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
+    removed = {cell.comparison_key for cell in matched if cell.mode_name == baseline}
+    return sum(cell.comparison_key in removed - kept for cell in whole)

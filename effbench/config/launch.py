@@ -1,0 +1,354 @@
+"""Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs
+it.
+
+Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code
+under that name, so that nothing has to be installed and no other Hydra application sees them.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobRuntime, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig
+
+from effbench.config import overrides, refusals
+from effbench.config.cells import Job, conduct, print_plan, text_of
+from effbench.config.compose import Composer
+from effbench.core import settings as config
+from effbench.core.errors import ConfigError, EffbenchError, UsageError
+from effbench.core.logs import collected
+from effbench.run import dry_run
+from effbench.run.client import ForkServer
+from effbench.run.progress import Progress
+from effbench.run.sweep import Command, Outcome
+from effbench.store.secrets import masked_db
+
+LOGGER = logging.getLogger(__name__)
+#: Runs the sweep of these jobs.
+Conductor = Callable[[Sequence[Job], Command], Outcome | None]
+
+#: The only namespace from which Hydra accepts plugins.
+NAMESPACE = "hydra_plugins"
+MODULE = f"{NAMESPACE}.effbench"
+HYDRA_VERSION = "1.3"
+#: Begins an override of Hydra's own settings, which do not belong to the jobs.
+HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
+#: With this variable Hydra raises errors; without it, it prints tracebacks and exits with code 1.
+FULL_ERROR = "HYDRA_FULL_ERROR"
+MOST_CELLS = 100_000  # their configurations alone take gigabytes
+OTHER_LAUNCHER = (
+    "effbench runs cells only through its own launcher: do not override hydra/launcher or"
+    " hydra.mode"
+)
+#: Hydra's state is global, so that one sweep runs at a time.
+RUNNING = threading.RLock()
+
+
+def hydra_sweep(
+    argv: list[str],
+    quiet: bool = False,
+    conductor: Conductor | None = None,
+    server: ForkServer | None = None,
+) -> Outcome | None:
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example
+    with --cfg.
+
+    `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if
+    needed. Raises EffbenchError if the configuration is invalid.
+    """
+    words, stored = overrides.expand(
+        overrides.arrange([word for word in argv if word != dry_run.FLAG])
+    )
+    if any(overrides.key_of(word) == "hydra.mode" for word in words):
+        raise UsageError(OTHER_LAUNCHER)
+    overrides.refuse_hidden(words)
+    if conductor is None:
+        conductor = print_plan if dry_run.FLAG in argv else conduct
+    command = Command(argv, stored, server, Progress(quiet=quiet))
+    try:
+        with RUNNING, global_state(), collected():
+            config.register()
+            register()
+            if overrides.prints_only(words):
+                print_information(words, command)
+            else:
+                run_sweeper(words, SweepTask(conductor, command))
+    except EffbenchError:
+        raise
+    except Exception as error:
+        # of a file, or of the output
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):
+            raise
+        raise refusals.explain(error) from error
+    return command.outcome
+
+
+@contextmanager
+def global_state() -> Iterator[None]:
+    """Afterwards restore the state of Hydra, which a program that uses Hydra itself needs, and of
+    logging, which prints everything after --info."""
+    log = logging.getLogger()
+    level, handlers, raising = log.level, log.handlers[:], logging.raiseExceptions
+    hydras, configs, runtime = GlobalHydra.instance(), HydraConfig.instance(), JobRuntime()
+    outer, configuration, name = hydras.hydra, configs.cfg, runtime.get("name")
+    hydras.clear()
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.handlers[:] = handlers
+        logging.raiseExceptions = raising
+        GlobalHydra.instance().hydra = outer
+        configs.cfg = configuration
+        runtime.set("name", name)
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """What Hydra passes to the launcher as its task function: how the sweep is run."""
+
+    conduct: Conductor
+    command: Command
+
+    def __call__(self, _: object) -> None:
+        raise UsageError(OTHER_LAUNCHER)  # another launcher calls it for each job
+
+
+def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
+    """Compose the configuration of these words, and let Hydra's sweeper choose the jobs."""
+    options = overrides.options_in(words)
+    FolderOfUser.path = options.get("--config-dir")
+    folder = options.get("--config-path") or str(config.shipped("conf"))
+    try:
+        with hydra.initialize_config_dir(
+            str(Path(folder).absolute()), job_name="effbench", version_base=HYDRA_VERSION
+        ):
+            loader = GlobalHydra.instance().config_loader()
+            of_hydra = [word for word in words if HYDRA_KEY.match(word)]
+            master = loader.load_configuration(
+                options.get("--config-name", "config"), of_hydra, run_mode=RunMode.MULTIRUN
+            )
+            if master.hydra.launcher.get("_target_") != target_of(EffbenchLauncher):
+                raise UsageError(OTHER_LAUNCHER)
+            sweeper = Plugins.instance().instantiate_sweeper(
+                hydra_context=HydraContext(config_loader=loader, callbacks=Callback()),
+                task_function=task,
+                config=master,
+            )
+            others = [word for word in words if word not in of_hydra]
+            sweeper.sweep([word for word in others if not word.startswith("--")])
+    finally:
+        FolderOfUser.path = None
+
+
+def print_information(words: list[str], command: Command) -> None:
+    """Let Hydra print what an option such as --cfg asks for."""
+    if "--cfg=job" in words:  # refuse what a sweep refuses: Hydra checks no values
+        checked = Command(command.argv, command.overrides)
+        run_sweeper(words, SweepTask(lambda jobs, command: None, checked))
+
+    def task(_: object) -> None:
+        raise UsageError(OTHER_LAUNCHER)
+
+    # none of the lines that --info logs becomes a traceback if a reader such as head ends
+    logging.raiseExceptions = False
+    arguments, variable = sys.argv, os.environ.get(FULL_ERROR)
+    sys.argv = ["effbench", *masked_db(words)]
+    os.environ[FULL_ERROR] = "1"
+    folder = str(config.shipped("conf"))
+    try:
+        hydra.main(version_base=HYDRA_VERSION, config_path=folder, config_name="config")(task)()
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise UsageError(
+                "Hydra could not parse this command line (see above); see effbench --help"
+            ) from end
+    finally:
+        sys.argv = arguments
+        del os.environ[FULL_ERROR]
+        if variable is not None:
+            os.environ[FULL_ERROR] = variable
+
+
+class FolderOfUser(SearchPathPlugin):  # type: ignore[misc]  # Hydra has no types
+    """Let Hydra find the YAML files in the folder of --config-dir."""
+
+    path: str | None = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.path is None:
+            return
+        folder = Path(self.path).absolute()
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir={self.path}: the folder {folder} was not found")
+        search_path.append(provider="command-line", path=f"file://{folder}")
+
+
+class EffbenchSweeper(Sweeper):  # type: ignore[misc]  # Hydra has no types
+    """Hydra's product of overrides, without its output folder, its log and its validation of each
+    job."""
+
+    def __init__(self, params: dict[str, str] | None) -> None:
+        self.params = params or {}
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.loader: ConfigLoader = hydra_context.config_loader
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        defaults = [f"{key}={value}" for key, value in self.params.items()]
+        parser = OverridesParser.create(config_loader=self.loader)
+        values: dict[str, list[str]] = {}
+        for override in parser.parse_overrides(defaults + arguments):
+            key = override.get_key_element()
+            check_repeated(override, key in values)
+            check_environment(override)
+            values[key] = [f"{key}={value}" for value in values_of(override)]
+            if prod(map(len, values.values())) > MOST_CELLS:
+                raise UsageError(
+                    f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells;"
+                    " split it"
+                )
+        jobs = [list(job) for job in product(*values.values())]
+        return [self.launcher.launch(jobs, initial_job_idx=0)]
+
+
+def values_of(override: Override) -> list[str]:
+    """Return the values that an override sweeps, or its only one. Raises UsageError for an
+    interval."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        raise UsageError(
+            f"{override.input_line}: an interval requires a sweeper such as Optuna; list values"
+        )
+    # a range may be infinite
+    return list(islice(override.sweep_string_iterator(), MOST_CELLS + 1))
+
+
+def check_repeated(override: Override, is_repeated: bool) -> None:
+    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would
+    count."""
+    key = override.get_key_element()
+    if is_repeated and (isinstance(override.value(), dict) or key == "exclude"):
+        raise UsageError(
+            f"{override.input_line}: {key} is given twice; write all its values as one, such as"
+            " env={A:1,B:2} or 'exclude=[{bs:1},{mode:default}]'"
+        )
+
+
+def check_environment(override: Override) -> None:
+    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the
+    number 12.1."""
+    name, value = override.key_or_group, override.value()
+    if name.partition(".")[0] != "env":
+        return
+    text = str(override.input_line)
+    for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+        for number in choice.values() if isinstance(choice, dict) else [choice]:
+            passed = text_of(number)
+            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text)
+            if isinstance(number, int | float) and not is_kept:
+                raise UsageError(
+                    f"{text} would set {passed}, because Hydra reads a value; quote it, as in"
+                    " env.FOO='\"12.10\"'"
+                )
+
+
+class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
+    """Compose all jobs, then run them as one sweep. Return latencies as the objective of sweepers
+    such as Optuna."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        assert isinstance(task_function, SweepTask)
+        self.task = task_function
+        self.loader: ConfigLoader = hydra_context.config_loader
+        self.config = config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        command = self.task.command
+        command.progress.planning(len(job_overrides), "composing their configurations")
+        composer = Composer(self.loader, self.config)
+        start = time.monotonic()
+        jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
+        seconds = time.monotonic() - start
+        LOGGER.info("composed the configurations of %d jobs in %.1f s", len(jobs), seconds)
+        command.outcome = self.task.conduct(jobs, command)
+        latencies: Sequence[float | None] = [None] * len(jobs)
+        if command.outcome:
+            latencies = command.outcome.latencies
+        returns = []
+        for job, latency in zip(jobs, latencies, strict=True):
+            done = JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED)
+            done.return_value = latency
+            returns.append(done)
+        return returns
+
+
+def target_of(plugin: type) -> str:
+    return f"{MODULE}.{plugin.__name__}"
+
+
+def register() -> None:
+    """Register `hydra/launcher=effbench` and `hydra/sweeper=effbench` with Hydra."""
+    module = plugin_module()
+    for plugin in (FolderOfUser, EffbenchLauncher, EffbenchSweeper):
+        plugin.__module__ = MODULE
+        setattr(module, plugin.__name__, plugin)
+        Plugins.instance().register(plugin)
+    store = ConfigStore.instance()
+    for group, node in (
+        ("hydra/launcher", {"_target_": target_of(EffbenchLauncher)}),
+        ("hydra/sweeper", {"_target_": target_of(EffbenchSweeper), "params": None}),
+    ):
+        store.store(group=group, name="effbench", node=node, provider="effbench")
+
+
+def plugin_module() -> types.ModuleType:
+    """Return the module for plugins in the namespace of Hydra's plugins."""
+    try:
+        parent = importlib.import_module(NAMESPACE)
+    except ModuleNotFoundError:  # the namespace package exists only if a plugin is installed
+        parent = sys.modules[NAMESPACE] = types.ModuleType(NAMESPACE)
+        parent.__path__ = []
+    module = sys.modules.setdefault(MODULE, types.ModuleType(MODULE))
+    setattr(parent, MODULE.rpartition(".")[2], module)
+    return module

@@ -1,0 +1,245 @@
+"""The text of a refused override (an unknown name, a wrong value, a mistake in the syntax): what is
+wrong, what is allowed, how to fix it. `validation` refuses settings that do not fit together.
+
+`explain` does the same for errors of Hydra and OmegaConf, which concern files.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from msgspec import inspect
+from omegaconf.errors import OmegaConfBaseException
+
+from effbench.core.errors import ConfigError, nearest, suggest
+from effbench.core.printable import first_line, one_line
+from effbench.core.settings import LARGEST, Setting, quoted, sections, settings
+from effbench.models.presets import PRESETS, canonical
+from effbench.models.spec import KEYS
+from effbench.run.plan import OF_SWEEP
+
+#: Examples where the default would be no useful one.
+EXAMPLES = {
+    "bs": "bs=8",
+    "model.module": "model.module.width=64",
+    "model.inputs": "model.inputs.x.shape=[3,224,224]",
+    "model.config": "model.config.num_labels=10",
+    "model.kwargs": "model.kwargs.num_classes=10",
+    "executor.sbatch": "executor.sbatch.qos=high",
+    "executor.gpus": "executor.gpus=[0,1]",
+    "env": "env.OMP_NUM_THREADS=1",
+}
+#: Similarity from which a name is a misspelled option.
+SIMILAR = 0.6
+
+
+# --- names ---
+
+
+def unknown_setting(name: str, values: Mapping[str, Any]) -> ConfigError:
+    """Return the error for a setting that does not exist. `values`: of the job."""
+    hint = meant(name, values)
+    return ConfigError(f"unknown setting {name!r}{hint}; effbench --cfg job lists all settings")
+
+
+def meant(name: str, values: Mapping[str, Any]) -> str:
+    """Return which settings were meant: an input, those that have this name elsewhere, or the most
+    similar one."""
+    group, *inner = name.split(".")
+    if group == "model" and len(inner) == 2 and inner[1] in KEYS:
+        return f": did you mean model.inputs.{'.'.join(inner)}?"
+    names = known_names(values)
+    last = name.rpartition(".")[2]
+    same = [known for known in names if known.rpartition(".")[2] == last]
+    if same:
+        return f": did you mean {' or '.join(same)}?"
+    depth = name.count(".") + 1
+    return suggest(name, [known for known in names if known.count(".") <= depth])
+
+
+def known_names(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of all sections, settings and arguments of the job's model."""
+    names = [section for section, _ in sections() if section]
+    names += [setting.name for setting in settings()]
+    names += [f"model.module.{argument}" for argument in values["model"]["module"]]
+    return names
+
+
+def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError:
+    """Return the error for an option that a group does not have."""
+    hint = suggest(name, options, SIMILAR)
+    own = f"own YAML: --config-dir=DIR with {group}/{name or 'NAME'}.yaml in it"
+    if group == "model":
+        own = f"{own}, own module: model=custom model.module._target_=my_pkg.Net"
+        if canonical("transformers", name) in PRESETS:
+            hint = f": a network of transformers: model=transformers model.arch={name}"
+    return ConfigError(f"unknown {group} {name!r}{hint}; {own}\nallowed: {', '.join(options)}")
+
+
+def no_option(group: str, value: Any) -> ConfigError:
+    """Return the error for the option of a group that is no name."""
+    if isinstance(value, list):
+        several = ",".join(map(plain, value))
+        return ConfigError(
+            f"{group}: expected one value, got {plain(value)}. To sweep over several, write"
+            f" {group}={several}"
+        )
+    how = "quote a name such as inf: \"model='inf'\""
+    return ConfigError(
+        f"model=, mode= and other groups take a name, not a number, true, false or null; {how}"
+    )
+
+
+def no_value(section: str, value: Any, names: Sequence[str]) -> ConfigError:
+    """Return the error for the value of a section, which has only settings."""
+    inner = ", ".join(f"{section}.{name}" for name in names)
+    return ConfigError(f"{section} takes no value, got {as_typed(value)}. Set one of {inner}")
+
+
+# --- values ---
+
+
+def wrong_value(setting: Setting, value: Any, where: str = "") -> ConfigError:
+    """Return the error for a value that a setting does not take. `where`: the file that sets
+    it."""
+    name, kind = setting.name, inspect.type_info(setting.kind)
+    limit = ""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        limit = f", within ±{LARGEST:,}"
+    refused = f"{where}{name}: expected {expectation(kind)}{limit}, got {as_typed(value)}"
+    if where:  # it is corrected in the file
+        return ConfigError(refused)
+    if isinstance(value, list) and not setting.is_open and name.partition(".")[0] not in OF_SWEEP:
+        several = ",".join(map(plain, value))
+        return ConfigError(f"{refused}. To sweep over several values, write {name}={several}")
+    return ConfigError(f"{refused}. Example: {shlex.quote(example(setting, kind, value))}")
+
+
+def expectation(kind: inspect.Type) -> str:
+    """Return which values a type takes, such as `a whole number of at least 1`."""
+    match kind:
+        case inspect.UnionType(types=types):
+            # null is last
+            texts = sorted(map(expectation, types), key=lambda text: text == "null")
+            return " or ".join(texts)
+        case inspect.LiteralType(values=(value,)):
+            return str(value)
+        case inspect.LiteralType(values=values):
+            return f"one of {', '.join(map(str, values))}"
+        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
+            return f"a list of {', '.join(map(str, values))}"
+        case inspect.ListType():
+            return "a list of whole numbers"
+        case inspect.DictType():
+            return "values by name"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.NoneType():
+            return "null"
+        case inspect.IntType():
+            return expected_number("a whole number", kind)
+        case inspect.FloatType():
+            return expected_number("a number", kind)
+    return "text"
+
+
+def expected_number(noun: str, kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.gt is not None:
+        return f"{noun} above {kind.gt:g}"
+    if kind.ge is None or kind.ge == -LARGEST:
+        return noun
+    if kind.le in (None, LARGEST):
+        return f"{noun} of at least {kind.ge:g}"
+    return f"{noun} from {kind.ge:g} to {kind.le:,}"
+
+
+def example(setting: Setting, kind: inspect.Type, value: Any = None) -> str:
+    """Return an override that sets a valid value: of names the one most similar to `value`, else
+    usually the default."""
+    if setting.name in EXAMPLES:
+        return EXAMPLES[setting.name]
+    valid = setting.default
+    first = kind.types[0] if isinstance(kind, inspect.UnionType) else kind
+    match first:
+        case inspect.LiteralType(values=values):
+            valid = nearest(str(value), map(str, values)) or valid or values[0]
+        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
+            valid = [nearest(str(value), map(str, values)) or values[0]]
+        case inspect.BoolType():
+            valid = not valid
+        case inspect.StrType():
+            valid = quoted(valid or "text")
+        case inspect.IntType() | inspect.FloatType() if valid is None:
+            valid = 1
+    return f"{setting.name}={plain(valid)}"
+
+
+def plain(value: Any) -> str:
+    """Return a value as it is typed in an override."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return f"[{','.join(map(plain, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{plain(inner)}" for key, inner in value.items()) + "}"
+    return str(value)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value for a message, text in quotes."""
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return plain(value)
+
+
+# --- errors of Hydra ---
+
+
+def cannot_parse(override: str) -> ConfigError:
+    """Return the error for an override that is not in Hydra's syntax."""
+    how = (
+        "write key=value, or key=value,value to sweep; quote a value with = ? or ä twice:"
+        " 'key=\"a=b\"'"
+    )
+    if override.startswith("model.inputs") and "=" in override:
+        how = (
+            "write sizes as a list and inputs in braces, and quote them:"
+            " 'model.inputs.x={shape: [64], dtype: float32}'"
+        )
+    return ConfigError(f"cannot parse the override {override!r}: {how}")
+
+
+def explain(error: Exception) -> ConfigError:
+    """Return a ConfigError with the same meaning as an error of Hydra in one or two lines."""
+    if isinstance(error, OverrideParseException):
+        return cannot_parse(str(error.override))
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).partition("/")
+        return unknown_option(group, name, error.options)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
+    known = [cause for cause in chain(error) if str(cause)]
+    cause = known[0] if known else error
+    text = one_line(cause, 300)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return ConfigError(f"{cause.full_key}: {first_line(str(cause))}")
+    if isinstance(cause, HydraException | OmegaConfBaseException):
+        return ConfigError(text)
+    return ConfigError(f"{type(cause).__name__}: {text}")
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -1,0 +1,1 @@
+"""What every other package may use: the core types, settings, metrics, errors and text."""

@@ -1,0 +1,99 @@
+"""Capture lists of inference servers: which batch sizes get a CUDA graph, and which graph runs a
+batch."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from effbench.core.errors import ConfigError
+
+#: Defaults of SGLang (2024 and 0.5.6) and vLLM 0.11.1 for a GPU with 80 GB and one request per row
+#: (docs/how-to/serve.md); `no-padding` is SGLang of 2024 with padding disabled.
+LISTS: dict[str, tuple[int, ...]] = {
+    "sglang-classic": (1, 2, 4, *range(8, 161, 8)),
+    "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8)),
+    "vllm": (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)),
+    "powers-of-two": tuple(2**power for power in range(13)),
+    "no-padding": tuple(range(1, 33)),
+}
+EXACT = "exact"
+PRESETS = (*LISTS, EXACT)
+
+
+def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the batch sizes to capture, ascending, for batches of `sizes`. A preset is cut at the
+    largest of `sizes`, which replaces the preset's next larger entry, as in servers (except in
+    `no-padding`). `exact`: the sizes that occur. A list of numbers is used unchanged. Raises
+    ConfigError for an unknown preset or invalid sizes."""
+    if not isinstance(buckets, str):
+        return checked_sizes(buckets)
+    if buckets == EXACT:
+        return sorted(set(sizes))
+    if buckets not in LISTS:
+        raise ConfigError(
+            f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]"
+        )
+    largest = max(sizes)
+    kept = [size for size in LISTS[buckets] if size <= largest]
+    if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:
+        kept.append(largest)
+    return kept
+
+
+def checked_sizes(buckets: object) -> list[int]:
+    """Return batch sizes, ascending. Raises ConfigError unless it is a list of them."""
+    given = list(buckets) if isinstance(buckets, Sequence) else []
+    if not given or not all(is_size(size) for size in given):
+        raise ConfigError(
+            f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}"
+        )
+    return sorted(set(given))
+
+
+def is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def bucket_of(captured: Sequence[int], raw: int) -> int | None:
+    """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all
+    are smaller."""
+    index = bisect.bisect_left(captured, raw)
+    if index < len(captured):
+        return captured[index]
+    return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by
+    graphs, of which `padded_rows` are padding; `by_bucket`: calls per captured size."""
+
+    calls: int
+    fallbacks: int
+    rows: int
+    padded_rows: int
+    by_bucket: dict[int, int]
+
+    @property
+    def padding_waste(self) -> float | None:
+        """Padded rows ÷ all rows computed by graphs; None if no call used a graph."""
+        if self.rows:
+            return self.padded_rows / self.rows
+        return None
+
+
+def usage(captured: Sequence[int], calls: Mapping[int, int]) -> Usage:
+    """Return how `calls` (batch size -> number of calls) use the `captured` sizes (ascending)."""
+    by_bucket = dict.fromkeys(captured, 0)
+    fallbacks = rows = padded = 0
+    for raw, count in calls.items():
+        bucket = bucket_of(captured, raw)
+        if bucket is None:
+            fallbacks += count
+            continue
+        by_bucket[bucket] += count
+        rows += bucket * count
+        padded += (bucket - raw) * count
+    return Usage(sum(calls.values()), fallbacks, rows, padded, by_bucket)

@@ -1,0 +1,136 @@
+"""The socket at which the two members of a duet meet, and the messages that they exchange: lines of
+plain JSON.
+
+The member that was started first listens. The sweep connects instead of its partner if that one
+does not come. Standard library only, because the sweep and its workers import this module.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from effbench.core.message import MessageError, decode, encode
+
+#: Key in `Trial.extra` of a member of a duet: a mapping, which has the key ALONE if it was timed
+#: alone.
+DUET, ALONE = "duet", "alone"
+NAME = "duet"
+READ_BYTES = 1 << 16
+
+
+class PartnerLostError(Exception):
+    """The other member of a duet ended, does not answer or will not come; the text says why."""
+
+
+@contextmanager
+def address(folder: Path) -> Iterator[str]:
+    """Yield an address of the socket in this folder. The paths of sockets may have 107 characters,
+    those of temporary folders are sometimes longer, and a descriptor shortens them."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{NAME}"
+    finally:
+        os.close(descriptor)
+
+
+def listen(folder: Path) -> socket.socket:
+    """Return a socket in this folder at which another process can connect. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (folder / NAME).unlink(missing_ok=True)  # of an earlier attempt of this trial
+        with address(folder) as path:
+            listener.bind(path)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connect(folder: Path) -> socket.socket:
+    """Return a connection to the process that listens in this folder. Raises OSError if none
+    does."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with address(folder) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def call_off(folder: Path, reason: str) -> None:
+    """Tell the member that waits in this folder, if one does, that its partner will not come, and
+    why."""
+    with suppress(OSError), connect(folder) as connection:
+        connection.sendall(encode({"op": "absent", "reason": reason}))
+
+
+class Partner:
+    """The connection to the other member. `answer_s`: the longest wait for a message."""
+
+    def __init__(self, connection: socket.socket, answer_s: float) -> None:
+        self.connection = connection
+        self.answer_s = answer_s
+        self.buffer = bytearray()
+        connection.settimeout(answer_s)
+
+    def send(self, op: str, **values: Any) -> None:
+        """Send a message. Raises PartnerLostError."""
+        try:
+            self.connection.sendall(encode({"op": op, **values}))
+        except OSError as error:
+            raise self.lost(error) from error
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next message and return it. Raises PartnerLostError."""
+        while b"\n" not in self.buffer:
+            try:
+                data = self.connection.recv(READ_BYTES)
+            except OSError as error:
+                raise self.lost(error) from error
+            if not data:
+                raise PartnerLostError("the other member of the duet ended")
+            self.buffer += data
+        line, _, rest = bytes(self.buffer).partition(b"\n")
+        self.buffer = bytearray(rest)
+        try:
+            return decode(line)
+        except MessageError as error:
+            raise PartnerLostError(f"the other member of the duet sent {error}") from error
+
+    def ask(self, op: str, **values: Any) -> dict[str, Any]:
+        """Send a message and return the answer. Raises PartnerLostError."""
+        self.send(op, **values)
+        return self.receive()
+
+    def wait_for_end(self) -> None:
+        """Wait until the other member closes the connection, for as long as it takes."""
+        with suppress(OSError):
+            self.connection.settimeout(None)
+            while self.connection.recv(READ_BYTES):
+                pass
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def lost(self, error: OSError) -> PartnerLostError:
+        if isinstance(error, TimeoutError):
+            return PartnerLostError(
+                f"the other member of the duet did not answer for {self.answer_s:g} s"
+            )
+        return PartnerLostError(f"the other member of the duet ended ({error.strerror or error})")
+
+
+def number_in(message: dict[str, Any], name: str) -> float:
+    """Return a number of a message. Raises PartnerLostError if it has none of this name."""
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PartnerLostError(f"the other member of the duet sent no {name}")
+    return float(value)

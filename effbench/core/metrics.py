@@ -1,0 +1,121 @@
+"""All metrics by name, derived from the fields of `cell.Trial` and `cell.Summary`.
+
+The columns of the database, summaries, table headers and docs follow these tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import get_args, get_type_hints
+
+from effbench.core.cell import Summary, Trial
+from effbench.core.quantities import (
+    Better,
+    Metric,
+    change_text,
+    format_bytes,
+    is_missing,
+    percent,
+    ratio_text,
+    significant,
+)
+
+__all__ = [
+    "ESTIMATED",
+    "INTERVALS",
+    "METRICS",
+    "RESULT_FIGURES",
+    "RESULT_METRICS",
+    "SPEEDUPS",
+    "SPEEDUP_COLUMNS",
+    "TRIAL_METRICS",
+    "Better",
+    "Metric",
+    "SpeedupColumns",
+    "bounds_of",
+    "change_text",
+    "format_bytes",
+    "is_missing",
+    "percent",
+    "ratio_text",
+    "significant",
+]
+
+
+def declared_metrics(record: type[Trial] | type[Summary]) -> dict[str, Metric]:
+    """Return name -> metric of the fields that declare one, in their order."""
+    types = get_type_hints(record)
+    metrics = {}
+    for field in dataclasses.fields(record):
+        if "metric" in field.metadata:
+            kind = get_args(types[field.name])[0]  # of `kind | None`
+            metrics[field.name] = replace(
+                field.metadata["metric"],
+                name=field.name,
+                kind=kind,
+                of_trial=record is Trial,
+            )
+    return metrics
+
+
+def metrics_of_results() -> tuple[Metric, ...]:
+    """Return the metrics of a result in the order of its fields: its own ones, and those of trials
+    that it has under the same name."""
+    declared = declared_metrics(Summary)
+    known = {metric.name: metric for metric in TRIAL_METRICS if metric.title} | declared
+    names = [field.name for field in dataclasses.fields(Summary)]
+    return tuple(known[name] for name in names if name in known)
+
+
+def bounds_of(summary: Summary, name: str) -> tuple[float | None, float | None]:
+    """Return the bounds of a metric's 95 % interval; None if it has none."""
+    if name not in INTERVALS:
+        return None, None
+    low, high = INTERVALS[name]
+    return summary.value(low), summary.value(high)
+
+
+def figures_of_results() -> dict[str, type]:
+    """Return column -> type of the metrics of results and the bounds of their intervals."""
+    figures: dict[str, type] = {}
+    for metric in RESULT_METRICS:
+        for column in (metric.name, *(metric.interval or ())):
+            figures[column] = metric.kind
+    return figures
+
+
+#: quantities that a trial records
+TRIAL_METRICS = tuple(declared_metrics(Trial).values())
+#: quantities of a result: metrics, and what explains them
+RESULT_METRICS = metrics_of_results()
+#: metrics of results, by name: what `show`, `compare` and reports offer
+METRICS = {metric.name: metric for metric in RESULT_METRICS if metric.title}
+#: column of a result, in order -> type: these quantities and the intervals of metrics
+RESULT_FIGURES = figures_of_results()
+#: metrics of trials whose results have an interval over the trials
+ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
+#: metric -> the columns of its 95 % confidence interval
+INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
+#: speedup -> the time that it compares; the first one is the headline
+SPEEDUPS = {metric.name: metric.speedup_of for metric in METRICS.values() if metric.speedup_of}
+
+
+@dataclass(frozen=True)
+class SpeedupColumns:
+    """The columns of a result with one speedup: by `separate` processes, and on a `busy` host.
+
+    `paired`: the column of a trial with its speedup from pairs.
+    """
+
+    paired: str
+    separate: str
+    busy: str
+
+
+SPEEDUP_COLUMNS = {
+    "speedup": SpeedupColumns("pair_speedup", "separate_speedup", "busy_speedup"),
+    "period_speedup": SpeedupColumns(
+        "pair_period_speedup", "separate_period_speedup", "busy_period_speedup"
+    ),
+}

@@ -1,0 +1,285 @@
+"""Tables of commands, reports and pages. A column declares how to get its value from a row and how
+to show it; every format renders the same columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table as RichTable
+
+from effbench.core.errors import UsageError
+from effbench.core.printable import csv_value, one_line
+from effbench.core.terminal import escape
+
+#: Tone -> rich style; in HTML the tone is a CSS class.
+TONES = {
+    "best": "bold green",
+    "unsure": "dim",
+    "status": "yellow",
+    "bad": "bold red",
+    "good": "green",
+    "": "",
+}
+#: Values by the keys of columns.
+Record = Mapping[str, Any]
+#: Characters that begin Markdown or HTML -> entity.
+_ENTITIES = {character: f"&#{ord(character)};" for character in "|`*[]\\"}
+_ENTITIES |= {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+class Shown(NamedTuple):
+    """A value and the text that displays it. `tone`: a key of TONES, or CSS classes of the site.
+
+    `sub`: further lines such as an interval, or brackets on the first. Only the site shows `link`,
+    `hint` (on hover and to screen readers) and `glyph` (colour and character before the text).
+    """
+
+    value: Any
+    text: str
+    tone: str = ""
+    sub: str = ""
+    link: str = ""
+    hint: str = ""
+    glyph: tuple[str, str] | None = None
+
+    @property
+    def line(self) -> str:
+        """Return the text with its further lines in brackets."""
+        if self.sub:
+            return f"{self.text} ({self.brackets})"
+        return self.text
+
+    @property
+    def brackets(self) -> str:
+        """The further lines on one line."""
+        return self.sub.replace("\n", ", ")
+
+    def rich(self, stacked: bool) -> str:
+        """Return markup for a terminal, the best figure with a star. `stacked`: put further lines
+        below the first instead of in brackets."""
+        lines = [self.line]
+        if stacked:
+            lines = [self.text, *self.sub.splitlines()]
+        if self.tone == "best":
+            lines[0] += " ★"
+        text = "\n".join(escape(one_line(line)) for line in lines)
+        style = TONES.get(self.tone)
+        if style:
+            return f"[{style}]{text}[/]"
+        return text
+
+    @property
+    def markdown(self) -> str:
+        text = markdown_text(self.line)
+        if self.tone == "best":
+            return f"**{text}**"
+        return text
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key`: name of the value in CSV and JSON. `title`: heading of the rendered column (default:
+    the key). `value`: returns the value of a row, or a `Shown`; by default the row is a mapping
+    with this key.
+
+    `format`: turns a value into text. `optional`: hide the column if it is empty in all rows.
+    `once`: the terminal repeats such columns only if one of them changes. On the site, `help` is a
+    tooltip, `filter` offers the values as a filter, `wide` wraps long text, and `mode` hides the
+    column with that mode.
+    """
+
+    key: str
+    title: str | None = None
+    numeric: bool = False
+    format: Callable[[Any], str] | None = None
+    optional: bool = False
+    help: str | None = None
+    filter: bool = False
+    wide: bool = False
+    mode: str | None = None
+    once: bool = False
+    value: Callable[[Any], Any] | None = None
+
+    @property
+    def heading(self) -> str:
+        if self.title is None:
+            return self.key
+        return self.title
+
+    def of(self, row: Any) -> Any:
+        """Return the value of a row, or a `Shown`."""
+        if self.value is None:
+            return row.get(self.key)
+        return self.value(row)
+
+    def shown(self, row: Any) -> Shown:
+        value = self.of(row)
+        if isinstance(value, Shown):
+            return value
+        if self.format is not None:
+            return Shown(value, self.format(value))
+        return Shown(value, "" if value is None else str(value))
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows`: what the columns get their values from. `data`: records for CSV and JSON, if they
+    differ from the columns. `group`: key of a column; the terminal draws a line where its value
+    changes. `caption`: for the site."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    data: Sequence[Record] | None = None
+    group: str | None = None
+    caption: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column],
+        rows: Iterable[Sequence[Any]],
+        caption: str = "",
+        group: str | None = None,
+    ) -> Table:
+        """Return a table of rows that hold one value per column."""
+        keys = [column.key for column in columns]
+        named = [dict(zip(keys, row, strict=True)) for row in rows]
+        return cls(columns, named, caption=caption, group=group)
+
+    @property
+    def used(self) -> list[Column]:
+        """The columns that people see: optional ones only if a row has a text there."""
+        return [column for column in self.columns if self._is_used(column)]
+
+    def _is_used(self, column: Column) -> bool:
+        return not column.optional or any(column.shown(row).line for row in self.rows)
+
+    def render(self, fmt: str) -> str:
+        """Return the table as text that ends with a newline. Raises UsageError for an unknown
+        format."""
+        renderers = {"json": self._json, "markdown": self._markdown, "csv": self._csv}
+        if fmt not in renderers:
+            raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(renderers)}")
+        return renderers[fmt]()
+
+    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
+        """Return the table for a rich console, which fits it to its width.
+
+        `lines`: draw borders. `stacked`: the narrow form, with second lines below the first instead
+        of in brackets, and headings that break after their signs.
+        """
+        drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
+        if not lines:
+            drawn.box = None
+            drawn.padding = (0, 0 if stacked else 1, 0, 1)
+        columns = self.used
+        for column in columns:
+            self._add_column(drawn, column, stacked)
+        group_before: list[Shown] = []
+        once_before: list[Shown] = []
+        for row in self.rows:
+            group = [column.shown(row) for column in columns if column.key == self.group]
+            once = [column.shown(row) for column in columns if column.once]
+            if lines and group_before and group != group_before:
+                drawn.add_section()
+            drawn.add_row(*self._cells(row, columns, stacked, is_repeated=once == once_before))
+            group_before, once_before = group, once
+        return drawn
+
+    def _cells(
+        self, row: Any, columns: Sequence[Column], stacked: bool, is_repeated: bool
+    ) -> list[str]:
+        """Return a row's markup. `is_repeated`: leave out the columns to show once."""
+        cells = []
+        for column in columns:
+            text = column.shown(row).rich(stacked)
+            if column.once and is_repeated:
+                text = ""
+            cells.append(text)
+        return cells
+
+    def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
+        heading = escape(column.heading)
+        if stacked:
+            heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
+        # words such as ids, which are to be copied, break last
+        is_word = not any(" " in column.shown(row).line for row in self.rows)
+        drawn.add_column(
+            heading,
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            no_wrap=is_word,
+        )
+
+    def rich_list(self) -> RichTable:
+        """Return one line per value, for a console that is too narrow for columns."""
+        drawn = RichTable.grid(padding=(0, 1))
+        for row in self.rows:
+            for column in self.used:
+                shown = column.shown(row)
+                if shown.line:
+                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
+            drawn.add_row()
+        return drawn
+
+    def _markdown(self) -> str:
+        columns = self.used
+        lines = [
+            [markdown_text(column.heading) for column in columns],
+            ["---:" if column.numeric else "---" for column in columns],
+        ]
+        for row in self.rows:
+            lines.append([column.shown(row).markdown for column in columns])
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the exact values of each row, as in CSV and JSON."""
+        if self.data is not None:
+            return [dict(row) for row in self.data]
+        records = []
+        for row in self.rows:
+            records.append({column.key: column.shown(row).value for column in self.columns})
+        return records
+
+    def _json(self) -> str:
+        return as_json(self.records())
+
+    def _csv(self) -> str:
+        records = self.records()
+        out = io.StringIO()
+        keys = list(records[0]) if records else [column.key for column in self.columns]
+        writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for record in records:
+            writer.writerow({key: _csv_text(value) for key, value in record.items()})
+        return out.getvalue()
+
+
+def _csv_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_value(value)
+
+
+def as_json(data: Any) -> str:
+    """Return indented JSON that ends with a newline; numbers that are not finite become null."""
+    finite = json.loads(json.dumps(data, default=str), parse_constant=lambda name: None)
+    return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
+
+
+def markdown_text(text: object) -> str:
+    """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML,
+    code, emphasis, a link or an image."""
+    return "".join(_ENTITIES.get(character, character) for character in one_line(text))

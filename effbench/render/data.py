@@ -1,0 +1,354 @@
+"""The report's data, read from a database: sweeps by hardware, changes, history."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from effbench.analysis.compare import CellSelection, Compared, compare_sweeps
+from effbench.analysis.history import Filters, History
+from effbench.analysis.history import read as read_history
+from effbench.analysis.limits import read as read_limits
+from effbench.analysis.verdicts import Change, Verdict
+from effbench.core.cell import Result, digest
+from effbench.core.environments import hardware_of
+from effbench.core.errors import EffbenchError, NothingFoundError, UsageError
+from effbench.core.labels import (
+    LabelledRow,
+    grouped,
+    label_rows,
+    short_label,
+)
+from effbench.core.settings import DEFAULT_DB, quoted
+from effbench.render.figures.base import Point, points_of
+from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
+from effbench.store.decisions import BaselineInfo
+from effbench.store.secrets import masked_url
+from effbench.store.store import Store
+from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
+
+#: Most changes that a report shows.
+MOST_CHANGES = 10
+#: Most sweeps that a site includes by default.
+MOST_SWEEPS = 50
+#: Most results of the history per sweep of the report, so that it does not take longer the larger a
+#: database grows.
+MOST_RESULTS = 25_000
+
+
+#: Columns of a sweep, an environment or a claim -> values.
+Facts = Mapping[str, Any]
+#: A row of the table `trial`: column -> value.
+TrialRow = Mapping[str, Any]
+#: Timer -> number of samples taken, and the stored samples in order as a float32 array.
+Timers = Mapping[str, tuple[int, Any]]
+
+
+class SampledTrial(NamedTuple):
+    row: TrialRow
+    samples: Timers
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of a sweep since an earlier one.
+
+    `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for
+    the reason `why`. `command`: the command that compares the two sweeps. `is_baseline`: whether
+    the earlier sweep is a baseline, of which no cell may be missing, as in a check.
+    """
+
+    previous: SweepInfo | None = None
+    compared: Compared | None = None
+    why: str = "There is no earlier sweep to compare with."
+    command: str = ""
+    is_baseline: bool = False
+
+    @property
+    def significant(self) -> list[Change]:
+        """The significant changes. Ambiguous rows are only counted, as are missing cells, unless it
+        is a baseline: a sweep of a few cells after one of many is no fault."""
+        if self.compared is None:
+            return []
+        counted = {Verdict.SAME, Verdict.AMBIGUOUS}
+        if not self.is_baseline:
+            counted.add(Verdict.MISSING)
+        return [change for change in self.compared.changes if change.verdict not in counted]
+
+
+@dataclass
+class DeviceSweep:
+    """One sweep on one hardware, the subject of most pages.
+
+    `unmeasured`: keys of planned cells without a result.
+    `database`: holds the trials; None if there are none.
+    """
+
+    sweep: SweepInfo
+    hardware: str
+    rows: Sequence[Result]
+    environments: Sequence[Facts]
+    unmeasured: Sequence[str] = ()
+    changes: Changes = field(default_factory=Changes)
+    database: str | None = None
+    # cell key -> overrides that reproduce it
+    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
+    # label on the x axis of figures, with or without `model.module.`; None: that of `axis_of`
+    axis: str | None = None
+
+    @cached_property
+    def labelled(self) -> list[LabelledRow]:
+        """The rows with distinguishing labels, in reading order."""
+        return label_rows(self.rows)
+
+    @cached_property
+    def speedups(self) -> SpeedupTable:
+        return speedup_table(self.labelled, "speedup", self.baseline_mode)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """What figures are drawn from."""
+        axis = None
+        for label in self.numbers:
+            if self.axis in (label, short_label(label)):
+                axis = label
+        return points_of(self.labelled, axis)
+
+    @cached_property
+    def numbers(self) -> set[str]:
+        """The labels with a number in a row: what figures can have on the x axis."""
+        numbers = set()
+        for row in self.labelled:
+            numbers |= {label for label in row.labels if math.isfinite(row.number(label))}
+        return numbers
+
+    @property
+    def baseline_mode(self) -> str:
+        return self.sweep.baseline_mode
+
+    @property
+    def name(self) -> str:
+        return self.sweep.name or self.sweep.id
+
+    @cached_property
+    def slug(self) -> str:
+        """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
+        name = f"{self.hardware} {self.sweep.id}"
+        readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
+        return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}".lstrip("-")
+
+    def trials(self) -> Iterator[SampledTrial]:
+        """Yield the trials by cell key and environment; none without a database."""
+        if self.database is None:
+            return
+        environments = [row["id"] for row in self.environments]
+        with Store.open(self.database, mode="read") as store:
+            for row, samples in store.trials_with_samples(self.sweep.id, environments):
+                yield SampledTrial(row, samples)
+
+    def command(self, params: Facts, environment_id: str) -> str | None:
+        """Return the command that measures a cell again under its interpreter. Return None if the
+        sweep did not record its overrides, or was imported: a reader who pastes it would run code
+        that someone else chose."""
+        words = self.overrides.get(digest(dict(params)))
+        if words is None or self.sweep.imported_at is not None:
+            return None
+        facts = (self.sweep.host.get("environments") or {}).get(environment_id) or {}
+        interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
+        return shlex.join(["effbench", *words, *interpreter])
+
+
+@dataclass
+class ReportData:
+    """`device_sweeps`: those on the overview. `sweeps`: all that have pages, newest first; `load`
+    reads one. `omitted`: number of further sweeps. `axis`: of the figures, None for the
+    default."""
+
+    database: str
+    device_sweeps: Sequence[DeviceSweep]
+    claims: Sequence[Facts] = ()
+    history: History | None = None
+    sweeps: Sequence[SweepInfo] = ()
+    omitted: int = 0
+    axis: str | None = None
+
+    def set_axis(self, name: str) -> None:
+        """Draw figures against the label with this name, with or without `model.module.`. Raises
+        UsageError if no row has a number there."""
+        self.axis = name
+        labels: set[str] = set()
+        for device_sweep in self.device_sweeps:
+            device_sweep.axis = name
+            labels |= device_sweep.numbers
+        short = sorted({short_label(label) for label in labels})
+        if name not in labels.union(short):
+            raise UsageError(
+                f"--axis={name} is not a swept number of these sweeps; choose {', '.join(short)}"
+            )
+
+    def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
+        """Read a sweep, and yield its device sweeps that are not on the overview, without
+        changes."""
+        on_overview = {(known.sweep.id, known.hardware) for known in self.device_sweeps}
+        with Store.open(self.database, mode="read") as store:
+            device_sweeps = device_sweeps_of(store, info, self.database)
+        for device_sweep in device_sweeps:
+            if (info.id, device_sweep.hardware) not in on_overview:
+                device_sweep.axis = self.axis
+                yield device_sweep
+
+
+# --- reading ---
+
+
+def read(
+    store: Store,
+    database: str,
+    references: Sequence[str] = (),
+    *,
+    whole: bool = True,
+    baseline: str | None = None,
+) -> ReportData:
+    """Read the results of the referenced sweeps, by default of the newest of each hardware, and
+    their changes; with `whole`, also history (with `references`, of their hardware), and without
+    `references` which other sweeps the site includes. `baseline`: what to compare with, instead of
+    the previous sweep."""
+    infos = store.sweeps(brief=True)
+    device_sweeps = chosen(store, infos, database, references)
+    data = ReportData(database, device_sweeps)
+    environments = store.environments()
+    if whole:
+        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
+        ids = [row["id"] for row in environments if hardware_of(row) in hardware]
+        filters = Filters(
+            environment_ids=ids if references else (),
+            most=MOST_RESULTS * len(device_sweeps),
+            everything=True,
+        )
+        data.history = read_history(store, filters=filters)
+        if not references:
+            shown = [info for info in infos if _is_shown(info)]
+            data.sweeps = shown[:MOST_SWEEPS]
+            data.omitted = len(shown) - len(data.sweeps)
+    # refuses an unknown one
+    baselines = []
+    if baseline:
+        baselines = store.baselines(baseline)
+    for device_sweep in device_sweeps:
+        device_sweep.changes = read_changes(store, device_sweep, environments, infos, baselines)
+    return data
+
+
+def chosen(
+    store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]
+) -> list[DeviceSweep]:
+    """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
+    by_id = {info.id: info for info in infos}
+    if not references:
+        selected = []
+        for sweep_id, hardware in newest(store, infos).items():
+            for device_sweep in device_sweeps_of(store, by_id[sweep_id], database):
+                if device_sweep.hardware in hardware:
+                    selected.append(device_sweep)
+        return selected
+    wanted = dict.fromkeys(store.find_sweep(reference).id for reference in references)
+    selected = []
+    for sweep_id in wanted:
+        device_sweeps = device_sweeps_of(store, by_id[sweep_id], database)
+        if not device_sweeps:
+            raise NothingFoundError(
+                f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells"
+            )
+        selected += device_sweeps
+    return selected
+
+
+def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
+    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first.
+    Imported sweeps count if no other ran there. Sweeps that only confirm another sweep are
+    skipped."""
+    seen: set[str] = set()
+    newest_on = {}
+    every = set(map(hardware_of, store.environments()))
+    for info in recorded_here_first(infos):
+        if seen == every:
+            break
+        if not _is_shown(info):
+            continue
+        new = set(store.hardware(info.id)) - seen
+        if new:
+            newest_on[info.id] = new
+            seen |= new
+    return newest_on
+
+
+def _is_shown(info: SweepInfo) -> bool:
+    """Return whether a sweep has a trial, and does not only confirm another sweep."""
+    return info.trials > 0 and not (info.name or "").startswith(CONFIRMING)
+
+
+def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
+    """Return one device sweep per hardware of the sweep."""
+    rows = rows_of(store, info)
+    known = store.environments(row.environment_id for row in rows)
+    environments = {facts["id"]: facts for facts in known}
+    overrides = store.cell_overrides(info.id)
+    device_sweeps = []
+    by_hardware = grouped(rows, lambda row: hardware_of(environments[row.environment_id]))
+    for hardware, of_hardware in by_hardware.items():
+        ids = dict.fromkeys(row.environment_id for row in of_hardware)
+        device_sweep = DeviceSweep(
+            sweep=info,
+            hardware=hardware,
+            rows=of_hardware,
+            environments=[environments[key] for key in ids],
+            unmeasured=unmeasured(store, info, of_hardware),
+            database=database,
+            overrides=overrides,
+        )
+        device_sweeps.append(device_sweep)
+    return device_sweeps
+
+
+def read_changes(
+    store: Store,
+    after: DeviceSweep,
+    environments: Sequence[Facts],
+    infos: Sequence[SweepInfo],
+    baselines: Sequence[BaselineInfo],
+) -> Changes:
+    """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the
+    sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
+    there. `environments`: all. If the comparison fails, the changes hold the reason."""
+    by_id = {info.id: info for info in infos}
+    info = by_id[after.sweep.id]
+    named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
+    before = by_id.get(named.get(after.hardware, ""))
+    is_baseline = before is not None and before != info
+    if not is_baseline:
+        ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
+        before = by_id.get(store.previous(info.id, ids) or "")
+    if before is None:
+        return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
+    words = [
+        "effbench",
+        "compare",
+        before.id,
+        info.id,
+        "--on",
+        after.hardware,
+    ]
+    if after.database is not None and after.database != DEFAULT_DB:
+        words += ["--db", masked_url(after.database)]
+    try:
+        compared = compare_sweeps(
+            store, before, info, read_limits(), CellSelection(on=after.hardware)
+        )
+    except EffbenchError as error:
+        return Changes(before, None, str(error))
+    return Changes(before, compared, "", shlex.join(words), is_baseline)

@@ -1,0 +1,81 @@
+"""Lines about how a row was measured: dropout that is off, gradients, pairs, the speed of the host,
+and the hosts of a joined sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from effbench.core.labels import LabelledRow, LabelledRows
+from effbench.core.metrics import METRICS
+from effbench.core.printable import listed, one_line
+from effbench.store.joining import JOINED
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+#: Number of cells that a line names before it counts the rest.
+MOST_NAMES = 3
+#: Parts of `extra` that the notes need.
+NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
+
+
+def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
+    """Return a line for each note, with the rows that it is about. The modes of a row share most
+    notes, so a line names a row and its modes once."""
+    if not rows:
+        return []
+    facts = store.trial_facts(sweep.id, NAMES)
+    cases: dict[str, dict[str, None]] = {}
+    for row in rows:
+        of_cell = facts.get((row.result.cell_key, row.result.environment_id), {})
+        for text in texts_of(of_cell, row):
+            cases.setdefault(one_line(text), {})[row.case] = None
+    lines = joined_hosts(sweep)
+    for text, names in cases.items():
+        lines.append(f"{listed([*names], MOST_NAMES)}: {text}")
+    return lines
+
+
+def joined_hosts(sweep: SweepInfo) -> list[str]:
+    """Return a line with the hosts of a joined sweep; none for other sweeps."""
+    hosts = []
+    for facts in sweep.host.get(JOINED) or ():
+        host_ms = facts.get("host_ms")
+        speed = "" if host_ms is None else f", fixed work {1000 * host_ms:.3g} µs"
+        hosts.append(f"{facts.get('host')} ({facts.get('cpu_name')}{speed})")
+    if not hosts:
+        return []
+    return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
+
+
+def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
+    """Yield what is special about how a row was measured."""
+    off = facts.get("dropout_off")
+    if isinstance(off, list):  # older versions recorded a number
+        yield f"dropout off in training: {listed(list(map(str, off)), MOST_NAMES)}"
+    if facts.get("grad_mode_reason"):
+        mode, reason = facts.get("grad_mode"), facts["grad_mode_reason"]
+        yield f"all modes run with grad_mode={mode} ({reason})"
+    # no pairs: unless that holds for all cells of this kind
+    is_plain = row.result.phase == "inference" and "stream" not in row.result.params
+    if facts.get("no_pairs") is not None and is_plain:
+        yield f"speedups of separate processes: {facts['no_pairs']}"
+    differ = (facts.get("facts") or {}).get("weights_differ")
+    if differ:
+        yield f"weights differ between processes: {differ}"
+
+
+def on_a_busy_host(rows: LabelledRows) -> list[str]:
+    """Return a line for each latency speedup that was also measured while the host was disturbed.
+
+    It is another one where one side waits for the host and the other does not.
+    """
+    form = METRICS["speedup"].format
+    lines = []
+    for row in rows:
+        quiet, busy = row.result.speedup, row.result.busy_speedup
+        if quiet is None or busy is None or row.result.speedup_disturbance is not None:
+            continue
+        line = f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
+        lines.append(one_line(line))
+    return lines

@@ -1,0 +1,96 @@
+"""Reasons why a mode wins: the baseline's bottleneck, and what the mode changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from effbench.core.cell import Result
+from effbench.core.labels import grouped
+from effbench.core.metrics import SPEEDUPS, change_text, percent
+from effbench.core.printable import count
+from effbench.render.tables import SpeedupRow
+from effbench.store.bottleneck import LAUNCH_IDLE
+
+#: Relative decreases of GPU time or kernel count below this fraction are no reason.
+LITTLE = 0.05
+
+
+def reason(row: SpeedupRow) -> str:
+    """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no
+    mode beats the baseline, return the baseline's bottleneck; empty if the baseline was not
+    profiled."""
+    base = _baseline_of(row)
+    if base is None or row.leader is None:
+        return ""
+    busy_ms, bound = base.gpu_busy_ms, base.bound
+    call_ms = base.value(SPEEDUPS.get(row.metric, "latency_ms"))
+    if not busy_ms or not call_ms or not bound:
+        return ""
+    idle = max(0.0, 1 - busy_ms / call_ms)
+    bottleneck = f"{bound}-bound"
+    if bound != "launch" and idle >= LAUNCH_IDLE:
+        bottleneck = f"the GPU is idle for {percent(idle)} of each call"
+    if any(row.cells[mode].baseline for mode in (row.leader, *row.tied)):
+        return bottleneck
+    changes = effects(base, row.cells[row.leader].result)
+    if changes:
+        return f"{bottleneck}: {', '.join(changes)}"
+    return bottleneck
+
+
+def _baseline_of(row: SpeedupRow) -> Result | None:
+    """Return the baseline's result in a row; None if it is not ok."""
+    for figure in row.cells.values():
+        if figure.baseline and figure.row.is_ok:
+            return figure.result
+    return None
+
+
+def effects(before: Result, after: Result) -> list[str]:
+    """Return how a mode changes launches, kernels and GPU time."""
+    changes = []
+    kernels, left = before.kernels or 0, after.kernels or 0
+    if kernels > 1 and after.graph_pool_bytes is not None:
+        graphs = "graphs"
+        if after.phase == "inference" and not after.graph_breaks:
+            graphs = "one graph"
+        if is_less(left, kernels):
+            graphs += f" of {count(left, 'kernel')}"
+        changes.append(f"{kernels:,} launches become {graphs}")
+    elif is_less(left, kernels):
+        changes.append(f"{kernels:,} kernels become {left:,}")
+    busy_ms, left_ms = before.gpu_busy_ms or 0.0, after.gpu_busy_ms or 0.0
+    if is_less(left_ms, busy_ms):
+        changes.append(f"GPU time {change_text(left_ms / busy_ms)}")
+    return changes
+
+
+def is_less(after: float, before: float) -> bool:
+    """Return whether a figure decreases by more than a little; 0 is unknown."""
+    return 0 < after < (1 - LITTLE) * before
+
+
+def sentence(rows: Sequence[SpeedupRow]) -> str:
+    """Return which modes are best at which batch sizes of a model, and why: `cuda-graph wins
+    latency at bs 1, 64 and period at bs 1; eager and default tie in latency at bs 8. At bs 1,
+    launch-bound: 15 launches become one graph.` `rows`: with a winner or a tie."""
+    clauses = []
+    for outcome, alike in grouped(rows, outcome_of).items():
+        parts = []
+        for quantity, same in grouped(alike, lambda row: row.quantity).items():
+            sizes = ", ".join(str(row.labels["bs"]) for row in same)
+            parts.append(f"{quantity} at bs {sizes}")
+        clauses.append(f"{outcome} {' and '.join(parts)}")
+    text = f"{'; '.join(clauses)}."
+    clearest = max(rows, key=lambda row: row.cells[row.best[0]].value or 0)
+    why = reason(clearest)
+    if not why:
+        return text
+    return f"{text} At bs {clearest.labels['bs']}, {why}."
+
+
+def outcome_of(row: SpeedupRow) -> str:
+    """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
+    if row.winner:
+        return f"{row.winner} wins"
+    return f"{', '.join(row.best[:-1])} and {row.best[-1]} tie in"

@@ -1,0 +1,129 @@
+"""Pages: their declaration, their data files, and tables in the form of `static/grid.js`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from effbench.core.table import Shown, Table
+from effbench.render.data import DeviceSweep, ReportData
+from effbench.render.site.writer import Json, Writer
+
+#: Scripts of pages with tables, and of pages with figures.
+GRIDS = ("grid.js",)
+CHARTS = ("plotly.min.js", "charts.js")
+
+
+#: The values of a template.
+Context = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Page:
+    """`context`: returns the values of the template `templates/NAME.html.j2`. `of_device_sweep`:
+    write the page into the folder of each device sweep, instead of once."""
+
+    name: str
+    title: str
+    context: Callable[[PageFolder], Context]
+    of_device_sweep: bool = True
+    scripts: tuple[str, ...] = GRIDS
+
+
+@dataclass(frozen=True)
+class HeldSweep:
+    """A device sweep whose pages the site has, in the folder `slug`. `several`: whether it has
+    several environments."""
+
+    sweep_id: str
+    name: str
+    label: str
+    started_at: str
+    hardware: str
+    slug: str
+    several: bool
+
+    @classmethod
+    def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
+        return cls(
+            sweep_id=device_sweep.sweep.id,
+            name=device_sweep.name,
+            label=device_sweep.sweep.label or "",
+            started_at=str(device_sweep.sweep.started_at),
+            hardware=device_sweep.hardware,
+            slug=device_sweep.slug,
+            several=len(device_sweep.environments) > 1,
+        )
+
+    def facts(self) -> list[str]:
+        """Return what the picker of the pages needs: folder, name, label, date and hardware."""
+        return [self.slug, self.name, self.label, self.started_at[:16], self.hardware]
+
+
+@dataclass
+class PageFolder:
+    """The subject of a page and the folder for its data. Paths are relative to the page. `held`:
+    the device sweeps whose pages are complete, all if the page has no device sweep."""
+
+    page: str
+    report: ReportData
+    writer: Writer
+    device_sweep: DeviceSweep | None = None
+    held: Sequence[HeldSweep] = ()
+
+    @property
+    def subject(self) -> DeviceSweep:
+        """The device sweep of the page. Raises ValueError for a page of the whole site."""
+        if self.device_sweep is None:
+            raise ValueError(f"the page {self.page} is of no device sweep")
+        return self.device_sweep
+
+    @property
+    def folder(self) -> str:
+        if self.device_sweep:
+            return f"{self.device_sweep.slug}/"
+        return ""
+
+    def data(self, name: str, value: Any) -> str:
+        """Write `value` for the page's scripts and return its path."""
+        path = f"data/{self.page}-{name}.js"
+        self.writer.data(self.folder + path, value)
+        return path
+
+    def grid(self, name: str, table: Table) -> str:
+        return self.data(name, grid_data(table))
+
+
+def grid_data(table: Table) -> Json:
+    """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
+    `_cell`."""
+    columns = []
+    for column in table.columns:
+        facts: Json = {"title": column.heading}
+        for name in ("numeric", "filter", "mode", "wide", "help"):
+            value = getattr(column, name)
+            if value:
+                facts[name] = value
+        columns.append(facts)
+    rows = []
+    for row in table.rows:
+        rows.append([_cell(column.of(row)) for column in table.columns])
+    return {"caption": table.caption, "columns": columns, "rows": rows}
+
+
+def _cell(value: Any) -> Any:
+    """Return a plain value, or an object: `t` text, `v` value to sort by and copy (if not the
+    text), `s` second line, `c` classes, `h` link, `d` hint, `g` glyph."""
+    if not isinstance(value, Shown):
+        return value
+    cell = {
+        "t": value.text,
+        "v": None if value.value == value.text else value.value,
+        "s": value.brackets,
+        "c": value.tone,
+        "h": value.link,
+        "d": value.hint,
+        "g": value.glyph,
+    }
+    return {name: item for name, item in cell.items() if item is not None and item != ""}

@@ -1,0 +1,96 @@
+"""What the overview says about failures: results that are not ok by reason, ok results that are
+worth a look, and planned cells without a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from effbench.core.labels import (
+    LabelledRow,
+    LabelledRows,
+    grouped,
+)
+from effbench.core.table import Column, Shown, Table
+from effbench.render.data import DeviceSweep
+from effbench.render.site.pages.cell import link
+from effbench.render.summary import severity, worst_first
+from effbench.render.tables import NO_REASON
+from effbench.run.resume import resume_command
+from effbench.store.secrets import masked_url
+from effbench.store.sweeps import SweepInfo
+
+#: Column with a count that makes an ok result worth a look -> its name.
+ODD = {
+    "unsteady_trials": "unsteady trials",
+    "graph_breaks": "graph breaks",
+    "recompiles": "recompiles",
+    "cudagraph_skips": "CUDA graph skips",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Results with one status and reason, or what is remarkable about ok results."""
+
+    status: str
+    reason: str
+    rows: Sequence[LabelledRow]
+
+    @property
+    def cells(self) -> int:
+        return len(self.rows)
+
+
+def findings(rows: LabelledRows) -> list[Finding]:
+    """Return the worst status and most frequent reason first."""
+    found = []
+    for status, of_status in grouped(worst_first(rows), lambda row: row.status).items():
+        for reason, alike in grouped(of_status, lambda row: row.reason or NO_REASON).items():
+            found.append(Finding(status, reason, alike))
+    found.sort(key=lambda finding: (severity(finding.status), -finding.cells))
+    for column, title in ODD.items():
+        odd = [row for row in rows if row.is_ok and row.result.value(column)]
+        if odd:
+            found.append(Finding("ok", title, odd))
+    return found
+
+
+def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
+    """Return a row per finding with its number of cells and the first one. `folder`: of the device
+    sweep, as seen from the page."""
+
+    def status(finding: Finding) -> Shown:
+        tone = "status"
+        if finding.rows[0].is_ok:
+            tone = ""
+        url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
+        return Shown(finding.status, finding.status, tone, link=url)
+
+    def example(finding: Finding) -> Shown:
+        row = finding.rows[0]
+        url = f"{folder}{link(device_sweep, row.result)}"
+        return Shown(row.name, row.name, "name linked", link=url)
+
+    columns = [
+        Column("status", value=status),
+        Column("cells", numeric=True, value=lambda finding: finding.cells),
+        Column("reason", wide=True, value=lambda finding: finding.reason),
+        Column("example", "one of them", value=example),
+    ]
+    rows = findings(device_sweep.labelled)
+    return Table(columns, rows, caption="Results that are not ok, or worth a look")
+
+
+def how_to_resume(sweep: SweepInfo, database: str) -> str:
+    """Return the state of a sweep, and the command that resumes it unless it is running or
+    imported."""
+    if sweep.state == "running" or sweep.imported_at is not None:
+        return f"The sweep is {sweep.state}."
+    shards = (sweep.host.get("shards") or {}).items()
+    unfinished = [name for name, state in shards if state != "completed"]
+    commands = []
+    for shard in unfinished or [None]:
+        commands.append(resume_command(sweep.id, database, masked_url(database), shard=shard))
+    return f"The sweep is {sweep.state}. To run these cells: {'; '.join(commands)}"

@@ -1,0 +1,155 @@
+"""Speedups: a table of model × bs × mode for any metric, coloured by speedup."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+
+from effbench.core.metrics import METRICS, SPEEDUPS
+from effbench.core.printable import count
+from effbench.core.table import Shown, Table
+from effbench.render.data import DeviceSweep
+from effbench.render.site.page import GRIDS, Context, Page, PageFolder
+from effbench.render.site.pages.cell import link
+from effbench.render.summary import by_mode, headline
+from effbench.render.tables import (
+    NO_REASON,
+    ModeFigure,
+    SpeedupTable,
+    speedup_table,
+)
+
+#: Metrics to choose from, in this order; metrics without a result are omitted.
+METRIC_NAMES = (
+    "latency_ms",
+    "period_ms",
+    "ttft_ms",
+    "tpot_ms",
+    "tpot_p99_ms",
+    "tokens_per_s",
+    "throughput_per_s",
+    "latency_p95_ms",
+    "relative_memory",
+    "compile_cold_s",
+    "energy_mj",
+    "compile_warm_s",
+    "break_even_calls",
+    "peak_reserved_bytes",
+    "peak_reserved_cold_bytes",
+    "graph_pool_bytes",
+    "gpu_busy_ms",
+    "kernels",
+    "rel_error",
+    "quantization_error",
+)
+#: Speedups beyond SCALE, or below its inverse, have its colour and an arrow.
+SCALE = 8
+
+
+def context(folder: PageFolder) -> Context:
+    device_sweep = folder.subject
+    rows, speedups = device_sweep.labelled, device_sweep.speedups
+    ok = [row.result for row in rows if row.is_ok]
+    tables = {"speedup": speedups}
+    for name in METRIC_NAMES:
+        if any(result.value(name) is not None for result in ok):
+            tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
+    metrics, sources = {}, {}
+    for name, table in tables.items():
+        metrics[name] = [METRICS[metric] for metric in table.metrics]
+        sources[name] = folder.grid(name, grid_of(table, device_sweep))
+    return {
+        "lead": headline(speedups, by_mode(rows)),
+        "metrics": metrics,
+        "sources": sources,
+        "table": speedups,
+        "scale": SCALE,
+    }
+
+
+def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
+    """Return one row per model, other swept parameters, bs and metric, and one column per mode,
+    linked to the cells."""
+    titles = " and ".join(METRICS[metric].title for metric in table.metrics)
+    wide = table.wide(
+        partial(shown, device_sweep=device_sweep),
+        caption=f"{titles} of every mode at every model and batch size",
+    )
+    # the baseline's column shows its times instead of speedups
+    times = {figure.row.mode for figure in table.figures if figure.baseline}
+    columns = []
+    for column in wide.columns:
+        if column.mode in times and table.metrics[0] in SPEEDUPS:
+            column = dataclasses.replace(column, title=f"{column.mode} (ms)")
+        columns.append(column)
+    return dataclasses.replace(wide, columns=columns)
+
+
+def shown(
+    figure: ModeFigure, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
+) -> Shown:
+    """Return a figure for the site, with a link to its cell. `folder`: of the device sweep, as seen
+    from the page. `brief`: show the interval on hover only."""
+    url = f"{folder}{link(device_sweep, figure.result)}"
+    if not figure.row.is_ok:
+        return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
+    value, text, tone = figure.value, figure.text, figure.tone
+    if figure.metric in SPEEDUPS:
+        tone = shade(figure)
+        text += _arrow(figure)
+        if figure.baseline:
+            # the baseline shows its time instead of its speedup of 1, and is sorted by it
+            value = figure.result.value(figure.shown_metric)
+    if figure.best:
+        text = f"★ {text}"
+    if figure.marked:
+        tone += " marked"
+    details = figure.shown.sub
+    if brief and not figure.marked:
+        details = ""
+    return Shown(value, text, tone, details, url, ", ".join(_hints(figure)))
+
+
+def _hints(figure: ModeFigure) -> list[str]:
+    """Return what a reader sees on hover over an ok figure."""
+    hints = []
+    if figure.interval:
+        hints.append(f"95 % interval {figure.interval}")
+    if figure.time:
+        hints.append(figure.time)
+    hints.append(count(figure.trials, "trial"))
+    if figure.baseline:
+        hints.append("the baseline")
+    if figure.marked:
+        hints.append(f"marked: {figure.disturbance}")
+    if figure.reason:
+        hints.append(figure.reason)
+    return hints
+
+
+def shade(figure: ModeFigure) -> str:
+    """Return the classes that colour a speedup, full from SCALE on and pale unless it is
+    significant."""
+    if figure.baseline or not figure.value:
+        return ""
+    power = math.log2(figure.value)
+    level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
+    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
+    if figure.significant is not True:
+        tone += " pale"
+    if figure.best:
+        tone += " strong"
+    return tone
+
+
+def _arrow(figure: ModeFigure) -> str:
+    """Return an arrow after a speedup beyond SCALE."""
+    if figure.baseline or not figure.value or 1 / SCALE <= figure.value <= SCALE:
+        return ""
+    if figure.value > 1:
+        return " ↑"
+    return " ↓"
+
+
+PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))

@@ -1,0 +1,250 @@
+"use strict";
+// Draws one series: one point per sweep with its interval, baselines, changes, and breaks (changed conditions).
+document.addEventListener("DOMContentLoaded", async () => {
+  const { load, element, significant, bytes, complain, place, grid, show, safe, axis } = window.effbench;
+  const section = document.getElementById("series");
+  if (!section) return;
+  const chart = section.querySelector(".chart");
+  const choice = document.getElementById("metric");
+  const title = document.getElementById("series-name");
+  const eventList = document.getElementById("series-events");
+  const numbers = section.querySelector("details");
+  const GRAY = "#7d8590";
+  const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
+
+  let index;
+  try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
+  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE, MARK] = Array(14).keys();
+
+  /** Format a value as effbench.core.metrics does: three significant digits and a unit. */
+  function format(name, value) {
+    if (value === null || value === undefined) return "—";
+    const { unit } = index.metrics[name];
+    if (unit === "bytes") return bytes(value);
+    if (index.metrics[name].exact && Number.isInteger(value)) return value.toLocaleString("en"); // a count
+    if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
+    return unit ? `${significant(value)} ${unit}` : String(Number(value.toPrecision(3)));
+  }
+  const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
+
+  /** Return { id, metric } from the URL; a cell's key (or its start) selects its series on the hardware `on`, or its first series. */
+  function wanted() {
+    const { series, cell, metric, on } = place.read();
+    const [id, name] = (series || "").split(".");
+    if (index.lines[id]) return { id, metric: name };
+    if (cell) {
+      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.lines[one][HARDWARE] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
+      if (found) return { id: found, metric: metric || choice.value };
+      return { missing: `The cell ${cell} has no history in this database.` };
+    }
+    if (series) return { missing: `There is no series ${series} in this database.` };
+    const [first, what] = index.first.split(".");
+    return { id: first, metric: what };
+  }
+
+  /** Return whether to draw a point: any figure of an ok result, only counters of a degraded one. */
+  const drawn = (line, name, i) => {
+    const value = (line.values[name] || [])[i];
+    if (value === null || value === undefined) return false;
+    return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
+  };
+
+  /** Return why a point is marked, or undefined. */
+  const markOf = (line, name, i) => (index.metrics[name].timed ? line.marks[i] : undefined);
+
+  /** Return the URL of a point's cell, or null if this site does not include its sweep. */
+  function cellOf(line, facts, i) {
+    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts[HARDWARE]);
+    if (!held) return null;
+    const environment = (line.environments || {})[i];
+    return `${held[2]}/cell.html#cell=${encodeURIComponent(facts[KEY])}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
+  }
+
+  /** Return the series as a Plotly figure. */
+  function figure(line, facts, name) {
+    const values = line.values[name] || [];
+    const bounds = line.bounds[name];
+    const color = index.modes[facts[MODE]][0];
+    const at = line.at;
+    const events = line.events.filter((event) => event.metric === name || event.metric === "status");
+    const hover = at.map((sweep, i) => {
+      const [id, , label, time] = index.sweeps[sweep];
+      const interval = bounds && bounds[0][i] !== null && bounds[1][i] !== null ? `95 % interval ${format(name, bounds[0][i])} to ${format(name, bounds[1][i])}` : "";
+      const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
+      const why = markOf(line, name, i);
+      return [`<b>${why ? "~" : ""}${safe(format(name, values[i]))}</b>`, safe(interval), why ? safe(`marked: ${short(why, 90)}`) : "", `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
+        safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
+        i in line.breaks ? `changed before it: ${safe(short(line.breaks[i], 120))}` : "",
+        cellOf(line, facts, i) ? "click to open its cell" : ""].filter(Boolean).join("<br>");
+    });
+    const data = [];
+    let start = 0;
+    const piece = (end) => {
+      const x = [], y = [], over = [], under = [], text = [], symbol = [];
+      for (let i = start; i < end; i += 1) {
+        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); symbol.push("circle"); } continue; }
+        x.push(i); y.push(values[i]); text.push(hover[i]); symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
+        const known = bounds && bounds[0][i] !== null && bounds[1][i] !== null;
+        over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
+      }
+      start = end;
+      if (!y.some((value) => value !== null)) return;
+      data.push({
+        type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
+        line: { color, width: 1.6 }, marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
+        error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(bounds), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
+      });
+    };
+    for (const cut of Object.keys(line.breaks).map(Number).sort((a, b) => a - b)) piece(cut);
+    piece(at.length);
+
+    const shapes = [], annotations = [];
+    const upright = (x, dash, width) => shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: GRAY, width, dash }, layer: "below" });
+    const note = (x, text, y, more = {}) => annotations.push({ x, xref: "x", y, yref: "paper", yanchor: "bottom", xanchor: "center", text, showarrow: false, font: { size: 11 }, ...more });
+    for (const cut of Object.keys(line.breaks).map(Number)) upright(cut - 0.5, "dot", 1);
+    for (const event of events) {
+      if (event.metric !== name) continue;
+      const x = at.indexOf(event.after) - 0.5;
+      upright(x, "solid", 2);
+      const sign = event.worse ? "▲" : "▼";
+      note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state} · ${event.id}`), captureevents: true });
+    }
+    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === facts[HARDWARE]).map(([own]) => own)]).filter(([, names]) => names.length);
+    const shown = marked.filter(([i]) => drawn(line, name, i));
+    if (shown.length) {
+      data.push({
+        type: "scatter", mode: "markers+text", x: shown.map(([i]) => i), y: shown.map(([i]) => values[i]), hoverinfo: "skip",
+        text: shown.map(([, names]) => safe(short(names.join(", "), 24))), textposition: "top center", cliponaxis: false,
+        marker: { symbol: "star-open", size: 15, color: GRAY, line: { width: 2, color: GRAY } },
+      });
+    }
+    const bad = Object.keys(line.status).map(Number);
+    for (const i of bad) note(i, "✕", 0, { font: { size: 13, color: GRAY }, hovertext: hover[i], captureevents: true });
+
+    const step = Math.max(1, Math.ceil(at.length / Math.max(3, Math.floor(chart.clientWidth / 110))));
+    const ticks = at.map((_, i) => i).filter((i) => i % step === 0);
+    const oneDay = new Set(at.map((sweep) => index.sweeps[sweep][3].slice(0, 10))).size === 1;
+    const time = (sweep) => (oneDay ? index.sweeps[sweep][3].slice(11) : index.sweeps[sweep][3].slice(0, 10));
+    const unit = index.metrics[name].unit;
+    const word = index.metrics[name].title;
+    const present = values.filter((_, i) => drawn(line, name, i));
+    const yaxis = axis(unit ? `${word} (${unit})` : word);
+    if (present.length && Math.min(...present) === Math.max(...present) && !bounds) {
+      const only = present[0];
+      yaxis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
+    }
+    const layout = {
+      height: 380, hovermode: "closest", margin: { l: 12, r: 18, t: 46, b: 8 }, shapes, annotations, yaxis,
+      xaxis: axis("sweep, oldest first", {
+        showgrid: false, range: [-0.7, at.length - 0.3], tickangle: 0,
+        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`),
+      }),
+    };
+    return { data, layout };
+  }
+
+  /** Return the series as a table. */
+  function table(line, facts, name) {
+    const values = line.values[name] || [];
+    const bounds = line.bounds[name];
+    const number = (value, why) => {
+      if (value === null || value === undefined) return { t: format(name, value) };
+      return why ? { t: `~${format(name, value)}`, v: value, c: "marked", d: `marked: ${why}` } : { t: format(name, value), v: value };
+    };
+    const columns = [
+      { title: "sweep" }, { title: "label" }, { title: "started (UTC)" }, { title: "status", filter: true },
+      { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
+      ...(bounds ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
+      { title: "trials", numeric: true }, { title: "marks" }, { title: "changed before it", wide: true },
+    ];
+    const rows = line.at.map((sweep, i) => {
+      const [id, own, label, time] = index.sweeps[sweep];
+      const marks = [
+        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === facts[HARDWARE]).map(([one]) => `baseline ${one}`),
+        ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state} (${event.id})`),
+      ];
+      const status = line.status[i];
+      return [
+        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "open its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i], markOf(line, name, i)),
+        ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
+        i in line.breaks ? line.breaks[i] : "",
+      ];
+    });
+    return { caption: `${index.metrics[name].title} of ${facts[NAME]}, one row per sweep`, columns, rows };
+  }
+
+  let links = []; // URLs of the cells of the shown points
+  let clickable = false;
+  let turn = 0;
+  async function open(scroll) {
+    const request = (turn += 1);
+    const { id, metric, missing } = wanted();
+    links = [];
+    if (missing) { title.textContent = missing; eventList.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
+    chart.hidden = false;
+    numbers.hidden = false;
+    const facts = index.lines[id];
+    let line;
+    try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
+    if (request !== turn) return; // another series was chosen meanwhile
+    const metrics = Object.keys(line.values).filter((key) => line.at.some((_, i) => drawn(line, key, i)));
+    for (const option of choice.options) option.disabled = !metrics.includes(option.value);
+    const name = metrics.includes(metric) ? metric : metrics[0];
+    title.textContent = index.several ? `${facts[NAME]} on ${facts[PLACE]}` : facts[NAME];
+    const listed = (events) => events.filter((event) => event.metric === name || event.metric === "status");
+    const word = (event) => element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` });
+    eventList.replaceChildren(
+      ...listed(line.events).map((event) => element("li", {}, word(event), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))),
+    );
+    links = line.at.map((_, i) => cellOf(line, facts, i));
+    section.dataset.series = name ? `${id}.${name}` : id;
+    if (!name) {
+      chart.hidden = true;
+      numbers.hidden = true;
+      eventList.replaceChildren(element("li", { text: "There is nothing to draw: the cell has no ok result." }));
+      return;
+    }
+    choice.value = name;
+    chart.setAttribute("aria-label", `${index.metrics[name].title} of ${facts[NAME]} over ${line.at.length} sweeps; the numbers follow as a table`);
+    const spot = numbers.querySelector("div");
+    spot.replaceChildren();
+    const fill = () => { if (numbers.open && !spot.hasChildNodes()) grid(spot, table(line, facts, name)); };
+    numbers.ontoggle = fill;
+    fill();
+    if (scroll) section.scrollIntoView();
+    try {
+      await show(chart, figure(line, facts, name));
+      if (!clickable) chart.on("plotly_click", ({ points }) => { const link = links[points[0].x]; if (link) location.href = link; });
+      clickable = true;
+    } catch (error) { complain(chart, error); }
+  }
+
+  // the list of all cells: one row per line
+  const columns = [
+    { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
+    ...(index.several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
+    { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
+    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse, not undone and not acknowledged" },
+  ];
+  const rows = Object.entries(index.lines).map(([id, facts]) => {
+    const status = facts[STATUS];
+    return [
+      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts[MODEL], { t: facts[MODE], g: index.modes[facts[MODE]] },
+      ...(index.several ? [facts[PLACE]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
+      status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : {
+        t: `${facts[MARK] ? "~" : ""}${format("latency_ms", facts[LATENCY])}`, v: facts[LATENCY], ...(facts[MARK] ? { c: "marked", d: `marked: ${facts[MARK]}` } : {}),
+      },
+      facts[CHANGES], facts[OPEN],
+    ];
+  });
+  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [columns.length - 1, "desc"] }, { page: 25 });
+
+  choice.addEventListener("change", () => {
+    const [id] = section.dataset.series.split(".");
+    place.write({ series: `${id}.${choice.value}`, cell: "", metric: "", on: "" });
+    open(false);
+  });
+  // other anchors of this page do not change the series
+  window.addEventListener("hashchange", () => { if (place.read().series || place.read().cell) open(true); });
+  await open(Boolean(place.read().series || place.read().cell));
+});

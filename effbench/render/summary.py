@@ -1,0 +1,350 @@
+"""Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
+
+The interval of a mean speedup covers measurement noise. The choice of cells has no interval,
+because cells of one model are not independent; memory and compile time have their range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from statistics import geometric_mean, median
+from typing import TYPE_CHECKING, Any
+
+from effbench.core.cell import SEVERITY, Result, Status
+from effbench.core.environments import SOFTWARE
+from effbench.core.labels import (
+    LabelledRow,
+    LabelledRows,
+    flatten,
+    grouped,
+    mode_order,
+)
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
+from effbench.core.table import Column, Shown, Table
+from effbench.render import marks
+from effbench.render.colors import glyph_of
+from effbench.render.columns import value_text
+from effbench.render.marks import signed
+from effbench.render.tables import SpeedupRow, SpeedupTable, log_of
+from effbench.stats.intervals import (
+    LogEstimate,
+    is_clear,
+    mean_of_estimates,
+    mean_of_related_estimates,
+)
+from effbench.store.summary import PAIRS
+
+if TYPE_CHECKING:
+    from effbench.render.data import DeviceSweep
+
+#: Assumed degrees of freedom ÷ (n - 1) of a speedup's interval with n trials per side, of separate
+#: processes; the true ratio is 1 to 2.
+SPEEDUP_DF = 1.25
+
+
+def severity(status: str) -> int:
+    """Return the rank of a status, the worst first; an unknown status comes before all others."""
+    if status in SEVERITY:
+        return SEVERITY.index(status)
+    return -1
+
+
+def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
+    """Return status -> number of results, the worst status first."""
+    counts = Counter(row.status for row in rows)
+    return {status: counts[status] for status in sorted(counts, key=severity)}
+
+
+def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
+    """Return the results that are not ok, the worst status first."""
+    bad = [row for row in rows if not row.is_ok]
+    return sorted(bad, key=lambda row: severity(row.status))
+
+
+# --- the conclusion ---
+
+
+def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
+    """Return the conclusion for each metric of the table: the mode that wins most of the points
+    (model × batch size) with several ok modes, and its mean speedup."""
+    if not any(figure.row.is_ok for figure in table.figures):
+        return "No result of this sweep is ok."
+    if len(table.modes) < 2:
+        return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
+    decided = [row for row in table.rows if row.best]
+    if not decided:
+        return _why_undecided(table.rows)
+    by_metric = grouped(decided, attrgetter("metric"))
+    first, *others = [_conclusion(rows, modes) for rows in by_metric.values()]
+    first = first.replace("points", "points (model × batch size)")
+    return " ".join([first, *others])
+
+
+def _why_undecided(rows: Sequence[SpeedupRow]) -> str:
+    compared = [row for row in rows if row.compares]
+    if not compared:
+        return "No mode wins: fewer than two modes are ok at each point."
+    if any(row.leader is None and row.is_marked for row in compared):
+        return "No mode wins: all figures are marked (~)."
+    return "No mode wins: there is one trial of each."
+
+
+def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
+    """Return which mode wins most of the decided rows of a metric."""
+    quantity = rows[0].quantity.capitalize()
+    points = f"{len(rows)} points"
+    wins = Counter(row.winner for row in rows if row.winner)
+    if not wins:
+        return f"{quantity}: no mode wins any of {points}."
+    most = max(wins.values())
+    first = [mode for mode, number in wins.items() if number == most]
+    verb = "wins"
+    if len(first) > 1:
+        verb = "each win"
+    text = f"{quantity}: {' and '.join(first)} {verb} {most} of {points}"
+    ties = len(rows) - wins.total()
+    if ties:
+        text += f", with {ties} tied"
+    scores = [mode.scores[rows[0].metric] for mode in modes if mode.mode in first]
+    if len(scores) == 1 and scores[0].clear:
+        text += f"; its mean speedup is {scores[0].text}"
+    return f"{text}."
+
+
+# --- each mode over all points ---
+
+
+@dataclass(frozen=True)
+class OverCells:
+    """The middle of one value per cell (None without any) with its range. `marked`: whether a value
+    is marked."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    marked: bool = False
+
+    @classmethod
+    def of(
+        cls, results: Iterable[Result], metric: str, middle: Callable[[Sequence[float]], float]
+    ) -> OverCells:
+        """Return the mean or median of a metric. Unknown values and those of 0 are skipped."""
+        known = [result for result in results if result.value(metric)]
+        if not known:
+            return cls()
+        values = [result.value(metric) or 0.0 for result in known]
+        is_unsure = any(marks.reason(result, metric) is not None for result in known)
+        return cls(middle(values), min(values), max(values), is_unsure)
+
+    def shown(self, metric: str) -> Shown:
+        if self.value is None:
+            return Shown(None, "")
+        form = METRICS[metric].format
+        bounds = ""
+        if form(self.low) != form(self.high):
+            bounds = f"range {form(self.low)} to {form(self.high)}"
+        text = signed(form(self.value), self.marked)
+        return Shown(self.value, text, "unsure" if self.marked else "", bounds)
+
+
+@dataclass(frozen=True)
+class ModeScore:
+    """The geometric mean of a mode's speedups over its cells, with confidence bounds. `averaged`:
+    number of ok cells with a speedup; `passed`: number of ok cells. `marked`: whether a speedup is
+    marked."""
+
+    value: float | None
+    averaged: int
+    passed: int
+    total: int
+    low: float | None = None
+    high: float | None = None
+    marked: bool = False
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval is narrow enough to quote the value in a sentence."""
+        return self.value is not None and is_clear(self.low, self.high)
+
+    @property
+    def text(self) -> str:
+        if self.value is None:
+            return ""
+        return signed(METRICS["speedup"].format(self.value), self.marked)
+
+    @property
+    def interval(self) -> str:
+        """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
+        words = []
+        if self.low is not None and self.high is not None and self.low < self.high:
+            words.append(f"{_bound_text(self.low)}–{_bound_text(self.high)}")
+        if 0 < self.averaged < self.passed:
+            words.append(f"of {self.averaged}")
+        return ", ".join(words)
+
+
+def _bound_text(bound: float) -> str:
+    return METRICS["speedup"].format(bound).removesuffix("×")
+
+
+def mode_score(results: Sequence[Result], metric: str) -> ModeScore:
+    """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
+    cells. It requires an interval and at least two trials of each cell. With at least three trials
+    it covers 93 to 98.2 %."""
+    ok = [result for result in results if result.status is Status.OK]
+    counted = [result for result in ok if result.value(metric) is not None]
+    if not counted:
+        return ModeScore(None, averaged=0, passed=len(ok), total=len(results))
+    mean_of = mean_of_estimates
+    if any(result.hosts for result in results):
+        # hosts that were joined are the same in all cells
+        mean_of = mean_of_related_estimates
+    mean = mean_of([estimate_of(result, metric) for result in counted]).interval()
+    return ModeScore(
+        mean.value,
+        averaged=len(counted),
+        passed=len(ok),
+        total=len(results),
+        low=mean.low,
+        high=mean.high,
+        marked=any(marks.reason(result, metric) is not None for result in counted),
+    )
+
+
+def estimate_of(result: Result, metric: str) -> LogEstimate:
+    """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
+    change, so the whole interval of a marked speedup counts as such."""
+    df_per_trial = SPEEDUP_DF
+    if result.speedup_from == PAIRS:
+        df_per_trial = 1.0
+    estimate = log_of(result, metric, df_per_trial)
+    low, high = bounds_of(result, metric)
+    if marks.reason(result, metric) is None or not low or not high:
+        return estimate
+    below = estimate.value - math.log(low)
+    above = math.log(high) - estimate.value
+    return LogEstimate(estimate.value, error=0.0, df=1.0, below=below, above=above)
+
+
+@dataclass(frozen=True)
+class ModeSummary:
+    """A mode over all its results in one phase and environment: training steps are not averaged
+    with inference calls. `group` names phase and environment if there are several. `scores`: one
+    per speedup. `memory`: a ratio; `compiled`: in seconds."""
+
+    mode: str
+    group: str
+    scores: dict[str, ModeScore]
+    memory: OverCells
+    compiled: OverCells
+    not_ok: str
+
+    @property
+    def shown_mode(self) -> Shown:
+        return Shown(self.mode, self.mode, "mode", self.group, glyph=glyph_of(self.mode))
+
+    def shown_score(self, metric: str) -> Shown:
+        score = self.scores[metric]
+        tone = "strong"
+        if score.marked:
+            tone = "unsure"
+        return Shown(score.value, score.text, tone, score.interval)
+
+    @property
+    def shown_pass_rate(self) -> Shown:
+        score = self.scores["speedup"]
+        rate = f"{100 * score.passed // score.total} %"
+        cells = f"{score.passed} of {score.total}"
+        return Shown(score.passed / score.total, rate, sub=cells)
+
+    @property
+    def shown_not_ok(self) -> Shown:
+        return Shown(self.not_ok, self.not_ok, "status")
+
+
+def by_mode(rows: LabelledRows) -> list[ModeSummary]:
+    """Return one summary per mode, phase and environment, modes in canonical order."""
+    has_phases = len({row.result.phase for row in rows}) > 1
+    order = mode_order((row.mode, row.base_mode) for row in rows)
+
+    def group(row: LabelledRow) -> tuple[str, str]:
+        phase = ""
+        if has_phases:
+            phase = row.result.phase
+        return row.mode, f"{phase} {row.where}".strip()
+
+    in_order = sorted(rows, key=lambda row: order.index(row.mode))
+    return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
+
+
+def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
+    """Return the summary of a mode's results in one group."""
+    results = [row.result for row in rows]
+    ok = [row.result for row in rows if row.is_ok]
+    statuses = count_statuses(row for row in rows if not row.is_ok)
+    return ModeSummary(
+        mode,
+        group,
+        scores={metric: mode_score(results, metric) for metric in SPEEDUPS},
+        memory=OverCells.of(ok, "relative_memory", geometric_mean),
+        compiled=OverCells.of(ok, "compile_cold_s", median),
+        not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
+    )
+
+
+def modes_table(modes: Sequence[ModeSummary]) -> Table:
+    """Return a table of each mode's figures over all cells, with intervals or ranges as second
+    lines."""
+    columns = [Column("mode", value=attrgetter("shown_mode"))]
+    for metric in SPEEDUPS:
+        title = f"{METRICS[metric].title}, geometric mean"
+        value = partial(ModeSummary.shown_score, metric=metric)
+        columns.append(Column(metric, title, numeric=True, optional=True, value=value))
+    columns += [
+        Column("pass_rate", "pass rate", numeric=True, value=attrgetter("shown_pass_rate")),
+        Column("not_ok", "not ok", optional=True, value=attrgetter("shown_not_ok")),
+        Column(
+            "relative_memory",
+            "memory against baseline",
+            numeric=True,
+            optional=True,
+            value=lambda mode: mode.memory.shown("relative_memory"),
+        ),
+        Column(
+            "compile_cold_s",
+            "compile, cold (median)",
+            numeric=True,
+            optional=True,
+            value=lambda mode: mode.compiled.shown("compile_cold_s"),
+        ),
+    ]
+    return Table(columns, modes, caption="Each mode over all models and batch sizes")
+
+
+# --- the machine ---
+
+
+def environment_line(device_sweep: DeviceSweep) -> str:
+    """Return the machine and its software versions on one line."""
+    parts = [device_sweep.hardware]
+    for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
+        versions = {row.get(key) for row in device_sweep.environments} - {None, ""}
+        if versions:
+            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(map(str, versions)))}")
+    return " · ".join(parts)
+
+
+def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return every recorded fact about a machine and its software as text."""
+    facts = flatten(environment)
+    return {name: value_text(name, value) for name, value in facts.items() if value is not None}

@@ -1,0 +1,58 @@
+"""The folders of compile caches during a sweep."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from effbench.core.errors import ConfigError
+from effbench.core.folders import cache_home, expand_user, plain_path
+from effbench.run.plan import Settings
+
+
+def cache_folder(configured: str | None) -> Path:
+    """Return the folder of compile caches during a sweep."""
+    if not configured:
+        return cache_home() / "compile"
+    return Path(expand_user(configured, "executor.cache_dir")).resolve()
+
+
+def make_cache_folders(settings: Settings) -> None:
+    """Create the folders of compile caches.
+
+    Raises ConfigError if one cannot be written or read: torch would not start with it, or every
+    compiled cell would fail.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
+    make_cache_folder(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
+
+
+def make_cache_folder(folder: Path, setting: str) -> Path:
+    """Create a folder of compile caches and return its path, as compilers can read it; see
+    `make_cache_folders`."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(
+            f"compile caches cannot be written to {folder}; name another folder with {setting}"
+        )
+    return plain_path(folder, setting)
+
+
+def part_name(sweep_id: str, shard: str | None) -> str:
+    """Return the name of this part of a sweep: all its shards, which may run at the same time,
+    share its id."""
+    if shard is None:
+        return sweep_id
+    return f"{sweep_id}-{shard.replace('/', '-')}"
+
+
+def sweep_cache(settings: Settings, sweep_id: str) -> Path:
+    """Return the folder of the compile caches of this part of a sweep, as compilers can read it.
+
+    Raises ConfigError if they cannot.
+    """
+    folder = plain_path(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
+    return folder / part_name(sweep_id, settings.shard)

@@ -1,0 +1,259 @@
+"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores.
+
+A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
+(`Slot.locked`), and in its own process for a foreign program on the GPU, at most
+`executor.foreign_wait_s` (`GpuWatch.wait_until_free`). Both settings are declared in
+`config.Executor`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Any
+
+from effbench.core.cell import Cell
+from effbench.core.cores import TOPOLOGY, parse_cores, physical_cores
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.settings import Executor
+from effbench.run.interrupts import POLL_S
+
+LOGGER = logging.getLogger(__name__)
+#: With at least this many physical cores for a GPU, the first core is left to the sweep and the
+#: system.
+SPARE_FROM = 4
+#: Errors that pass: the machine has too many processes or open files, or too little memory.
+TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+#: Initializes the CUDA driver, without a context, until its standard input ends.
+HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
+
+
+#: A GPU as the probe describes it.
+Gpu = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A GPU or the CPU. All effbench processes of a machine share one lock per device, across
+    users.
+
+    `index`, `uuid`: of the GPU, None for the CPU; `visible`: the value of CUDA_VISIBLE_DEVICES that
+    selects it. `cores`: those of its trials; None: no pinning.
+    """
+
+    name: str
+    device: str
+    index: int | None = None
+    uuid: str | None = None
+    visible: str = ""
+    cores: list[int] | None = None
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.visible}
+
+    def try_lock(self) -> socket.socket | None:
+        """Lock the device, and return what holds the lock until it is closed, or its process ends;
+        None if the device cannot be locked at the moment.
+
+        The lock is a name in Linux's abstract namespace of sockets, which has no file that another
+        user could own or replace. Processes with another temporary folder or network namespace
+        have other locks. Raises WorkerError if the system refuses it.
+        """
+        try:
+            folder = hashlib.sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
+            lock = socket.socket(socket.AF_UNIX)
+            try:
+                lock.bind(f"\0effbench-{folder}-{self.uuid or 'cpu'}")
+            except OSError:
+                lock.close()
+                raise
+        except OSError as error:
+            if error.errno in {errno.EADDRINUSE, *TRANSIENT}:
+                return None
+            raise WorkerError(f"cannot lock {self.name}: {error.strerror or error}") from error
+        return lock
+
+    @contextmanager
+    def locked(
+        self,
+        stop: threading.Event,
+        timeout_s: float = Executor.lock_timeout_s,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> Iterator[bool]:
+        """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once
+        if it has to wait.
+
+        Raises WorkerError if the device cannot be locked, or not within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        lock = self.try_lock()
+        if lock is None:
+            on_wait()
+            LOGGER.info("waiting for %s, which another effbench uses", self.name)
+        while lock is None:
+            if stop.wait(POLL_S):
+                yield False
+                return
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
+                    "(executor.lock_timeout_s); resume later with resume=last"
+                )
+            lock = self.try_lock()
+        with lock:
+            yield True
+
+
+def gpu_slot(gpu: Gpu, cores: list[int] | None = None) -> Slot:
+    """Return the slot of a `gpu`, which is an entry of the probe's answer."""
+    index, uuid, visible = gpu["index"], gpu.get("uuid"), gpu.get("visible", "")
+    return Slot(f"GPU {index}", "cuda", index, uuid, visible, cores)
+
+
+def slots_of(gpus: Sequence[Gpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
+    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
+    unknown GPUs or cores."""
+    if executor.gpus != "auto":
+        gpus = chosen_gpus(executor.gpus, gpus)
+    devices = {cell.device for cell in cells}
+    slots: list[Slot] = []
+    if "cuda" in devices:
+        slots += map(gpu_slot, gpus, share_cores(executor.cores, gpus))
+    if "cpu" in devices or not slots:
+        cores = None
+        # by default a CPU cell uses all cores, because its threads are part of the measurement
+        if executor.cores != "auto":
+            cores = wanted_cores(executor.cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=cores))
+    return slots
+
+
+def chosen_gpus(wanted: Iterable[int], gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
+    known = {gpu["index"]: gpu for gpu in gpus}
+    missing = [index for index in wanted if index not in known]
+    if missing:
+        raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
+    return [known[index] for index in dict.fromkeys(wanted)]
+
+
+@contextmanager
+def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
+    """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses
+    a GPU, and the last one, make the driver do work that all others of the machine wait for;
+    without this, every trial is both."""
+    visible = [slot.visible for slot in slots if slot.is_gpu]
+    if not visible:
+        yield
+        return
+    try:
+        # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end of
+        # its input ends it
+        holder = subprocess.Popen(
+            [sys.executable, "-IS", "-c", HOLD_DRIVER],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)},
+            start_new_session=True,
+        )
+    except OSError:  # such as too many processes: the sweep only takes longer
+        yield
+        return
+    with holder:
+        try:
+            yield
+        finally:
+            holder.kill()
+
+
+# --- CPU cores ---
+
+#: The hardware threads of a physical core.
+Core = tuple[int, ...]
+
+
+def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
+    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if
+    it is invalid."""
+    if setting is None:
+        return None
+    if setting == "auto":
+        return sorted(usable)
+    try:
+        if isinstance(setting, str | int):
+            wanted = parse_cores(str(setting))
+        else:
+            wanted = sorted(set(map(int, setting)))
+    except (ValueError, TypeError):
+        raise ConfigError(
+            f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
+        ) from None
+    missing = sorted(set(wanted) - set(usable))
+    if missing or not wanted:
+        raise ConfigError(
+            f"executor.cores names {missing or 'no core'}; usable cores: {sorted(usable)}"
+        )
+    return wanted
+
+
+def share_cores(
+    setting: Any,
+    gpus: Sequence[Gpu],
+    usable: Collection[int] | None = None,
+    topology: Path = TOPOLOGY,
+) -> list[list[int] | None]:
+    """Return the cores for the trials of each of `gpus` (the probe's answer); None means no
+    pinning.
+
+    GPUs near the same physical cores (on their bus) divide them evenly. If the near cores of two
+    GPUs overlap only in part, all GPUs divide all cores. With `auto`, a GPU with enough cores
+    leaves the first one to the sweep, its fork server and most interrupts.
+    """
+    if usable is None:
+        usable = os.sched_getaffinity(0)
+    wanted = wanted_cores(setting, usable)
+    if wanted is None:
+        return [None] * len(gpus)
+    cores = physical_cores(wanted, topology)
+    near = [near_cores(gpu, cores) for gpu in gpus]
+    if any(overlap_in_part(first, second) for first, second in combinations(near, 2)):
+        near = [cores] * len(gpus)
+    shares: list[list[int] | None] = []
+    for index, shared in enumerate(near):
+        size, rank = len(shared) // near.count(shared), near[:index].count(shared)
+        part = shared[rank * size : (rank + 1) * size]
+        if setting == "auto" and len(part) >= SPARE_FROM and part[0] == cores[0]:
+            part = part[1:]
+        shares.append(sorted(chain(*part)) or None)
+    return shares
+
+
+def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
+    return cores != others and not set(cores).isdisjoint(others)
+
+
+def near_cores(gpu: Gpu, cores: list[Core]) -> list[Core]:
+    """Return the physical cores near a GPU; all if the machine does not tell."""
+    try:
+        near = set(parse_cores(gpu.get("near_cores") or ""))
+    except ValueError:
+        return cores
+    return [core for core in cores if not near.isdisjoint(core)] or cores

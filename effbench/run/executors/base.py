@@ -1,0 +1,47 @@
+"""What every executor does: it runs planned trials somewhere and hands back their records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event
+
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.run.pool import Pools
+from effbench.run.progress import Progress
+
+
+@dataclass
+class TrialExecutor(ABC):
+    """Runs the trials of one sweep. Its methods are called in this order.
+
+    `pools`: of the probed interpreters. `environments`: id -> interpreter, as far as they are
+    known; `slot_names`: where trials run.
+    """
+
+    settings: Settings
+    pools: Pools
+    progress: Progress
+    stop: Event
+    environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
+    slot_names: Sequence[str] = field(default=(), init=False)
+
+    @staticmethod
+    @abstractmethod
+    def check(settings: Settings) -> None:
+        """Raise ConfigError if trials cannot run with these settings on this machine."""
+
+    @abstractmethod
+    def prepare(self, runs: Sequence[CellRun]) -> None:
+        """Find out where these runs can run, before anything is recorded. Raises ConfigError and
+        WorkerError."""
+
+    @abstractmethod
+    def open(self, sweep_id: str) -> list[PlannedTrial]:
+        """Take over the sweep that has begun, and return its remaining trials."""
+
+    @abstractmethod
+    def run(self, trials: Sequence[PlannedTrial]) -> None:
+        """Run and record these trials, until all have ended or the sweep is stopped."""

@@ -1,0 +1,59 @@
+"""The two files of a cluster's job: what it is asked to run, and what has happened (events).
+
+Both hold messages (see effbench.core.message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from effbench.core.message import MOST_BYTES, MessageError, decode, encode
+
+REQUEST, EVENTS = "job.json", "events.jsonl"
+#: Longest line of an event; escaping may lengthen a trial's record.
+MOST_LINE_BYTES = 4 * MOST_BYTES
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a job runs. `runs`: the given settings of the interpreter and the parameters of the cell
+    of each run; `history`: environment -> cell key -> recorded trials; `ceilings`: of each known
+    environment."""
+
+    sweep_id: str
+    first_rounds: list[int]
+    settings: dict[str, Any]
+    runs: list[tuple[dict[str, str], dict[str, Any]]]
+    history: dict[str, dict[str, list[dict[str, Any]]]]
+    ceilings: dict[str, dict[str, Any] | None]
+
+    def write(self, folder: Path) -> None:
+        (folder / REQUEST).write_bytes(encode(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        message = decode((folder / REQUEST).read_bytes())
+        return cls(**{name: value for name, value in message.items() if name != "v"})
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """An event of a job. `end`: its end in the file."""
+
+    message: dict[str, Any]
+    end: int
+
+
+def read_events(path: Path, offset: int) -> Iterator[JobEvent]:
+    """Yield the complete events of a file after this offset. Raises MessageError for an invalid
+    one."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
+            yield JobEvent(decode(line), file.tell())
+        if len(line) == MOST_LINE_BYTES:
+            raise MessageError(f"a line of more than {len(line)} bytes")

@@ -1,0 +1,305 @@
+"""Run the cells of a sweep as jobs of a SLURM cluster (`executor=slurm`).
+
+A job runs its cells as a local sweep on its node (see effbench.run.executors.job) and appends
+what happens to a file in a folder that all nodes share. This side submits the jobs, reads these
+files, and commits each trial when it appears. A job that ends before its cells is lost: its running
+trials are recorded as crashed, and another job repeats them as another attempt.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.folders import cache_home, expand_user
+from effbench.core.message import MessageError
+from effbench.core.printable import count, one_line
+from effbench.run.compile_caches import part_name, sweep_cache
+from effbench.run.executors import queue
+from effbench.run.executors.base import TrialExecutor
+from effbench.run.executors.job_events import ClusterJob, ClusterRecord
+from effbench.run.executors.job_files import EVENTS, JobRequest
+from effbench.run.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
+from effbench.store import connect
+from effbench.store.store import Store
+
+#: Seconds between two looks at the queue; a job that has ended is given up at the second one.
+QUEUE_S = 5.0
+READ_S = 0.5
+#: Pause after SLURM refused a job while others are in the queue, for example because of a limit per
+#: user.
+REFUSED_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True)
+class JobLoss:
+    """How a job was lost, as a status of its trials and in words."""
+
+    status: Status
+    how: str
+
+
+@dataclass
+class SlurmExecutor(TrialExecutor):
+    """Runs trials in jobs. `losses`: how often each trial was in flight in a lost job; `unbegun`:
+    in how many jobs that ended before their first trial a run was, the last one for the reason
+    `why_unbegun`. `noted`: why jobs wait."""
+
+    store: Store
+    jobs: list[ClusterJob] = field(default_factory=list)
+    losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
+    unbegun: Counter[CellRun] = field(default_factory=Counter)
+    why_unbegun: str = ""
+    noted: set[str] = field(default_factory=set)
+    next_submission_s: float = 0.0
+
+    @staticmethod
+    def check(settings: Settings) -> None:
+        queue.check(settings.executor)
+        folder = jobs_folder(settings)
+        # sbatch replaces them in the path of the output
+        if {"%", "\\"} & {*str(folder)}:
+            raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
+
+    def prepare(self, runs: Sequence[CellRun]) -> None:
+        self.runs = runs
+        self.slot_names = ["SLURM"]
+        for pool in self.pools.values():  # nothing else runs on this machine
+            pool.close()
+
+    def open(self, sweep_id: str) -> list[PlannedTrial]:
+        self.sweep_id = sweep_id
+        self.record = ClusterRecord(self.store, sweep_id, self.progress)
+        self.environments = self.record.environments  # jobs add those of their nodes
+        part = part_name(sweep_id, self.settings.shard)
+        self.folder = jobs_folder(self.settings) / part
+        self.name = f"effbench-{part}"
+        if self.folder.exists():  # of an effbench that was killed
+            queue.cancel(self.name)
+            for events in sorted(self.folder.glob(f"*/{EVENTS}")):
+                self.record.close(ClusterJob("", events.parent, self.runs))
+        return self.trials_left(self.runs)
+
+    def run(self, trials: Sequence[PlannedTrial]) -> None:
+        """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError at
+        the end if the jobs of some cells did not begin."""
+        waiting = deque(self.batches(trial.run for trial in trials))
+        looked_s = time.monotonic()
+        try:
+            while (waiting or self.jobs) and not self.stop.is_set():
+                self.submit_next(waiting)
+                states = None
+                if time.monotonic() > looked_s + QUEUE_S:
+                    states, looked_s = queue.states(self.name), time.monotonic()
+                for job in [*self.jobs]:
+                    loss = self.watch(job, states)
+                    if loss is not None:
+                        waiting.extend(self.batches(self.lost(job, loss)))
+                self.stop.wait(READ_S)
+        finally:
+            self.cancel()
+        if self.stop.is_set():
+            return
+        most = self.settings.executor.job_retries
+        if any(times > most for times in self.unbegun.values()):
+            raise WorkerError(f"{self.why_unbegun}; logs: {self.folder}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def batches(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
+        """Return the distinct runs of each job, in random order. All interpreters of a cell belong
+        to one job."""
+        of_cell: dict[Cell, list[CellRun]] = {}
+        for run in dict.fromkeys(runs):
+            of_cell.setdefault(run.cell, []).append(run)
+        size = self.settings.executor.cells_per_job
+        jobs: dict[Hashable, list[CellRun]] = {}
+        for index, (cell, members) in enumerate(of_cell.items()):
+            key = index // size if size else cell.comparison_key
+            jobs.setdefault(key, []).extend(members)
+        batches = list(jobs.values())
+        random.Random(self.settings.sweep.seed).shuffle(batches)
+        return batches
+
+    def trials_left(self, runs: Iterable[CellRun]) -> list[PlannedTrial]:
+        """Return the remaining trials of these runs, as far as one environment has recorded
+        them."""
+        history = {run: self.record.trials_of(run) for run in runs if not self.is_given_up(run)}
+        return trials_left([*history], self.settings, history)
+
+    def is_given_up(self, run: CellRun) -> bool:
+        """Return whether too many jobs were lost with a trial of the run, or before it began."""
+        lost = [times for (other, _), times in self.losses.items() if other == run]
+        return max([*lost, self.unbegun[run]]) > self.settings.executor.job_retries
+
+    # --- submitting ---
+
+    def submit_next(self, waiting: deque[list[CellRun]]) -> None:
+        """Submit jobs until the queue is full or SLURM refuses one."""
+        while waiting and len(self.jobs) < self.settings.executor.max_jobs:
+            is_early = time.monotonic() <= self.next_submission_s
+            if is_early or self.stop.is_set() or not self.submit(waiting[0]):
+                return
+            waiting.popleft()
+
+    def submit(self, runs: Sequence[CellRun]) -> bool:
+        """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
+        raise WorkerError."""
+        try:
+            self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            self.request_of(runs, folder.name).write(folder)
+            (folder / EVENTS).touch(mode=0o600)
+        except OSError as error:
+            raise WorkerError(
+                f"cannot write {self.folder} (executor.job_folder): {error.strerror}"
+            ) from error
+        try:
+            job_id = queue.submit(self.name, folder, self.settings.executor)
+        except WorkerError as error:
+            shutil.rmtree(folder)
+            if not self.jobs:
+                raise
+            self.progress.note(f"{error}; trying again in {REFUSED_PAUSE_S:.0f} s")
+            self.next_submission_s = time.monotonic() + REFUSED_PAUSE_S
+            return False
+        self.jobs.append(ClusterJob(job_id, folder, runs))
+        return True
+
+    def request_of(self, runs: Sequence[CellRun], job_name: str) -> JobRequest:
+        """Return what a job is asked to run."""
+        # a lost job may still write to its own
+        caches = sweep_cache(self.settings, self.sweep_id) / job_name
+        settings = replace(
+            self.settings,
+            db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
+            executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
+            resume=None,
+        )
+        keys = {run.cell.key for run in runs}
+        history, ceilings = {}, {}
+        for environment_id, recorded in self.record.trials.items():
+            history[environment_id] = {
+                key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
+            }
+            known = self.store.calibration(environment_id)
+            if known:
+                ceilings[environment_id] = known["ceilings"]
+        return JobRequest(
+            self.sweep_id,
+            self.store.first_rounds(self.sweep_id),
+            settings.to_json(),
+            [(run.interpreter.given, run.cell.params()) for run in runs],
+            history,
+            ceilings,
+        )
+
+    # --- watching ---
+
+    def watch(self, job: ClusterJob, states: Mapping[str, queue.JobState] | None) -> JobLoss | None:
+        """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
+        work. `states`: what the queue says, None: not asked."""
+        try:
+            self.record.read(job)
+        except MessageError as error:
+            queue.run("scancel", job.id)
+            return JobLoss(Status.CRASHED, f"sent an invalid message: {error}")
+        if job.is_done:
+            self.jobs.remove(job)
+            shutil.rmtree(job.folder, ignore_errors=True)
+            self.drop(job.runs)
+            return None
+        if job.failed:
+            return JobLoss(Status.CRASHED, f"could not run trials: {job.failed}")
+        if states is None:
+            return None
+        state = states.get(job.id, queue.JobState("UNKNOWN"))
+        # a network file system may have shown the last events late
+        if job.has_ended and state.has_ended:
+            return self.loss_of(state)
+        job.has_ended = state.has_ended
+        # for example for ever: PartitionTimeLimit
+        if state.state == "PENDING" and state.reason not in (*queue.USUAL, *self.noted):
+            self.noted.add(state.reason)
+            self.progress.note(f"job {job.id} waits: {one_line(state.reason)}")
+        return None
+
+    def loss_of(self, state: queue.JobState) -> JobLoss:
+        """Return how a job was lost that the queue lists with this state."""
+        how = queue.ENDED[state.state]
+        if state.state not in ("TIMEOUT", "DEADLINE"):
+            return JobLoss(Status.CRASHED, f"{how} ({state.state})")
+        limit_min = self.settings.executor.time_limit_min
+        limit = f"after {limit_min} min (executor.time_limit_min)"
+        return JobLoss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
+
+    def lost(self, job: ClusterJob, loss: JobLoss) -> list[CellRun]:
+        """Record the trials in flight of a lost job, and return the runs that other jobs are to
+        continue."""
+        self.jobs.remove(job)
+        # stops a job that still runs on a node that lost contact
+        (job.folder / EVENTS).unlink(missing_ok=True)
+        log = job.log()
+        reason = one_line(f"{job} {loss.how}")
+        if not job.has_begun:
+            words = "" if job.failed else last_words(log)
+            reason = one_line(f"{reason} before its first trial{words}", 1000)
+            self.why_unbegun = reason
+            self.unbegun.update(job.runs)
+        for trial, phase in dict(job.running).items():
+            self.losses[trial.run, trial.round] += 1
+            record = Trial(
+                trial.run.cell.key,
+                trial.round,
+                loss.status,
+                f"{reason} (in {phase})" if phase else reason,
+                trial.attempt,
+                phase=phase,
+                extra={LOST: job.id, "log": log},
+            )
+            self.record.add(job, trial, job.environment_of(trial.run), record)
+        repeated = self.trials_left(job.runs)
+        runs = [trial.run for trial in repeated]
+        self.drop({*job.runs} - {*runs})
+        if repeated:
+            self.progress.note(
+                f"{reason}; another job runs its {count(len(repeated), 'remaining trial')}"
+            )
+        return runs
+
+    def drop(self, runs: Iterable[CellRun]) -> None:
+        """Note that the remaining rounds of these runs are not needed."""
+        for run in runs:
+            self.progress.dropped(run)
+
+    def cancel(self) -> None:
+        """Cancel all jobs, wait until they have left the queue, and commit what they recorded
+        before."""
+        if self.jobs:
+            self.progress.note(f"cancelling {count(len(self.jobs), 'job')}")
+            queue.cancel(self.name)
+        for job in self.jobs:
+            self.record.close(job)
+
+
+def last_words(log: str) -> str:
+    """Return the last line of a job's error output with a colon; srun only tells the exit code."""
+    for line in reversed(log.splitlines()):
+        if line.strip() and not line.startswith("srun: error: "):
+            return f": {line}"
+    return ""
+
+
+def jobs_folder(settings: Settings) -> Path:
+    """Return the folder of all jobs, which all nodes share."""
+    folder = settings.executor.job_folder
+    if not folder:
+        return cache_home() / "jobs"
+    return Path(expand_user(folder, "executor.job_folder")).absolute()

@@ -1,0 +1,223 @@
+"""The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in
+order.
+
+If a cell runs under several interpreters, its trials of a round are compared with each other. They
+form a group that runs on one slot and is retried together: two of them as a duet, if the cell
+allows it, else sequentially. So do the two cells of a duet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from effbench.core.cell import Cell, Trial
+from effbench.core.meeting import ALONE, DUET
+from effbench.core.settings import Config, Executor, Protocol, SweepSettings
+from effbench.run.interpreters import HERE, Interpreter
+from effbench.store.sweeps import SweepInfo
+
+#: Key in `Trial.extra` of a trial whose cluster job ended before it.
+LOST = "lost_job"
+#: Parts of the settings with settings of their own.
+SECTIONS = {"sweep": SweepSettings, "protocol": Protocol, "executor": Executor}
+
+
+# --- settings ---
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the whole sweep."""
+
+    sweep: SweepSettings
+    protocol: Protocol
+    executor: Executor
+    isolation: str
+    timeout_s: float
+    baseline_mode: str
+    exclude: list[dict[str, Any]] | None
+    shard: str | None
+    resume: str | None
+    artifacts: list[str]
+    on_failure: str
+    db: str
+
+    @classmethod
+    def with_defaults(cls, **given: Any) -> Self:
+        """Return settings with these plain values and defaults for all others, also within a
+        section. Names that only other versions know are ignored."""
+        defaults = Config()
+        values = {}
+        for name in OF_SWEEP:
+            value = given.get(name, getattr(defaults, name))
+            if name in SECTIONS and isinstance(value, Mapping):
+                known = names_of(SECTIONS[name])
+                value = SECTIONS[name](**{key: value[key] for key in known & value.keys()})
+            values[name] = value
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def compilations(self) -> int:
+        """The number of compile caches that the rounds of a cell use in turn."""
+        return min(self.protocol.compilations, self.protocol.rounds)
+
+
+def names_of(kind: type) -> set[str]:
+    """Return the names of the fields of a dataclass."""
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+#: Top-level settings of the whole sweep; all others define a cell or its interpreter.
+OF_SWEEP = tuple(field.name for field in dataclasses.fields(Settings))
+#: Settings that a sweep does not store with the others: they have a column, or belong to one run.
+NOT_STORED = ("protocol", "db", "resume", "shard")
+
+
+def stored_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings as the sweep stores them."""
+    return {key: value for key, value in settings.to_json().items() if key not in NOT_STORED}
+
+
+def recorded_settings(sweep: SweepInfo) -> Settings:
+    """Return the settings with which a sweep ran; defaults for those that an older version did not
+    store."""
+    stored = dict(sweep.host.get("settings") or {})
+    stored |= {"protocol": sweep.protocol, "baseline_mode": sweep.baseline_mode}
+    return Settings.with_defaults(**stored)
+
+
+# --- what runs ---
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """A cell under an interpreter, with one trial per round. `partner`: the other cell of a duet of
+    two cells."""
+
+    cell: Cell
+    interpreter: Interpreter = HERE
+    partner: Cell | None = field(default=None, compare=False)
+
+    @property
+    def group(self) -> Hashable:
+        """What all runs share whose trials of a round run together."""
+        return frozenset(self.cells)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that it is compared with under all interpreters."""
+        if self.partner is None:
+            return [self.cell]
+        return [self.cell, self.partner]
+
+
+def cells_of(runs: Iterable[CellRun]) -> list[Cell]:
+    """Return the distinct cells of these runs, in order."""
+    return list(dict.fromkeys(run.cell for run in runs))
+
+
+def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
+    """Return the distinct interpreters of these runs, in order."""
+    return list(dict.fromkeys(run.interpreter for run in runs))
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep runs.
+
+    `runs`: the cell run of each combination of settings, None for one that is excluded or in
+    another shard. `overrides`: cell key -> the overrides that reproduce the cell. `matrix`: the
+    cells of all shards. `excluded`: the number of cells that `exclude` removes.
+    """
+
+    runs: Sequence[CellRun | None]
+    overrides: Mapping[str, list[str]] = field(default_factory=dict)
+    matrix: Sequence[Cell] = ()
+    excluded: int = 0
+
+    def distinct_runs(self) -> list[CellRun]:
+        return list(dict.fromkeys(run for run in self.runs if run is not None))
+
+    def cells(self) -> list[Cell]:
+        return cells_of(self.distinct_runs())
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """A trial to run. `round` and `attempt` count from 0."""
+
+    run: CellRun
+    round: int
+    attempt: int = 0
+
+
+#: The recorded trials of each cell run: the last attempt of each round.
+History = Mapping[CellRun, Sequence[Trial]]
+
+
+def trials_left(
+    runs: Sequence[CellRun], settings: Settings, history: History
+) -> list[PlannedTrial]:
+    """Return the remaining trials, round by round, without those of failed cell runs.
+
+    `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so
+    does a member of a duet whose other member is missing.
+    """
+    failed = {run for run, trials in history.items() if has_failed(trials)}
+    recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
+    left: list[PlannedTrial] = []
+    for round in range(settings.protocol.rounds):
+        for group in round_order(runs, settings.sweep.seed, round):
+            known = {run: recorded.get((run, round)) for run in group if run not in failed}
+            left += trials_left_of_group(known, round)
+    return left
+
+
+def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
+    """Return the runs in their groups, in this round's random order, so that drift affects all
+    modes equally.
+
+    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
+    favours none, also in the rounds of each of two compile caches.
+    """
+    groups: dict[Hashable, list[CellRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    order = list(groups.values())
+    random.Random(f"{seed}/{round}").shuffle(order)
+    if (round + round // 2) % 2:
+        return [group[::-1] for group in order]
+    return order
+
+
+def trials_left_of_group(
+    recorded: Mapping[CellRun, Trial | None], round: int
+) -> Iterator[PlannedTrial]:
+    """Yield the remaining trials of a group in a round. `recorded`: the trial of each of its runs
+    in this round, if there is one."""
+    trials = recorded.values()
+    is_half = None in trials and any(trial is not None and is_of_duet(trial) for trial in trials)
+    for run, trial in recorded.items():
+        if trial is None:
+            yield PlannedTrial(run, round)
+        elif LOST in trial.extra or is_half:
+            yield PlannedTrial(run, round, trial.attempt + 1)
+
+
+def has_failed(trials: Iterable[Trial]) -> bool:
+    """Return whether one of the trials ends its cell's rounds. A lost one does not: its job ended,
+    perhaps for another reason."""
+    return any(LOST not in trial.extra and not trial.status.is_measured for trial in trials)
+
+
+def is_of_duet(trial: Trial) -> bool:
+    """Return whether the trial was timed in turn with the other member of a duet."""
+    duet = trial.extra.get(DUET)
+    return isinstance(duet, dict) and ALONE not in duet

@@ -1,0 +1,226 @@
+"""Fork servers of a sweep, per interpreter: probed, preloaded, replaced when they die, and renewed
+each round.
+
+All children of a server share its memory layout, and thus a bias that averaging over children does
+not remove. A new server per round turns this bias into variation between rounds, which the
+intervals include.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from effbench.core.cell import Cell, Environment
+from effbench.core.errors import WorkerError
+from effbench.core.settings import Executor
+from effbench.run.client import ForkServer, StoppedError
+from effbench.run.devices import Gpu, Slot
+from effbench.run.interpreters import HERE, Interpreter
+from effbench.run.probe import Params, preload, probe
+from effbench.run.record import TrialStore
+
+CEILINGS_TIMEOUT_S = 120.0
+
+
+class ServerPool:
+    """The fork servers of one interpreter. Thread-safe.
+
+    `server`: the first server, which the caller closes; None: start one. `probe` sets
+    `environment`, `details`, `gpus` and `notes`, to print. `cells`: their models are preloaded
+    before the first trial. `last_round`: up to this one each round has a new server. `stop`: once
+    it is set, `shared` and `separate` raise StoppedError instead of waiting for a server.
+    """
+
+    environment: Environment
+    details: dict[str, Any]
+    gpus: list[Gpu]
+    notes: list[str]
+    cells: Sequence[Cell] = ()
+    last_round = 0
+
+    def __init__(
+        self,
+        interpreter: Interpreter = HERE,
+        server: ForkServer | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.interpreter = interpreter
+        self.stop = stop or threading.Event()
+        self.borrowed = server
+        self.current = server or self.start()
+        self.is_loaded = False
+        self.round = 0
+        self.next: ForkServer | None = None
+        self.next_is_ready = threading.Event()
+        self.users: Counter[ForkServer] = Counter()
+        self.is_closed = False
+        self.lock = threading.Lock()
+        #: Held while a server loads, which takes seconds; `close` does not need it.
+        self.loading = threading.Lock()
+
+    def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
+        return ForkServer(**self.interpreter.given, preload=preload, env=env)
+
+    def probe(self, parts: Sequence[Params], baseline_mode: str) -> None:
+        """Determine the environment, and check these parameters of cells (see the function
+        `probe`)."""
+        answer = probe(self.current, parts, baseline_mode)
+        self.environment = self.interpreter.environment(answer["environment"])
+        self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
+
+    @contextmanager
+    def shared(self, round: int) -> Iterator[ForkServer]:
+        """Yield a live server for a trial of this round. Raises WorkerError if a new server does
+        not start, and StoppedError."""
+        server = self.take(round)
+        try:
+            yield server
+        finally:
+            self.give_back(server)
+
+    @contextmanager
+    def separate(self, preload: bool, env: Mapping[str, str]) -> Iterator[ForkServer]:
+        """Yield a server of its own for a trial. `preload`: torch and the models; `env`: variables
+        of its process. Raises as `shared` does."""
+        server = self.load(self.start(preload, env), preload)
+        with closing(server):
+            yield server
+
+    def take(self, round: int) -> ForkServer:
+        """Return the shared server of this round and count its user. The next server loads while
+        this round runs.
+
+        Several threads that need a server at the same time wait for the one that loads it.
+        """
+        with self.loading:
+            if not self.is_loaded and not self.current.dead:
+                self.current.stop = self.stop
+                preload(self.current, self.cells)
+            self.is_loaded = True
+            with self.lock:
+                self.advance(round)
+            if self.current.dead:
+                self.replace_dead()
+            with self.lock:
+                self.start_next(round)
+                self.users[self.current] += 1
+                return self.current
+
+    def advance(self, round: int) -> None:
+        """Make the next server the current one if it has loaded and a new round begins, or the
+        current one is dead.
+
+        Short rounds do not wait for the next server: the first round that starts after it has
+        loaded uses it.
+        """
+        used, following = self.current, self.next
+        if following is None or following.dead or not self.next_is_ready.is_set():
+            return
+        if used.dead or round > self.round:
+            self.current, self.next = following, None
+            self.retire(used)
+
+    def replace_dead(self) -> None:
+        """Replace the current server, which is dead, by a new one that has loaded."""
+        with self.lock:
+            self.raise_if_closed()
+            used, self.current = self.current, self.start()
+            self.retire(used)
+        self.load(self.current)
+
+    def start_next(self, round: int) -> None:
+        """Start the server of the next round, unless it was started or this is the last round with
+        a new server."""
+        self.raise_if_closed()
+        if self.next is not None and self.next.dead and round > self.round:
+            self.next = None  # it did not load: a round later another one may
+        self.round = max(round, self.round)
+        if self.next is None and self.round < self.last_round:
+            self.next, self.next_is_ready = self.start(), threading.Event()
+            threading.Thread(
+                target=self.load_next, args=(self.next, self.next_is_ready), daemon=True
+            ).start()
+
+    def raise_if_closed(self) -> None:
+        if self.is_closed:
+            raise StoppedError
+
+    def give_back(self, server: ForkServer) -> None:
+        with self.lock:
+            self.users[server] -= 1
+            if server is not self.current:
+                self.retire(server)
+
+    def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
+        """Return the server once it is ready; if it does not get ready, close it and raise
+        WorkerError, or StoppedError once `stop` is set."""
+        try:
+            server.stop = self.stop
+            server.wait_ready()
+            if with_models:
+                preload(server, self.cells)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
+        with suppress(WorkerError, StoppedError):  # the sweep keeps its current server
+            self.load(server)
+            is_ready.set()
+
+    def retire(self, server: ForkServer) -> None:
+        """Close a server, unless it is borrowed, or in use, because its trials would end with
+        it."""
+        if server is not self.borrowed and not self.users[server]:
+            server.close()
+
+    def close(self) -> None:
+        """Close all servers except the borrowed one, also one that loads."""
+        with self.lock:
+            self.is_closed = True
+            for server in (self.current, self.next):
+                if server is not None and server is not self.borrowed:
+                    server.close()
+            self.next = None
+            if self.borrowed is not None:
+                self.borrowed.stop = None
+
+
+Pools = Mapping[Interpreter, ServerPool]
+
+
+def gpus_of(pools: Pools) -> list[Gpu]:
+    """Return the GPUs of the machine: those of the interpreter that sees most."""
+    return max((pool.gpus for pool in pools.values()), key=len)
+
+
+def measure_ceilings(
+    server: ForkServer,
+    store: TrialStore,
+    environment_id: str,
+    slot: Slot,
+    lock_timeout_s: float = Executor.lock_timeout_s,
+    stop: threading.Event | None = None,
+) -> str | None:
+    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they
+    are stored, or once `stop` is set."""
+    stop = stop or threading.Event()
+    try:
+        with slot.locked(stop, lock_timeout_s) as is_held:
+            if not is_held:
+                return None
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+    except StoppedError:
+        return None
+    except WorkerError as error:
+        return str(error)
+    ceilings = answer.get("ceilings")
+    if ceilings:
+        store.add_calibration(environment_id, slot.uuid, ceilings=ceilings)
+    reason: str | None = answer.get("reason")
+    return reason

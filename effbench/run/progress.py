@@ -1,0 +1,243 @@
+"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below; nothing
+when quiet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from rich.live import Live
+from rich.text import Text
+
+from effbench.core.cell import Status, Trial
+from effbench.core.environments import OWN, short_names
+from effbench.core.labels import cell_names
+from effbench.core.metrics import METRICS, significant
+from effbench.core.printable import about, count, one_line
+from effbench.core.terminal import Console
+from effbench.run.client import START
+from effbench.run.estimate import TimeLeft
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import (
+    CellRun,
+    PlannedTrial,
+    Settings,
+    cells_of,
+    interpreters_of,
+)
+
+LOGGER = logging.getLogger(__name__)
+#: Number of cells from which progress is shown before the first trial.
+LARGE = 1000
+STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
+
+
+def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
+    """Return a name for each cell run: the cell's name and, with several interpreters, the
+    interpreter's short name."""
+    cells = cell_names(cells_of(runs))
+    interpreters = interpreters_of(runs)
+    words: dict[Interpreter, list[str]] = {interpreter: [] for interpreter in interpreters}
+    for by in OWN:
+        paths = [getattr(interpreter, by) for interpreter in interpreters]
+        if len(set(paths)) > 1:
+            for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
+                words[interpreter].append(name)
+    names = {}
+    for run in runs:
+        parts = [cells[run.cell.key], *words[run.interpreter]]
+        names[run] = one_line(" · ".join(parts))
+    return names
+
+
+def matrix_text(runs: Sequence[CellRun]) -> str:
+    """Return `3 cells`, or `3 cells × 2 folders` if cells run in several places."""
+    cells = count(len(cells_of(runs)), "cell")
+    interpreters = interpreters_of(runs)
+    if len(interpreters) <= 1:
+        return cells
+    if len({interpreter.python for interpreter in interpreters}) == 1:
+        return f"{cells} × {len(interpreters)} folders"
+    return f"{cells} × {len(interpreters)} interpreters"
+
+
+#: Word in the description of a disturbance -> the note next to the time of its trial.
+NOTES = {
+    "host": "host busy",
+    "clocks": "GPU clocks reduced",
+    "another process": "GPU shared",
+    "compiled": "includes compile time",
+    "unsteady": "unsteady",
+}
+
+
+def disturbance_note(disturbance: str) -> str:
+    """Return a note of a few words about what has disturbed a trial."""
+    for part, note in NOTES.items():
+        if part in disturbance:
+            return note
+    return "disturbed"
+
+
+def time_text(record: Trial) -> str:
+    """Return the latency of a trial as its line shows it: `2.70 ms`, or `~2.70 ms (host busy)` if
+    it was disturbed."""
+    if record.latency_ms is None:
+        return ""
+    latency = METRICS["latency_ms"].format(record.latency_ms)
+    if record.disturbance:
+        return f"~{latency} ({disturbance_note(record.disturbance)})"
+    return latency
+
+
+def compile_text(record: Trial) -> str:
+    """Return how long a trial compiled, and from which cache: `compiled in 3.1 s (cold cache)`."""
+    if record.compile_s is None:
+        return ""
+    text = f"compiled in {significant(record.compile_s, 2)} s"
+    if record.compile_cache:
+        return f"{text} ({record.compile_cache} cache)"
+    return text
+
+
+@dataclass(frozen=True)
+class SlotStatus:
+    """What a slot does: `phase` of its trial."""
+
+    slot: str
+    phase: str
+
+
+class Progress:
+    """Prints the progress of a sweep. Thread-safe. `quiet`: print nothing."""
+
+    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
+        self.console = console or Console()
+        self.quiet = quiet
+        self.lock = threading.Lock()
+        self.rounds = 0
+        self.time_left = TimeLeft([], whole=0, compilations=0)
+        self.names: dict[CellRun, str] = {}
+        self.start_s = time.monotonic()
+        self.running: dict[PlannedTrial, SlotStatus] = {}
+        self.live: Live | None = None
+        self.waited: set[str] = set()
+
+    @contextmanager
+    def showing(
+        self,
+        sweep_id: str,
+        settings: Settings,
+        runs: Sequence[CellRun],
+        trials: Sequence[PlannedTrial],
+        slots: Sequence[str],
+    ) -> Iterator[None]:
+        """Print the title and, on a terminal, show the live status in this context. `trials`: those
+        to run; `slots`: their names."""
+        protocol = settings.protocol
+        self.names = run_names(runs)
+        self.rounds = protocol.rounds
+        self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol.compilations)
+        self.start_s = time.monotonic()
+        left = "all trials are already recorded"
+        if trials:
+            left = f"{count(len(trials), 'trial')} to run"
+        matrix = f"{matrix_text(runs)} × {count(self.rounds, 'round')} ({protocol.name})"
+        self.note(one_line(f"sweep {sweep_id} · {matrix} on {', '.join(slots)}: {left}"))
+        if self.quiet or not trials or not self.console.is_terminal:
+            yield
+            return
+        self.live = Live(get_renderable=self.status, console=self.console, transient=True)
+        self.live.start()
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # the terminal was closed
+                self.live.stop()
+            self.live = None
+
+    def status(self) -> Text:
+        """Return the live status: how much is done, the time left, and what each slot is
+        running."""
+        with self.lock:
+            passed = timedelta(seconds=round(time.monotonic() - self.start_s))
+            lines = [" · ".join([f"{self.time_left.percent()} % done in {passed}", *self.left()])]
+            for trial, status in self.running.items():
+                name = f"{self.round_of(trial)} · {self.names[trial.run]}"
+                lines.append(f"{status.slot}  {name} · {status.phase}")
+        return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
+
+    def left(self) -> list[str]:
+        """Return the time left as a part of a line; nothing at the end, and before it can be
+        estimated."""
+        seconds = self.time_left.seconds()
+        return [f"{about(seconds)} left"] if seconds else []
+
+    def note(self, text: str | Text) -> None:
+        """Log a line, and print it unless quiet. If the reader has exited (`| head`), stop
+        printing, but not the sweep."""
+        LOGGER.info("%s", text)
+        if self.quiet:
+            return
+        try:
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
+            self.quiet = True
+
+    def planning(self, cells: int, step: str) -> None:
+        """Tell what planning does with a large matrix, because it takes seconds."""
+        if cells >= LARGE:
+            self.note(f"planning {cells:,} cells: {step}")
+
+    def round_of(self, trial: PlannedTrial) -> str:
+        return f"round {trial.round + 1}/{self.rounds}"
+
+    def started(self, slot: str, trial: PlannedTrial) -> None:
+        with self.lock:
+            self.running[trial] = SlotStatus(slot, START)
+
+    def phase(self, trial: PlannedTrial, phase: str) -> None:
+        with self.lock:
+            if trial in self.running:  # a message from a killed trial may arrive late
+                self.running[trial] = replace(self.running[trial], phase=phase)
+
+    def waiting(self, slot: str) -> None:
+        """Tell that another effbench has the slot's lock, once per slot."""
+        if slot not in self.waited:
+            self.waited.add(slot)
+            self.note(one_line(f"{slot} is in use by another effbench; waiting"))
+
+    def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
+        self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
+
+    def dropped(self, run: CellRun) -> None:
+        """Note that the remaining rounds of this run are not needed."""
+        with self.lock:
+            self.time_left.dropped(run)
+
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
+        """Print the line of a finished trial:
+
+        ` 14 % · round 1/5 · mlp bs=8 eager · ok 0.123 ms · took 2.1 s · about 4 min left`
+        """
+        with self.lock:
+            self.running.pop(trial, None)
+            self.time_left.ended(trial, record)
+            percent = self.time_left.percent()
+            left = [] if self.live else self.left()  # the live status has it
+        text = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
+        if trial.attempt:
+            text.append(f"attempt {trial.attempt + 1} · ")
+        text.append(record.status.value, style=STYLES.get(record.status, "red"))
+        details = [detail for detail in (time_text(record), compile_text(record)) if detail]
+        if details:
+            text.append(f" {', '.join(details)}")
+        if record.reason:
+            text.append(f": {one_line(record.reason)}")
+        text.append(" · ".join(["", f"took {record.wall_s or 0:.1f} s", *left]), style="dim")
+        self.note(text)

@@ -1,0 +1,287 @@
+"""Run a sweep: probe its interpreters, begin or resume its record, and run the trials of its plan
+with an executor."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import effbench
+from effbench.core import logs
+from effbench.core.cell import Cell
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.settings import Config
+from effbench.run import resume
+from effbench.run.client import ForkServer
+from effbench.run.devices import Slot, slots_of
+from effbench.run.duets import StoppingRule
+from effbench.run.executors.base import TrialExecutor
+from effbench.run.executors.local import LocalExecutor
+from effbench.run.executors.slurm import SlurmExecutor
+from effbench.run.git import git_description, git_revision
+from effbench.run.interpreters import HERE, Facts, Interpreter
+from effbench.run.interrupts import stop_on_ctrl_c
+from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
+from effbench.run.pool import Pools, ServerPool, gpus_of
+from effbench.run.probe import Params
+from effbench.run.progress import Progress
+from effbench.run.record import SweepRecord
+from effbench.run.selection import parse_shard
+from effbench.store import liveness, secrets
+from effbench.store.connect import artifact_home
+from effbench.store.store import Store
+from effbench.store.sweeps import Shard
+
+#: Interpreter and parameters of each cell to probe.
+Asked = Sequence[tuple[Interpreter, Params]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms of
+    each of the plan's `runs`, None if it has none. `environments`: the environment of each
+    interpreter."""
+
+    sweep_id: str
+    db: str
+    state: str
+    on_failure: str
+    latencies: list[float | None]
+    environments: dict[Interpreter, str] = field(default_factory=dict)
+    shard: str | None = None
+
+
+@dataclass
+class Command:
+    """The command line, its overrides, and what its sweep runs with.
+
+    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
+    Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
+    that choose cells by previous results. `duet_rule`: see RoundsNeeded.
+    """
+
+    argv: Sequence[str]
+    overrides: Sequence[str]
+    server: ForkServer | None = None
+    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    stop: threading.Event = field(default_factory=threading.Event)
+    outcome: Outcome | None = None
+    duet_rule: StoppingRule | None = None
+
+
+@dataclass
+class OpenSweep:
+    """A sweep whose interpreters are probed and whose database is open, but which is not planned
+    yet. `pools`: what the probe found, with servers that are ready."""
+
+    settings: Settings
+    command: Command
+    store: Store
+    pools: Pools
+    executor: TrialExecutor
+
+    def run(self, plan: SweepPlan) -> Outcome:
+        """Run or resume the sweep and return its outcome. Failed cells are results.
+
+        Raises EffbenchError for an error before the first trial; then nothing is recorded.
+        """
+        settings, progress, stop = self.settings, self.command.progress, self.command.stop
+        executor, runs = self.executor, plan.distinct_runs()
+        executor.prepare(runs)
+        sweep_id = begin(self.store, settings, self.command, plan, executor.environments)
+        logs.write_to(artifact_home(settings.db), sweep_id)
+        record = SweepRecord(self.store, sweep_id, settings)
+        with record.ending(stop):
+            trials = executor.open(sweep_id)
+            showing = progress.showing(sweep_id, settings, runs, trials, executor.slot_names)
+            with showing, stop_on_ctrl_c(stop):
+                executor.run(trials)
+        return self.outcome(sweep_id, plan)
+
+    def outcome(self, sweep_id: str, plan: SweepPlan) -> Outcome:
+        """Return how the sweep has ended."""
+        environments = self.executor.environments
+        measured: dict[CellRun, float | None] = {}
+        cells = {cell.key: cell for cell in plan.cells()}
+        for result in self.store.results(sweep_id):
+            cell = cells.get(result.cell_key)
+            interpreter = environments.get(result.environment_id)
+            if cell is not None and interpreter is not None:
+                measured[CellRun(cell, interpreter)] = result.latency_ms
+        latencies = [None if run is None else measured.get(run) for run in plan.runs]
+        state = "completed"
+        if self.command.stop.is_set():
+            state = "interrupted"
+        return Outcome(
+            sweep_id=sweep_id,
+            db=self.settings.db,
+            state=state,
+            on_failure=self.settings.on_failure,
+            latencies=latencies,
+            environments={interpreter: key for key, interpreter in environments.items()},
+            shard=self.settings.shard,
+        )
+
+
+@contextmanager
+def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[OpenSweep]:
+    """Probe the interpreters of these cells, open the database, and yield the sweep; close all at
+    the end.
+
+    The modes of the cells are adapted in place. Raises EffbenchError for what cannot run.
+    """
+    if not asked:
+        raise ConfigError("there is no cell to run")
+    progress, stop = command.progress, command.stop
+    is_local = settings.executor.name == "local"
+    kind: type[TrialExecutor] = LocalExecutor if is_local else SlurmExecutor
+    kind.check(settings)
+    with (
+        logs.collected(),
+        # first, to report an unusable database immediately
+        Store.open(settings.db, mode="write") as store,
+        open_pools(asked, settings, command) as pools,
+    ):
+        executor: TrialExecutor
+        if is_local:
+            executor = LocalExecutor(settings, pools, progress, stop, store, command.duet_rule)
+        else:
+            executor = SlurmExecutor(settings, pools, progress, stop, store)
+        yield OpenSweep(settings, command, store, pools, executor)
+
+
+def asked_of(runs: Iterable[CellRun]) -> Asked:
+    return [(run.interpreter, run.cell.params()) for run in runs]
+
+
+@contextmanager
+def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[Pools]:
+    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them
+    at the end.
+
+    The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an
+    unsuitable interpreter.
+    """
+    wanted: dict[Interpreter, list[Params]] = {}
+    for interpreter, params in asked:
+        wanted.setdefault(interpreter, []).append(params)
+    command.progress.planning(len(asked), "importing their modules and modes")
+    pools: dict[Interpreter, ServerPool] = {}
+    try:
+        for interpreter in wanted:  # all load in parallel
+            server = command.server if interpreter == HERE else None
+            pools[interpreter] = ServerPool(interpreter, server, command.stop)
+        # meanwhile: the first record needs it, and the next trial would wait
+        importlib.import_module("numpy")
+        for interpreter, parts in wanted.items():
+            try:
+                pools[interpreter].probe(parts, settings.baseline_mode)
+            except (ConfigError, WorkerError) as error:
+                if str(error).startswith("python=") or [*wanted] == [HERE]:
+                    raise
+                raise ConfigError(f"{interpreter}: {error}") from error
+            if settings.executor.name == "slurm":
+                # device=auto means the devices of the jobs, not of this machine
+                has_gpu = "gpu" in (settings.executor.gres or "")
+                pools[interpreter].gpus = [{}] if has_gpu else []
+        yield pools
+    finally:
+        for pool in pools.values():
+            pool.close()
+
+
+def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
+    """Return the slots on which the sweep would run; one that stands for all of a cluster."""
+    if settings.executor.name == "slurm":
+        return [Slot("SLURM", "")]
+    return slots_of(gpus_of(pools), cells, settings.executor)
+
+
+# --- the record of a sweep ---
+
+
+def begin(
+    store: Store,
+    settings: Settings,
+    command: Command,
+    plan: SweepPlan,
+    environments: Mapping[str, Interpreter],
+) -> str:
+    """Begin, resume or extend a sweep and return its id. `environments`: id -> interpreter; empty
+    if they become known later.
+
+    Raises ResumeError if the plan of the sweep to resume differs.
+    """
+    facts = {key: interpreter.facts() for key, interpreter in environments.items()}
+    if command.outcome is not None:
+        store.extend_sweep(command.outcome.sweep_id, plan.cells(), plan.overrides)
+        store.note_environments(command.outcome.sweep_id, facts)
+        return command.outcome.sweep_id
+    if settings.resume is not None:
+        info = store.find_sweep(settings.resume)
+        resume.take_up(store, info, settings, plan, facts, command.progress)
+        return info.id
+    command.progress.planning(len(plan.runs), "storing the plan")
+    here = Path.cwd()
+    revision = git_revision(here)
+    label = settings.sweep.label or git_description(here)
+    return store.begin_sweep(
+        shard=shard_of(settings, plan, label, revision),
+        name=settings.sweep.name,
+        label=label,
+        command=secrets.masked([*command.argv]),
+        overrides=secrets.masked_db([*command.overrides]),
+        protocol=asdict(settings.protocol),
+        baseline_mode=settings.baseline_mode,
+        seed=settings.sweep.seed,
+        git_revision=revision,
+        host=host_facts() | {"environments": facts, "settings": stored_settings(settings)},
+        plan=plan.cells(),
+        rounds=settings.protocol.rounds,
+        cell_overrides=plan.overrides,
+    )
+
+
+def shard_of(
+    settings: Settings, plan: SweepPlan, label: str | None, revision: str | None
+) -> Shard | None:
+    """Return the shard that the settings name, with what all shards of a sweep have in common."""
+    if settings.shard is None:
+        return None
+    _, number = parse_shard(settings.shard)
+    sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
+    facts = [sweep, label, revision, protocol, settings.baseline_mode, number]
+    return Shard(settings.shard, facts, plan.matrix)
+
+
+def host_facts() -> Facts:
+    """Return facts about the machine and process of a sweep that are not part of its
+    environment."""
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpu_count": os.cpu_count(),
+        "effbench": effbench.__version__,
+        "executable": sys.executable,
+        "folder": str(Path.cwd()),
+        "user": liveness.current_user(),
+        "process": liveness.identity(),
+    }
+
+
+def check_baseline(settings: Settings, cells: Sequence[Cell], when: str = "") -> None:
+    """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may
+    be missing."""
+    modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
+    if baseline not in (*modes, Config.baseline_mode):
+        raise ConfigError(
+            f"baseline_mode={baseline} is not a mode of this sweep{when}; its modes:"
+            f" {', '.join(modes)}"
+        )

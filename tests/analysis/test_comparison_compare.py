@@ -1,0 +1,263 @@
+from dataclasses import replace
+
+import pytest
+from made_sweeps import A100, DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment, steps
+
+import effbench
+from effbench.analysis.compare import (
+    CellSelection,
+    compare_parts,
+    compare_sweeps,
+    find,
+)
+from effbench.analysis.limits import STATUS, limits_of
+from effbench.analysis.verdicts import Change, Verdict
+from effbench.cli.check import baseline_of
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.store import Store
+
+
+def compared(made, before, after, settings=None, **options):
+    with Store.open(made.path) as store:
+        sweeps = [store.find_sweep(one) for one in (before, after)]
+        return compare_sweeps(store, *sweeps, limits_of(settings or {}), CellSelection(**options))
+
+
+def halves(made, sweep, by, settings=None, **options):
+    with Store.open(made.path) as store:
+        return compare_parts(
+            store, store.find_sweep(sweep), by, limits_of(settings or {}), **options
+        )
+
+
+def verdicts(found, metric="latency_ms"):
+    return {one.about.mode: one.verdict for one in found.changes if one.metric == metric}
+
+
+def test_a_line_for_each_mode(made):
+    other, failed = a_cell(bs=64), {"status": "error"}
+    before = made.sweep({EAGER: FAST, other: FAST, GRAPH: failed})
+    after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: failed})
+    found = compared(made, before, after)
+    lines = {(line.mode, line.metric): line for line in found.modes}
+    # no cuda-graph has figures on both sides
+    assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms")}
+    line = lines["eager", "latency_ms"]
+    assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
+    assert line.low < line.ratio < line.high
+    assert (line.cells, line.of) == (2, 2)
+
+
+def test_two_modes_are_compared_round_by_round(made):
+    """The host slows down from round to round, and both modes with it."""
+    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
+    factors = (0.9, 0.901, 0.9, 0.899, 0.9)
+    faster = [value * factor for value, factor in zip(drift, factors, strict=True)]
+    sweep = made.sweep({EAGER: {}, DEFAULT: {"latency_ms": drift}, GRAPH: {"latency_ms": faster}})
+    frame = effbench.compare(sweep, db=str(made.path), by="mode", values=("default", "cuda-graph"))
+    row = frame[frame.metric == "latency_ms"].iloc[0]
+    assert (row.verdict, frame.attrs["in_turns"]) == ("faster", True)
+    assert 0.89 < row.ci_low < 0.9 < row.ci_high < 0.91
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "options", "said"),
+    [
+        (2, {"values": ("a", "b")}, "takes two sweeps"),
+        (1, {"by": "bs", "values": (8, 8)}, "has bs=8, 64; choose two of them"),
+    ],
+)
+def test_python_api_refuses(made, sweeps, options, said):
+    sweep = made.sweep([EAGER, a_cell(bs=64)])
+    assert not effbench.compare(sweep, db=str(made.path), by="bs", values=(8, 64)).empty
+    with pytest.raises(UsageError, match=said):
+        effbench.compare(*[sweep] * sweeps, db=str(made.path), **options)
+
+
+def test_the_noise_threshold_comes_from_earlier_sweeps(made):
+    """A cell that moves by 5 % from sweep to sweep is not called slower by another 8."""
+    for number in range(8):
+        made.sweep({EAGER: {"latency_ms": steps(1.05 ** (number % 2), 0.001)}, DEFAULT: FAST})
+    before = made.sweep({EAGER: FAST, DEFAULT: FAST})
+    after = made.sweep({cell: {"latency_ms": steps(1.08, 0.001)} for cell in (EAGER, DEFAULT)})
+    found = compared(made, before, after)
+    assert verdicts(found) == {"eager": "ambiguous", "default": "slower"}
+    limits = {one.about.mode: one.limit for one in found.of("latency_ms")}
+    assert limits == {"eager": pytest.approx(1.05 ** (3 / 0.6745) - 1), "default": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "verdict"),
+    [
+        ({"name": "mine", "budget_s": 0.6, "rounds": 1}, "ambiguous"),
+        ({"budget_s": 5.0, "rounds": 1}, "slower"),
+    ],
+)
+def test_the_threshold_comes_from_sweeps_with_the_same_protocol(made, protocol, verdict):
+    for number in range(8):
+        latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
+        made.sweep({EAGER: latency}, protocol={"name": "quick", "budget_s": 0.6, "rounds": 1})
+    before = made.sweep({EAGER: FAST}, protocol=protocol)
+    after = made.sweep({EAGER: {"latency_ms": steps(1.08, 0.001)}}, protocol=protocol)
+    assert verdicts(compared(made, before, after)) == {"eager": verdict}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "verdict"),
+    [
+        (("a", "b"), "ambiguous"),  # from host to host it moves
+        (("c", "c"), "ambiguous"),  # too few sweeps of its own: all tell
+        (("a", "a"), "slower"),  # host a itself never moved
+    ],
+)
+def test_the_threshold_of_one_host_is_its_own(made, hosts, verdict):
+    for number in range(16):
+        latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
+        made.sweep({EAGER: latency}, host={"hostname": "ab"[number % 2]})
+    before = made.sweep({EAGER: FAST}, host={"hostname": hosts[0]})
+    after = made.sweep({EAGER: {"latency_ms": steps(1.08, 0.001)}}, host={"hostname": hosts[1]})
+    assert verdicts(compared(made, before, after)) == {"eager": verdict}
+
+
+def test_after_an_update_in_mid_sweep_the_new_environment_counts(made):
+    """Its trials come last, although a resumed sweep keeps the old ones."""
+    old = environment(torch_version="2.12.0")
+    before = made.sweep({EAGER: FAST}, env=old)
+    after = made.sweep({EAGER: FAST}, env=old, rounds=2, host={"environments": {old.id: {}}})
+    with Store.open(made.path, mode="write") as store:
+        store.note_environments(after, {environment().id: {}})
+    made.sweep({EAGER: SLOW}, into=after)
+    assert verdicts(compared(made, before, after)) == {"eager": "slower"}
+
+
+def test_of_two_gpus_one_is_chosen(made):
+    sweeps = []
+    for figures in (FAST, SLOW):
+        sweeps.append(made.sweep({EAGER: FAST}))
+        made.sweep({EAGER: figures}, env=A100, into=sweeps[-1])
+    with pytest.raises(UsageError, match="choose one with --on"):
+        compared(made, *sweeps)
+    assert verdicts(compared(made, *sweeps, on="a100")) == {"eager": "slower"}
+    assert verdicts(compared(made, *sweeps, on="H200")) == {"eager": "same"}
+
+
+def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made):
+    half = a_cell(dtype="float16")
+    whole = made.sweep([EAGER, half])
+    part = made.sweep([EAGER, half], state="interrupted", rounds=2)
+    note = f"{part} is interrupted, not completed: only its measured cells are compared"
+    assert compared(made, whole, part).notes == halves(made, part, "dtype").notes == [note]
+
+
+def test_two_interpreters_in_turns(made):
+    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
+    old = environment(flags={"interpreter": "/venvs/old/bin/python"}, torch_version="2.11.0")
+    new = environment(flags={"interpreter": "/venvs/new/bin/python"})
+    sweep = made.sweep({EAGER: {"latency_ms": drift}}, env=old)
+    factors = (1.05, 1.051, 1.049, 1.05, 1.05)
+    slower = [value * factor for value, factor in zip(drift, factors, strict=True)]
+    made.sweep({EAGER: {"latency_ms": slower}}, env=new, into=sweep)
+    found = halves(made, sweep, "python")
+    assert (found.before.title, found.after.title) == ("python=old", "python=new")
+    assert verdicts(found) == {"eager": "slower"}
+    assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
+    turned = halves(made, sweep, "torch_version", values=["2.13", "2.11"])
+    assert verdicts(turned) == {"eager": "faster"}, "part of a value is enough"
+
+
+def test_by_a_parameter(made):
+    half, double = a_cell(dtype="float16"), a_cell(bs=16)
+    both = a_cell(dtype="float16", bs=16)
+    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, both: FAST})
+    found = halves(made, sweep, "dtype")
+    rows = {one.about.bs: one for one in found.of("latency_ms")}
+    assert {bs: one.verdict for bs, one in rows.items()} == {8: "slower", 16: "same"}
+    assert (rows[8].key, rows[8].name) == (EAGER.key, "mlp bs=8 eager")
+    assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
+
+
+@pytest.mark.parametrize("by", ["model", "bs"])
+def test_a_models_cache_follows_bs(made, by):
+    def cached(name, bs):
+        return replace(a_cell(bs=bs), model={"name": name, "module": {"max_batch": bs}})
+
+    cells = {(name, bs): cached(name, bs) for name in "ab" for bs in (1, 8)}
+    sweep = made.sweep({cell: SLOW if "b" in key else FAST for key, cell in cells.items()})
+    rows = halves(made, sweep, by).changes
+    assert {row.metric for row in rows if row.metric == STATUS} == set(), "all have partners"
+    assert len([row for row in rows if row.metric == "latency_ms"]) == 2
+
+
+def test_on_a_host_of_another_speed_the_gpus_own_time_comes_first(made):
+    """It does not depend on the host."""
+
+    def sweep(host_ms, scale):
+        times = {"latency_ms": 2.0 * scale, "period_ms": 1.9 * scale, "gpu_busy_ms": 0.5 * scale}
+        return made.sweep({EAGER: {"host_ms": host_ms, **times}})
+
+    before = sweep(0.030, 1.0)
+    found = compared(made, before, sweep(0.020, 0.7))
+    (note,) = found.notes
+    assert "the host's speed differs: fixed work took 30 µs, and now 20 µs (0.67×)" in note
+    faster = [change.metric for change in found.changes if change.verdict == "faster"]
+    assert faster[0] == "gpu_busy_ms" and len(faster) > 2
+    assert compared(made, before, sweep(0.0305, 0.7)).notes == []
+
+
+# --- baselines ---
+
+
+def test_a_reference_may_be_a_baseline(made):
+    first, second = made.sweep([EAGER]), made.sweep([EAGER], env=A100)
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", first)
+        assert find(store, "main").id == first
+        assert find(store, second).id == find(store, "last").id == second
+        store.set_baseline("main", second)
+        assert find(store, "main", on="h200").id == first
+        # as a check chooses
+        for other, chosen in ((first, first), (second, second)):
+            assert find(store, "main", other=other).id == chosen
+        with pytest.raises(UsageError, match=r"'main' is set on .*; choose one with --on"):
+            find(store, "main", other="main")
+
+
+def swept(made, *names):
+    sweep = None
+    for name in names:
+        sweep = made.sweep([EAGER], env=environment(gpu_name=f"NVIDIA {name}"), into=sweep)
+    return sweep
+
+
+def chosen(made, baseline, sweep, on=None, any_hardware=False):
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", baseline)
+        return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
+
+
+@pytest.mark.parametrize(
+    ("on", "error", "said"),
+    [
+        (None, UsageError, "is set on NVIDIA A100, NVIDIA L40S; choose one with --on"),
+        ("L4", NothingFoundError, "not on NVIDIA L4; "),  # a name in full goes before a part
+        ("nvidia l4", NothingFoundError, "not on NVIDIA L4; "),
+    ],
+)
+def test_a_baseline_on_several_gpus(made, on, error, said):
+    both, sweep = swept(made, "L40S", "A100"), swept(made, "L40S", "A100", "L4")
+    assert chosen(made, both, sweep, on="a100").hardware == "NVIDIA A100"
+    with pytest.raises(error, match=said):
+        chosen(made, both, sweep, on)
+
+
+def test_other_hardware_only_if_asked_for(made):
+    baseline, sweep = swept(made, "A100"), swept(made, "H200")
+    with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
+        chosen(made, baseline, sweep)
+    with pytest.raises(NothingFoundError, match="ran on NVIDIA H200, not on NVIDIA A100; choose"):
+        chosen(made, baseline, sweep, on="A100")
+    assert chosen(made, baseline, sweep, any_hardware=True).hardware == "NVIDIA A100"
+
+
+SAME = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.SAME, before=1.0, after=1.0)
+HAZY = replace(SAME, verdict=Verdict.AMBIGUOUS)

@@ -1,0 +1,146 @@
+"""Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in
+noisy times."""
+
+import math
+
+import numpy as np
+import pytest
+from made_pairs import pair, side
+from made_sweeps import MIB, a_cell, steps
+
+from effbench.analysis.compare import compare_sweeps
+from effbench.analysis.limits import limits_of, read
+from effbench.analysis.verdicts import judge
+from effbench.stats.intervals import TUNED_SD
+from effbench.stats.significance import MOST_PAIRS, compare_pairs, confirms
+from effbench.store import Store
+
+TUNED = "the compiler chose other kernels"
+
+
+def compiled(*kernels, rounds=5):
+    """(compilation, fingerprint) of each round, which use the compilations in turn."""
+    return [
+        (number % len(kernels), f"{kernels[number % len(kernels)]}-tuned")
+        for number in range(rounds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "factor", "verdict", "said"),
+    [
+        (compiled("a"), compiled("b"), 1.08, "ambiguous", TUNED),
+        (compiled("a", "b"), compiled("b", "a"), 1.08, "ambiguous", None),
+        (compiled("a"), compiled("a"), 1.08, "slower", None),
+        (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
+        (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
+        (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "in each of 3 compilations"),
+        (compiled(*"aa"), compiled(*"bb"), 1.08, "ambiguous", TUNED),
+        ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
+        ([], compiled("a"), 1.08, "slower", None),  # a sweep that did not record it
+    ],
+)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, interleaved):
+    sides = [
+        side(compiled=of, latency_ms=steps(level, 0.001)) for of, level in ((old, 1), (new, factor))
+    ]
+    (time,) = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+    assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
+    assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
+    assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
+
+
+def test_compilations_count_alike_in_figures_and_ratio():
+    sides = [
+        side(compiled=compiled("a", "b"), latency_ms=[1, level, 1, level, 1])
+        for level in (1.0, 1.21)
+    ]
+    (row,) = judge([pair(*sides)], limits_of({}))
+    assert row.after / row.before == pytest.approx(row.ratio) == pytest.approx(1.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.15), (2, 0.02), (3, 0.003)])
+def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
+    rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
+    for _ in range(sweeps):
+        choices = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count]
+        logs = choices + rng.normal(0, noise, (100, 2, 5))
+        kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
+        pairs = []
+        for number, cell in enumerate(np.exp(logs).tolist()):
+            sides = [
+                side(compiled=of, latency_ms=values)
+                for of, values in zip(kernels, cell, strict=True)
+            ]
+            pairs.append(pair(*sides, key=str(number)))
+        alarmed += any(row.gates for row in judge(pairs, limits_of({})))
+    assert alarmed <= 0.05 * sweeps + 2
+
+
+def test_pairs_find_five_percent_in_launch_bound_cells():
+    """At the standard deviation that was recorded on an H200
+    (results/reference/noise-h200.jsonl)."""
+    logs = np.random.default_rng(1).normal([[0], [math.log(1.05)]], 0.025, (300, 2, MOST_PAIRS))
+    lows = [
+        compare_pairs(*(dict(enumerate(values)) for values in cell)).low
+        for cell in np.exp(logs).tolist()
+    ]
+    assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (compiled("a", "b"), compiled("c", "d"), "ambiguous"),
+        # not autotuned
+        ([(n % 2, "a") for n in range(5)], [(n % 2, "b") for n in range(5)], "slower"),
+        (compiled(*"aaa"), compiled(*"bbb"), "slower"),
+    ],
+)
+def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
+    sides = [side(compiled=of, kernels=[number] * 5) for of, number in ((old, 34), (new, 42))]
+    (row,) = judge([pair(*sides)], limits_of({}))
+    assert (row.verdict, TUNED in (row.reason or "")) == (verdict, verdict == "ambiguous")
+
+
+def judged(made, before, after):
+    with Store.open(made.path) as store:
+        found = compare_sweeps(store, *map(store.find_sweep, (before, after)), read())
+    return {row.metric: row for row in found.changes}, found.notes
+
+
+def memory_of(made, warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
+    sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
+    figures = {"compile_cache": list(caches), "peak_reserved_bytes": sizes}
+    return made.sweep({a_cell("default"): figures})
+
+
+def test_memory_of_cold_and_warm_processes_is_apart(made):
+    rows, _ = judged(made, memory_of(made, 100, 300), memory_of(made, 134, 300))
+    assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == (
+        "slower",
+        "same",
+    )
+    assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
+
+
+def test_noisy_times_do_not_hide_memory():
+    sizes = [
+        side(peak_allocated_bytes=[int(v * MIB) for v in steps(size, 0.02)])
+        for size in (100, 107.5)
+    ]
+    noisy = [
+        pair(*(side(latency_ms=steps(1, 0.1)) for _ in "ab"), str(number)) for number in range(99)
+    ]
+    assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"
+
+
+@pytest.mark.parametrize(
+    ("host_ms", "note"), [(0.030, "took 20 µs, and now 30 µs (1.50×)"), (0.0205, ""), (None, "")]
+)
+def test_a_host_of_another_speed_is_noted(made, host_ms, note):
+    sweeps = [made.sweep({a_cell(): {"host_ms": speed}}) for speed in (0.020, host_ms)]
+    _, notes = judged(made, *sweeps)
+    assert [note in text for text in notes] == [True] * bool(note)

@@ -1,0 +1,202 @@
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import pytest
+
+from effbench.analysis.limits import COMPARED, SHIPPED, CellFacts, Limit, limits_of, read
+from effbench.core.errors import ConfigError
+
+CELL = CellFacts("llama-7b", 8, "default", "bfloat16", "inference", "cuda", "NVIDIA H200")
+TODAY = dt.date(2026, 11, 21)
+
+
+def exceptions(*rules):
+    return limits_of({"exceptions": list(rules)}, today=TODAY)
+
+
+def limit(floor=0.02, least=0.0, factor=1.25, ignore=False, reason=None):
+    return Limit(floor, least, factor, ignore, reason)
+
+
+def test_defaults():
+    limits = limits_of({})
+    assert limits.metrics == list(COMPARED) and "speedup" not in COMPARED
+    assert limits.of(CELL, "latency_ms") == limit()
+
+
+@pytest.mark.parametrize("value", ["3%", "0.03", 0.03, "3e-2", "3 %"])
+def test_a_floor(value):
+    assert limits_of({"floor": value}).floor == pytest.approx(0.03)
+
+
+def test_a_limit_of_a_metric_keeps_the_common_floor_if_it_names_none():
+    own = {"peak_allocated_bytes": {"least": 1e6}, "period_ms": {"floor": 0.1}}
+    limits = limits_of({"floor": 0.03, "limits": own})
+    assert limits.of(CELL, "peak_allocated_bytes") == limit(0.03, 1e6)
+    assert limits.of(CELL, "period_ms") == limit(0.1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ({"model": "llama-*"}, True),
+        ({"model": "gpt*"}, False),
+        ({"model": "LLAMA-*"}, False),
+        ({"bs": 8}, True),
+        ({"bs": 80}, False),
+        ({"mode": "default", "metric": "latency_ms"}, True),
+        ({"mode": "default", "metric": "period_ms"}, False),
+        ({"hardware": "*H200"}, True),
+        ({}, True),
+    ],
+)
+def test_an_exception_holds_where_all_of_its_patterns_fit(pattern, fits):
+    limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
+    assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02)
+    # by some cell, whatever metric is looked at
+    assert limits.exceptions[0].used is (fits or "metric" in pattern)
+
+
+def test_the_last_exception_that_fits_counts_and_it_alone():
+    limits = exceptions(
+        {"model": "llama-*", "ignore": True, "reason": "first"},
+        {"mode": "default", "floor": 0.1, "reason": "second"},
+        {"mode": "eager", "floor": 0.3, "reason": "fits not"},
+    )
+    assert limits.of(CELL, "latency_ms") == limit(0.1, reason="second")
+    assert limits.of(CELL, "kernels") == limit(), "no key of the last one counts for it"
+
+
+@pytest.mark.parametrize(("until", "floor"), [("2026-11-21", 0.1), ("2026-11-20", 0.02)])
+def test_an_exception_holds_through_its_last_day(until, floor):
+    limits = exceptions({"floor": 0.1, "reason": "new driver", "until": until})
+    assert (limits.of(CELL, "period_ms").floor, len(limits.expired)) == (floor, floor == 0.02)
+
+
+def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
+    rule = {"metric": "compile_c*", "factor": 2.0, "floor": 0.5, "reason": "slow disk"}
+    limits = limits_of({"limits": {"period_ms": {"floor": 0.05}}, "exceptions": [rule]})
+    limits.floor_for_all = 0.3
+    assert limits.of(CELL, "period_ms").floor == 0.3
+    assert limits.of(CELL, "compile_cold_s") == limit(0.3, factor=2.0, reason="slow disk")
+
+
+WHY = {"reason": "why"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"flor": 0.1}, "unknown setting flor; choose from metrics, floor"),
+        ({"floor": -0.1}, "floor=.*expected a number of at least 0 and below 1"),
+        ({"floor": True}, "floor=.*expected a number"),
+        ({"floor": 3}, "floor=.*expected a number"),
+        ({"floor": None}, "floor=.*expected a number"),
+        ({"q": 0}, "q=.*expected a number"),
+        ({"on_missing": "skip"}, "on_missing: .*fail, ignore"),
+        ({"metrics": ["speedup"]}, "cannot be compared; choose from latency_ms"),
+        ({"metrics": "latency_ms"}, "^metrics: expected a list, got 'latency_ms'$"),
+        ({"limits": {"latency_ms": 0.1}}, r"^limits.latency_ms: expected a mapping \(key: value\)"),
+        ({"limits": ["latency_ms"]}, "^limits: expected a mapping"),
+        ({"limits": {"latency_ms": {"flor": 0.1}}}, "unknown setting limits.latency_ms.flor"),
+        ({"limits": {"latency_ms": {"floor": 2}}}, "limits.latency_ms.floor=2"),
+        ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
+        ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
+        ({"exceptions": None}, "^exceptions: expected a list, got nothing$"),
+        ({"exceptions": ["gpt2"]}, r"^exceptions\[0\]: expected a mapping"),
+        ({"exceptions": [{"metric": "kernels", "factor": 2, **WHY}]}, r"\.factor does nothing"),
+        ({"exceptions": [{"metric": "status", "floor": 0.1, **WHY}]}, "only takes ignore"),
+        ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, "needs a reason"),
+        ({"exceptions": [{"model": "a", **WHY}]}, "changes nothing"),
+        ({"exceptions": [{"model": "a", "ignore": "x", **WHY}]}, "expected true or false"),
+        ({"exceptions": [{"modle": "a", "floor": 0.1, **WHY}]}, "unknown setting exceptions"),
+        ({"exceptions": [{"floor": 0.1, **WHY, "until": 2027}]}, "expected a date"),
+        ({"exceptions": [{"metric": "kernel", "ignore": True, **WHY}]}, "matches none of"),
+        # a file cannot read the environment
+        ({"exceptions": [{"model": "${oc.env:HOME}", "floor": 0.1, **WHY}]}, "is not allowed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        limits_of(settings)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text, name="conf/check/ours.yaml"):
+    path = Path(name).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["ours", "conf/check/ours.yaml", "ours.yml"])
+def test_a_file_of_the_users_is_laid_over_what_ships(name):
+    rule = '{model: "m*", metric: kernels, ignore: true, until: 2999-03-31, reason: moving}'
+    limits = f"floor: 0.05\nlimits: {{latency_ms: {{floor: 10%}}}}\nexceptions: [{rule}]"
+    shutil.copy(written(limits), "ours.yml")
+    limits = read(name)
+    assert limits.of(CELL, "period_ms").floor == 0.05
+    assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
+    assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of the defaults
+    assert limits.exceptions[0].until == dt.date(2999, 3, 31)
+
+
+def test_the_users_own_default_is_found_by_itself(tmp_path, monkeypatch):
+    assert read().source == "effbench's defaults"
+    monkeypatch.chdir(SHIPPED.parents[1])
+    assert read().source == "effbench's defaults", "in a checkout, too"
+    monkeypatch.chdir(tmp_path)
+    written("floor: 0.07", "conf/check/default.yaml")
+    assert (read().floor, read().source) == (
+        0.07,
+        "conf/check/default.yaml over effbench's defaults",
+    )
+    written("lr: 0.1", "conf/check/default.yaml")
+    with pytest.raises(ConfigError, match=r"^unknown setting lr; .*\(in conf/check/default.yaml"):
+        read()
+
+
+def test_settings_go_on_top():
+    path = written("floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
+    rule = "exceptions=[{mode: eager, floor: 0.4, reason: noise}]"
+    words = ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", rule]
+    limits = read(path, words)
+    assert limits.floor == 1e-05
+    assert limits.of(CELL, "latency_ms") == limit(0.1, 0.5)
+    assert (limits.on_missing, limits.exceptions[0].floor) == ("ignore", 0.4)
+
+
+@pytest.mark.parametrize(("word", "names"), [("[kernels,kernels]", ["kernels"]), ("[]", COMPARED)])
+def test_metrics(word, names):
+    assert read(None, [f"metrics={word}"]).metrics == list(names)
+
+
+@pytest.mark.parametrize(
+    "word", ["floor", "=3", "floor=[", "floor=", "floor.x=3", "limits=3", "floor=" + "[" * 9999]
+)
+def test_settings_that_make_no_sense(word):
+    with pytest.raises(ConfigError):
+        read(None, [word])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("list.yaml", r"expected a mapping \(key: value\), got \['a', 'b'\]"),
+        ("loop.yaml", "is not valid YAML"),
+        ("bytes.yaml", "is not valid YAML"),
+        ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
+        ("defualt", "choose from default"),
+    ],
+)
+def test_files_that_cannot_be_used(name, said):
+    Path("list.yaml").write_text("- a\n- b")
+    Path("loop.yaml").write_text("a: &a [*a]")
+    Path("bytes.yaml").write_bytes(b"floor: \xff\xfe")
+    with pytest.raises(ConfigError, match=said):
+        read(name)

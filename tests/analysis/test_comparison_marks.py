@@ -1,0 +1,216 @@
+"""Marked results in comparisons: their times are shown and have no verdict, whatever the figures
+say."""
+
+import itertools
+import json
+from xml.etree import ElementTree
+
+import pytest
+from made_history import STEP, Made
+from made_pairs import pair, side
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
+from test_comparison_rerun import again
+
+from effbench.analysis.compare import compare_sweeps
+from effbench.analysis.limits import limits_of
+from effbench.analysis.verdicts import counted, judge
+from effbench.store import Store
+
+BUSY = "host busy for 83 % of the timing"
+FASTER = {"latency_ms": steps(0.5, 0.001)}
+
+
+def marked(figures):
+    return {**figures, "disturbance": BUSY}
+
+
+@pytest.fixture
+def checked(made, effbench):
+    """Set the first sweep as `main`, run the second, check it."""
+
+    def call(before, after, *options):
+        first = made.sweep(before)
+        assert effbench("baseline", "set", "main", first).code == 0
+        made.sweep(after)
+        return effbench("check", "--baseline", "main", *options)
+
+    return call
+
+
+@pytest.fixture(
+    params=itertools.product(["before", "now", "before and now"], [FAST, SLOW]),
+    ids=lambda value: value[0],
+)
+def half_marked(request, made):
+    """When the results of eager were marked, and the comparison of two sweeps."""
+    which, after = request.param
+    old = marked(FAST) if "before" in which else FAST
+    new = marked(after) if "now" in which else after
+    sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]
+    with Store.open(made.path) as store:
+        return which, compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+
+
+def unjudged_changes(compared):
+    changes = {change.metric: change for change in compared.changes if change.is_unjudged}
+    assert {change.about.mode for change in changes.values()} == {"eager"}
+    return changes
+
+
+def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
+    _, compared = half_marked
+    times = {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"}
+    assert times <= unjudged_changes(compared).keys()
+    assert (compared.judged, set(compared.unjudged)) == ({DEFAULT.key}, {EAGER.key})
+
+
+def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
+    which, compared = half_marked
+    change = unjudged_changes(compared)["latency_ms"]
+    assert (change.verdict, change.p_value, change.low) == ("ambiguous", None, None)
+    assert not change.gates
+    assert change.reason == f"host disturbed {which}: {BUSY}"
+    assert (change.marked_before, change.marked_after) == ("before" in which, "now" in which)
+    assert change.ratio == pytest.approx(change.after / change.before)
+
+
+def test_marked_figures_have_no_mean(half_marked):
+    _, compared = half_marked
+    assert "eager" not in {line.mode for line in compared.modes}
+
+
+def disturbed(**figures):
+    result = side(**figures)
+    object.__setattr__(result, "disturbance", BUSY)
+    return result
+
+
+def test_counts_and_memory_of_a_marked_result_are_judged():
+    old, new = side(kernels=[3] * 5, latency_ms=[1.0]), disturbed(kernels=[9] * 5, latency_ms=[1.0])
+    verdicts = {row.metric: str(row.verdict) for row in judge([pair(old, new)], limits_of({}))}
+    assert verdicts == {"kernels": "slower", "latency_ms": "ambiguous"}
+
+
+def test_a_marked_row_does_not_change_the_tests_of_others():
+    odd = pair(side(latency_ms=steps(1, 0.02)), side(latency_ms=steps(1.075, 0.02)), "odd")
+    quiet = steps(1, 0.02)
+    others = [
+        pair(side(latency_ms=quiet), disturbed(latency_ms=quiet), str(number))
+        for number in range(99)
+    ]
+    rows = judge([odd, *others], limits_of({}))
+    assert counted(rows) == "1 slower, 99 not judged"
+
+
+STRICT = ("--set", "on_unjudged=fail")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options", "code"),
+    [
+        ({EAGER: FAST}, {EAGER: marked(SLOW)}, (), 3),
+        ({EAGER: marked(FAST)}, {EAGER: FAST}, (), 3),
+        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(SLOW), DEFAULT: FAST}, (), 0),
+        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: SLOW}, (), 1),
+        ({EAGER: FAST}, {EAGER: marked(FAST)}, STRICT, 1),
+        ({EAGER: FAST}, {EAGER: FAST}, STRICT, 0),
+        ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--metric", "kernels"), 0),
+        ({EAGER: FAST}, {EAGER: marked({**FAST, "kernels": 99})}, (), 1),
+    ],
+)
+def test_exit_codes(checked, before, after, options, code):
+    done = checked(before, after, *options)
+    assert (done.code, done.err) == (code, "")
+    assert ("nothing was checked against main" in done.out) is (code == 3)
+
+
+@pytest.fixture
+def two_marked(checked):
+    """Check a sweep with two marked cells of three, in a format."""
+
+    def call(*options):
+        after = {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}
+        return checked({EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}, after, *options)
+
+    return call
+
+
+def command_to_repeat(made):
+    with Store.open(made.path) as store:
+        sweep = store.find_sweep("last").id
+    return f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
+
+
+def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
+    done = two_marked("--floor", "3%")
+    text = " ".join(done.out.split())
+    assert "not judged: host disturbed in 2 of 3 cells: " in text
+    assert "~ not judged" in text
+    assert "~1.10 ms" in text
+    assert f"measure them again: {command_to_repeat(made)}\n" in done.out
+
+
+def test_json_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
+    answer = json.loads(two_marked("--floor", "3%", "--format", "json").out)
+    assert answer["measure_again"] == command_to_repeat(made)
+    assert answer["passed"] is True
+    assert [row["reason"] for row in answer["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
+
+
+def test_csv_leaves_marked_cells_to_the_errors(two_marked):
+    done = two_marked("--format", "csv")
+    assert "not judged: host disturbed in 2 of 3 cells" in done.err
+    assert "not judged" not in done.out
+
+
+def test_junit_fails_marked_cells_if_they_are_to_fail(two_marked):
+    root = ElementTree.fromstring(two_marked("--format", "junit", *STRICT).out)
+    assert {failure.get("type") for failure in root.iter("failure")} == {"not judged"}
+
+
+MEASURED = "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", MEASURED),
+        (FAST, FAST, "same", "measured again: 1.000 (1.000–1.000)"),
+        (FASTER, FAST, "faster", "measured again: 0.500"),
+        (marked(SLOW), FAST, "ambiguous", f"host disturbed now: {BUSY}, when run again"),
+        # the baseline's recorded figures are not marked
+        (SLOW, None, "slower", "measured again: 1.100"),
+        (FAST, None, "same", "measured again: 1.000"),
+    ],
+)
+def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
+    judged, rows = again(made, {EAGER: new}, old and {EAGER: old}, after=marked(SLOW))
+    row = next(row for row in rows if row.metric == "latency_ms")
+    assert (row.verdict, row.gates) == (verdict, verdict == "slower")
+    assert said in row.reason
+    assert bool(judged.unjudged) is row.is_unjudged is (verdict == "ambiguous")
+    # the figures stay those of the sweep
+    assert row.ratio == pytest.approx(1.1) and row.marked_after
+
+
+def test_the_new_side_alone_does_not_judge_a_marked_baseline(made):
+    judged, rows = again(made, {EAGER: SLOW}, None, before=marked(FAST))
+    assert all(row.is_unjudged for row in rows if row.metric == "latency_ms") and judged.unjudged
+
+
+def test_marked_results_make_no_change_point():
+    made = Made()
+    for value in STEP:
+        made.sweep().result(latency_ms=value, kernels=3, marked=value > 1.05)
+    found = made.judge("latency_ms", "kernels")
+    assert found.changes == [] and found.marked_results == 15
+
+
+@pytest.mark.parametrize(("why", "changes"), [(None, 1), ("of eager: host busy", 0)])
+def test_marked_speedups_make_no_change_point(why, changes):
+    """They have marks of their own: the baseline may be marked, or pairs may not be."""
+    made = Made()
+    for value in STEP:
+        disturbance = why if value > 1.05 else None
+        made.sweep().result(speedup=value, speedup_disturbance=disturbance, marked=why is None)
+    assert len(made.judge("speedup").changes) == changes

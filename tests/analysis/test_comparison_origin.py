@@ -1,0 +1,203 @@
+"""Whether what a baseline ran can be run again: interpreters and revisions of a repository made for
+the test."""
+
+import datetime as dt
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from effbench.analysis.origin import current, origin, sources, targets
+from effbench.core.cell import Cell
+from effbench.core.errors import UsageError
+from effbench.run.interpreters import HERE, Interpreter
+
+NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+
+
+def git(folder, *args):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *args], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A folder `app` in a repository with two commits; the working directory is `app`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    app = tmp_path / "repo" / "app"
+    app.mkdir(parents=True)
+    git(app.parent, "init", "-q")
+    (app / "net.py").write_text("WIDTH = 1\n")
+    commit(app, "one")
+    monkeypatch.chdir(app)
+    return app
+
+
+def commit(app, text):
+    (app / "said.txt").write_text(text)
+    git(app.parent, "add", "-A")
+    git(app.parent, "commit", "-qm", text)
+
+
+def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
+    phase = "training" if training else "inference"
+    model = {"name": "net", "module": {"_target_": target}}
+    return Cell(
+        model, 1, {"name": "eager", "_target_": mode}, "float32", phase, "cpu", training=training
+    )
+
+
+def test_another_revision_is_a_worktree_that_goes_again(repository):
+    old = HERE.facts()
+    (repository / "net.py").write_text("WIDTH = 2\n")
+    commit(repository, "two")
+    with pytest.raises(RuntimeError), origin(old, HERE.facts(), HERE, [cell()]) as found:
+        folder = Path(found.folder)
+        assert found.python is None
+        assert (folder / "net.py").read_text() == "WIDTH = 1\n"
+        assert folder.name == "app", "the same place within the repository"
+        raise RuntimeError
+    assert not folder.exists()
+    assert (repository / "net.py").read_text() == "WIDTH = 2\n"
+
+
+def test_what_the_user_wrote():
+    own = "effbench.models.mlp.MLP"
+    assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
+    assert targets([cell(own, training={"loss": "my_pkg.loss"})])
+    assert not targets([cell(own, training={"loss": "mean-square"})])
+    nested = {
+        "_target_": "torch.nn.DataParallel",
+        "module": {"parts": [{"_target_": "my_pkg.Layer"}]},
+    }
+    assert targets([replace(cell(), model={"module": nested})]) == ["my_pkg.Layer"]
+
+
+def refused(why, *args):
+    with pytest.raises(UsageError, match=re.escape(why)), origin(*args):
+        pass
+
+
+def test_what_cannot_be_run_says_why(repository):
+    old = HERE.facts()
+    commit(repository, "two")
+    new = HERE.facts()
+    (repository / "later.py").write_text("")
+    for before, cells, software, why in (
+        (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
+        (
+            new,
+            [cell()],
+            "torch_version 2.12 → 2.13",
+            "is no longer installed here (torch_version 2.12 → 2.13)",
+        ),
+        (
+            {**old, "git_description": "v1-dirty", "git_changed_files": "net.py"},
+            [cell()],
+            None,
+            "uncommitted changes (v1-dirty: net.py)",
+        ),
+        (new, [cell("later.py:Net")], None, "later.py, so the baseline's code is unknown"),
+        (
+            {**old, "git_revision": "0" * 40},
+            [cell()],
+            None,
+            "revision 000000000000 is not in this repository",
+        ),
+        (
+            {**old, "git_revision": None, "git_description": None},
+            [cell()],
+            None,
+            "is not under version control",
+        ),
+        (
+            {**old, "python": "/nowhere/bin/python"},
+            [cell()],
+            None,
+            "/nowhere/bin/python does not exist here",
+        ),
+        (None, [cell()], None, "does not record"),
+        (
+            old,
+            [cell("later.py:Net")],
+            None,
+            "its later.py:Net is missing, or imported from elsewhere",
+        ),
+    ):
+        refused(why, before, new, HERE, cells, software)
+
+
+def virtual_environment(folder, imports_from):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "own.pth").write_text(f"{imports_from}\n")
+    return Interpreter(str(folder / "bin" / "python"))
+
+
+def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
+    """`my_pkg` is imported by way of a `.pth` file, as an editable install does."""
+    package = repository / "src" / "my_pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WIDTH = 1\n")
+    commit(repository, "package")
+    installed = virtual_environment(tmp_path / "venv", package.parent)
+    old = installed.facts()
+    (package / "__init__.py").write_text("WIDTH = 2\n")
+    commit(repository, "wider")
+    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
+    with origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
+        folder = Path(found.folder)
+        assert (folder.name, found.python) == ("src", installed.python)
+        assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
+
+
+def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
+    package = tmp_path / "elsewhere" / "far_pkg.py"
+    package.parent.mkdir()
+    package.write_text("")
+    installed = virtual_environment(tmp_path / "there", package.parent)
+    old = installed.facts()
+    commit(repository, "later")
+    why = "only the machine can differ"
+    refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
+
+
+def test_the_interpreter_of_a_sweep(repository, monkeypatch):
+    facts = HERE.facts()
+
+    def gone(why, **changed):
+        with pytest.raises(UsageError, match=why):
+            current({**facts, **changed}, "s1", [cell()], NOW)
+
+    assert current(facts, "s1", [cell()], NOW) == HERE
+    gone("which does not exist here", folder="/nowhere/at/all")
+    gone("which does not exist here", python="/nowhere/bin/python")
+    with pytest.raises(UsageError, match="does not record its interpreter"):
+        current(None, "s1", [cell()], NOW)
+    with monkeypatch.context() as patch:  # from elsewhere it needs its folder
+        patch.chdir(repository.parent)
+        assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
+    commit(repository, "two")
+    gone("the sweep ran")
+    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")], NOW) == HERE, (
+        "no code of the folder"
+    )
+    (repository / "net.py").write_text("WIDTH = 2\n")
+    facts = HERE.facts()
+    assert current(facts, "s1", [cell()], NOW) == HERE
+    (repository / "net.py").write_text("WIDTH = 3\n")
+    gone("differ from those measured")
+
+
+def test_code_that_git_does_not_track_is_unknown(repository):
+    (repository / "new.py").write_text("WIDTH = 1\n")
+    facts = HERE.facts()
+    began = dt.datetime.now(dt.UTC)
+    assert current(facts, "s1", [cell("new.py:Net")], began + dt.timedelta(seconds=1)) == HERE
+    why = "new.py, so the baseline's code is unknown"
+    refused(why, facts, facts, HERE, [cell("new.py:Net")])
+    with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
+        current(facts, "s1", [cell("new.py:Net")], began - dt.timedelta(seconds=1))

@@ -1,0 +1,291 @@
+"""What becomes of a flagged row when its cell was run again, by what came out on both sides."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, environment, steps
+
+from effbench.analysis.compare import compare_sweeps
+from effbench.analysis.confirm import (
+    How,
+    Rerun,
+    RerunProgress,
+    is_flagged,
+    judge_again,
+    may_be_slower,
+    rounds_of_rerun,
+    same_machine,
+    settle,
+)
+from effbench.analysis.limits import limits_of
+from effbench.analysis.matching import load
+from effbench.analysis.verdicts import ONE_TIME, Change, Verdict
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import UsageError
+from effbench.run.estimate import Durations
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.store import Store
+
+CRASHED = {"status": "crashed", "reason": "signal 11"}
+MARKED = {**FAST, "disturbance": "throttled"}
+ONE_MARKED = {**SLOW, "disturbance": [None] * 4 + ["throttled"]}
+HERE = environment(flags={"interpreter": "here"})
+THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
+
+
+def again(made, news, olds, there=THERE, before=FAST, after=SLOW, **facts):
+    """The rows of a check whose cells looked slower, after they were run again; `olds`: the
+    baseline's side, if any."""
+    first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (before, after))
+    rerun_id = made.sweep(news, env=HERE)
+    if olds:
+        made.sweep(olds, env=there, into=rerun_id)
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
+        side = load(store, store.find_sweep(rerun_id))
+    flagged = [row for row in compared.changes if is_flagged(row)]
+    old = side.within([there.id]) if olds else None
+    rerun = Rerun(rerun_id, side.within([HERE.id]), old, None if olds else "not here", **facts)
+    judge_again(compared, flagged, rerun)
+    assert flagged
+    return compared, flagged
+
+
+@pytest.mark.parametrize(
+    ("metric", "verdict", "ratio", "floor", "is_one"),
+    [
+        ("latency_ms", "slower", 1.1, 0.02, True),
+        ("latency_ms", "ambiguous", 1.03, 0.02, True),
+        ("latency_ms", "ambiguous", 1.01, 0.02, False),
+        ("latency_ms", "ambiguous", 0.5, 0.02, False),
+        ("latency_ms", "same", 1.03, 0.02, False),
+        ("compile_cold_s", "ambiguous", 2.0, None, True),
+        ("compile_cold_s", "ambiguous", 1.1, None, False),
+        ("status", "ambiguous", None, None, False),
+    ],
+)
+def test_which_rows_are_run_again(metric, verdict, ratio, floor, is_one):
+    change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
+    assert may_be_slower(change) is is_one
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", "confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
+        (FAST, FAST, "ambiguous", "not confirmed: 1.000"),
+        (SLOW, None, "slower", "(run again)"),
+        (FAST, None, "ambiguous", "not confirmed: 1.000"),
+        (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
+        # both fail: nothing was learnt, and the gate stays shut
+        (CRASHED, CRASHED, "slower", "run again, both sides fail (before crashed"),
+        # the old side alone fails: held against what the baseline recorded
+        (SLOW, CRASHED, "slower", "the baseline's side did not run: crashed: signal 11)"),
+        (FAST, CRASHED, "ambiguous", "the baseline's side did not run: crashed: signal 11)"),
+        # a disturbed machine tells nothing either
+        (MARKED, FAST, "slower", "host disturbed now: throttled, when run again"),
+        (FAST, MARKED, "slower", "host disturbed before: throttled, when run again"),
+        (ONE_MARKED, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
+        ({"latency_ms": None}, FAST, "slower", "nor refuted: no figure when run again"),
+    ],
+)
+def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
+    _, (row,) = again(made, {EAGER: new}, old and {EAGER: old})
+    assert (row.metric, row.verdict) == ("latency_ms", verdict)
+    assert said in row.reason
+    assert row.gates is (verdict != "ambiguous")
+    assert row.ratio == pytest.approx(1.1), "the figures stay those of the sweep"
+
+
+def compiled(seconds, cold=3, **figures):
+    """The figures of a cell that compiled in the first `cold` of five rounds."""
+    caches = {
+        "compilation": [*range(cold), *range(5 - cold)],
+        "compile_cache": ["cold"] * cold + ["warm"] * (5 - cold),
+    }
+    compile_s = seconds and [seconds] * cold + [0.5] * (5 - cold)
+    return {**FAST, **caches, "compile_s": compile_s, **figures}
+
+
+@pytest.mark.parametrize(
+    ("new_s", "old_s", "cold", "verdict", "said"),
+    [
+        (10.0, 10.0, 3, "ambiguous", "not confirmed: 1.000"),
+        (10.0, 4.0, 3, "slower", "confirmed: 2.500 (old and new alternating)"),
+        (None, 4.0, 3, "slower", "neither confirmed nor refuted: no figure when run again"),
+        # one compilation each raises no alarm, but runs again
+        (10.0, 4.0, 1, "slower", f"{ONE_TIME}; confirmed: 2.500 (old and new alternating)"),
+        (4.0, 4.0, 1, "same", f"{ONE_TIME}; not confirmed: 1.000"),
+        (10.0, None, 1, "ambiguous", ONE_TIME),
+    ],
+)
+def test_what_becomes_of_compile_seconds(made, new_s, old_s, cold, verdict, said):
+    """There are as many as compilations, which are fewer than pairs of times must be."""
+    olds = {DEFAULT: compiled(old_s)} if old_s else None
+    before, after = (compiled(seconds, cold) for seconds in (4.0, 10.0))
+    _, rows = again(made, {DEFAULT: compiled(new_s)}, olds, before=before, after=after)
+    (row,) = (row for row in rows if row.metric == "compile_cold_s")
+    assert (row.verdict, said in row.reason) == (verdict, True), row.reason
+
+
+def test_memory_of_one_compilation_is_settled_by_several(made):
+    """It has no pairs, because only some rounds compile with an empty cache."""
+    small, large = ({"peak_reserved_bytes": size * MIB} for size in (100, 200))
+    before, after = (compiled(1.0, 1, **figures) for figures in (small, large))
+    news, olds = {DEFAULT: compiled(1.0, **large)}, {DEFAULT: compiled(1.0, **small)}
+    _, rows = again(made, news, olds, before=before, after=after)
+    row = next(row for row in rows if row.metric == "peak_reserved_cold_bytes")
+    assert (row.verdict, "; confirmed: 2.000" in row.reason) == ("slower", True), row.reason
+
+
+OURS, THEIRS = (
+    {"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": [f"{name}-tuned" for name in names]}
+    for names in ("abcab", "xyzxy")
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", "; confirmed: 1.100 (1.100–1.100) (old and new alternating"),
+        (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
+        (
+            {"latency_ms": steps(1.021, 0.002)},
+            FAST,
+            "ambiguous",
+            "5 pairs); not significantly beyond 2.0 %",
+        ),
+        (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
+        ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
+    ],
+)
+def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
+    """By pairs and the floor alone, although earlier sweeps vary by more than the change."""
+    for number in range(8):
+        made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
+    assert (row.metric, row.verdict) == ("latency_ms", verdict)
+    assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
+    assert said in row.reason
+
+
+@pytest.mark.parametrize(
+    ("verdict", "pairs", "reason", "said"),
+    [
+        ("ambiguous", 5, "a reason", "alternating, 5 pairs); a reason"),
+        ("slower", None, None, "alternating); only pairs confirm an ambiguous row"),
+    ],
+)
+def test_an_interval_beyond_the_floor_may_not_be_enough(verdict, pairs, reason, said):
+    """The reason says why, because the interval alone looks significant."""
+    figures = (1.0, 1.1, 1.1, 1.05, 1.15)
+    flagged = Change("a", "a", "latency_ms", Verdict.AMBIGUOUS, *figures, limit=0.02)
+    row = Change("a", "a", "latency_ms", Verdict(verdict), *figures, limit=0.02, reason=reason)
+    settle(flagged, {("a", "latency_ms"): row}, How("alternating", pairs))
+    assert flagged.verdict == "ambiguous"
+    assert flagged.reason == f"not confirmed: 1.100 (1.050–1.150) ({said}"
+
+
+def test_each_cell_by_its_own(made):
+    """One cell whose old side cannot run does not take the pairs from another."""
+    _, rows = again(made, {EAGER: SLOW, DEFAULT: SLOW}, {EAGER: CRASHED, DEFAULT: FAST})
+    said = {row.about.mode: row.reason for row in rows}
+    assert "the baseline's side did not run" in said["eager"]
+    assert "old and new alternating, 5 pairs" in said["default"]
+
+
+def test_duets_need_fewer_pairs(made):
+    three = [None] * 2
+    new, old = ({"latency_ms": [*figures["latency_ms"][:3], *three]} for figures in (SLOW, FAST))
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, duets={EAGER.key})
+    assert (row.verdict, "old and new as duets, 3 duets" in row.reason) == ("slower", True)
+
+
+def test_why_cells_did_not_run_as_duets_is_a_note(made):
+    judged, _ = again(made, {EAGER: SLOW}, {EAGER: FAST}, not_in_turn=["no room"])
+    assert "some rounds were not timed in turn: no room" in judged.notes
+
+
+def test_another_software_than_the_baselines_is_not_held_against(made):
+    there = environment(flags=THERE.flags, torch_version="2.99")
+    judged, (row,) = again(made, {EAGER: SLOW}, {EAGER: FAST}, there)
+    assert (row.verdict, "alternating" in row.reason) == ("slower", False)
+    assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({}, None),
+        ({"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
+        ({"torch_version": "2.99"}, "not that of the sweep .torch_version 2.13.0 → 2.99"),
+    ],
+)
+def test_another_machine_settles_nothing(made, changed, error):
+    sweeps = [made.sweep({EAGER: figures}) for figures in (FAST, SLOW)]
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+    pools = {None: SimpleNamespace(environment=environment(**changed))}
+    with pytest.raises(UsageError, match=error) if error else nullcontext():
+        same_machine(compared, None, pools)
+
+
+@pytest.mark.parametrize(
+    ("mode", "protocol", "sides", "text"),
+    [
+        ("eager", {}, 2, "3 to 20 duets of old and new"),
+        ("eager", {"duet": False}, 2, "5 to 20 rounds, old and new alternating"),
+        ("cuda-graph", {}, 1, "5 to 20 rounds, the new side alone"),
+        ("eager", {"rounds": 5}, 1, "5 rounds, the new side alone"),
+    ],
+)
+def test_the_plan_of_a_re_run(mode, protocol, sides, text):
+    settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
+    assert rounds_of_rerun([a_cell(mode)], settings, sides).text == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "parallel", "text"),
+    [
+        ({"cold": 20.0, "warm": 9.0}, 20, 0.5, "80 s to 6 min"),
+        ({"cold": 20.0, "warm": 9.0}, 3, 1, "about 40 s"),
+        ({}, 20, 1, "unknown, because no earlier trial of these cells is known"),
+    ],
+)
+def test_the_duration_of_a_re_run(seconds, rounds, parallel, text):
+    """The first of at least three rounds compiles."""
+    cell = a_cell("default")
+    durations = Durations()
+    for cache, wall_s in seconds.items():
+        trial = Trial(cell.key, 0, Status.OK, wall_s=wall_s, compile_cache=cache)
+        durations.add(cell, trial)
+    settings = Settings.with_defaults(protocol={"rounds": rounds, "compilations": 1})
+    plan = rounds_of_rerun([cell], settings, sides=2)
+    assert plan.duration([cell], settings, durations, parallel) == text
+
+
+def test_the_time_left_is_updated_each_round(capsys):
+    """On standard error, because standard output gets a document."""
+    progress = RerunProgress(quiet=True)
+    run = CellRun(EAGER, Interpreter())
+    trials = [PlannedTrial(run, number) for number in range(10)]
+    settings = Settings.with_defaults(protocol={"rounds": 10, "compilations": 1})
+    with progress.showing("s", settings, [run], trials, ["GPU 0"]):
+        for trial in trials[:2]:
+            progress.started("GPU 0", trial)
+            progress.ended(trial, Trial(EAGER.key, trial.round, Status.OK, wall_s=60.0))
+        progress.started("GPU 0", trials[2])
+    said = capsys.readouterr()
+    second, third = said.err.splitlines()
+    assert second.startswith("effbench: round 2/10: ") and second.endswith(" left")
+    assert third.startswith("effbench: round 3/10: ")
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(("old", "verdict"), [({EAGER: FAST}, "slower"), (None, "ambiguous")])
+def test_only_pairs_settle_ambiguous_rows(made, old, verdict):
+    noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
+    judged, (row,) = again(made, {EAGER: SLOW}, old, before=noise[0], after=noise[1])
+    assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])

@@ -1,0 +1,156 @@
+"""Matching the cells and environments of two sides, and how they differ."""
+
+from dataclasses import replace
+
+import pytest
+from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
+
+from effbench.analysis.matching import (
+    Location,
+    Side,
+    differences,
+    machine_names,
+    on_one_machine,
+    pairs_of,
+)
+from effbench.core.cell import Cell
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.store.sides import CellResult
+from effbench.store.values import cell_row
+
+HERE = (environment(),)
+
+
+def row(env):
+    return {name: getattr(env, name) for name in env.__dataclass_fields__} | {"id": env.id}
+
+
+def a_side(cells, envs=HERE, title="before", measured=None, **facts):
+    """A side on which every cell was measured in every environment, or only those of `measured`."""
+    done = {cell.key for cell in (cells if measured is None else measured)}
+    cells = {cell.key: cell_row(cell) | {"params": cell.params()} for cell in cells}
+    results = {(key, env.id): CellResult("ok") for key in cells if key in done for env in envs}
+    return Side(title, None, cells, results, {env.id: row(env) for env in envs}, **facts)
+
+
+def pairs(old, new, across=()):
+    return pairs_of(*on_one_machine(old, new, across), across)
+
+
+def test_planned_cells_that_were_not_measured_say_so():
+    old = a_side([EAGER, DEFAULT, GRAPH], measured=[EAGER, DEFAULT])
+    new = a_side([EAGER, DEFAULT, GRAPH], title="after", measured=[EAGER], state="interrupted")
+    found = {pair.key: pair for pair in pairs(old, new)}
+    assert found[DEFAULT.key].why == "planned, not measured: the sweep is interrupted"
+    assert GRAPH.key not in found  # nothing is known of it on either side
+
+
+def test_cells_of_one_side_say_so():
+    (pair,) = [one for one in pairs(a_side([EAGER, DEFAULT]), a_side([EAGER])) if one.after is None]
+    assert pair.why == "not in the plan"
+
+
+HALF = a_cell(dtype="float16")
+
+
+def test_cells_that_differ_in_what_is_accepted_are_matched():
+    (pair,) = pairs(a_side([EAGER]), a_side([HALF]), ["dtype"])
+    assert (pair.key, pair.about.dtype) == (EAGER.key, "bfloat16")
+    assert pair.about.after == replace(pair.about, dtype="float16", after=None)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_cell_with_several_partners_is_refused(order):
+    sides = [a_side([a_cell(dtype="float32")]), a_side([EAGER, HALF])][::order]
+    with pytest.raises(UsageError, match=r"differ only in dtype: .*bfloat16.*float16"):
+        pairs(*sides, ["dtype"])
+
+
+SHARED = "no cell was measured in both before and after"
+TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "said"),
+    [
+        ([EAGER], {"cells": [DEFAULT]}, NothingFoundError, f"{SHARED}; .* differ in mode.name"),
+        ([], {"cells": [EAGER]}, NothingFoundError, SHARED),
+        ([EAGER], {"cells": [EAGER], "measured": []}, NothingFoundError, f"{SHARED}$"),
+        ([EAGER], {"cells": [EAGER], "envs": TWO}, UsageError, "after ran on several kinds"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(old, new, error, said):
+    with pytest.raises(error, match=said):
+        pairs(a_side(old), a_side(title="after", **new))
+
+
+def part(*models):
+    """A side of networks with these names and widths."""
+    cells = []
+    for name, width in models:
+        inputs = [{"name": "x", "shape": [width]}]
+        model = {"name": name, "module": {"width": width}, "inputs": inputs}
+        cells.append(Cell(model, 1, {"name": "eager"}, "float32", "inference", "cpu", {}))
+    return a_side(cells)
+
+
+def test_names_and_inputs_follow_a_parameter_of_the_module():
+    parts = part(("small", 8)), part(("large", 16))
+    (pair,) = pairs_of(*parts, by="model.module.width")
+    assert (pair.about.model, pair.about.after.model) == ("small", "large")
+    with pytest.raises(NothingFoundError, match="no cell was measured in both"):
+        pairs_of(*parts, by="model.name")
+
+
+def test_a_model_that_has_both_widths_is_compared_with_itself():
+    both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
+    found = pairs_of(*both, by="model.module.width")
+    assert [pair.about.after for pair in found] == [None, None]
+
+
+def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
+    def of_phase(phase, seq=None, **settings):
+        model = {"name": "net", "module": {"seq": seq}, "inputs": []}
+        return a_side([Cell(model, 1, {"name": "eager"}, "float32", phase, "cpu", {}, **settings)])
+
+    def request(prompt):
+        return of_phase("generate", prompt + 4, generate={"prompt": prompt, "new_tokens": 4})
+
+    (pair,) = pairs_of(request(8), request(32), by="generate.prompt")
+    assert pair.differs and pair.before and pair.after
+    training = of_phase("training", training={"lr": 0.1})
+    (pair,) = pairs_of(of_phase("inference"), training, by="phase")
+    assert pair.about.after.phase == "training"
+
+
+@pytest.mark.parametrize(
+    ("other", "names"),
+    [
+        (A100, [H200, "NVIDIA A100"]),
+        (TWO[0], [f"{H200} own", f"{H200} /venvs/a/bin/python"]),
+        (environment(gpu_name=None, cpu_name="EPYC"), [H200, "EPYC"]),
+    ],
+)
+def test_names_of_machines(other, names):
+    machines = [Location.of(row(env)) for env in (*HERE, other)]
+    assert list(machine_names(machines).values()) == names
+
+
+def test_differences_list_software_first():
+    old = a_side([EAGER], protocol={"name": "standard", "rounds": 5, "budget_s": 5.0})
+    env = environment(torch_version="2.14.0", flags={"TORCHDYNAMO_DISABLE": "1"})
+    new = a_side([EAGER], [env], "after", protocol={"name": "mine", "rounds": 10, "budget_s": 5.0})
+    assert differences(old, new, ()) == [
+        "torch_version 2.13.0 → 2.14.0",
+        "TORCHDYNAMO_DISABLE not set → 1",
+        "protocol.rounds 5 → 10",
+    ]
+
+
+def test_differences_of_machines():
+    host = {"hostname": "a", "kernel": "6.1", "effbench": "0.1.0", "folder": "/x"}
+    here = a_side([EAGER], host=host)
+    there = a_side([EAGER], host=host | {"hostname": "b", "effbench": "0.2.0"})
+    assert differences(here, there, ()) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
+    # a sweep that does not record where it ran
+    assert differences(a_side([EAGER]), there, ()) == []

@@ -1,0 +1,352 @@
+"""Verdicts on pairs of results: statuses, ratios, counts, values per sweep, exceptions."""
+
+import math
+
+import pytest
+from made_pairs import only, pair, side
+from made_sweeps import MIB, steps
+
+from effbench.analysis.limits import limits_of
+from effbench.analysis.verdicts import (
+    FAILING,
+    ONE_TIME,
+    STATUS,
+    Verdict,
+    judge,
+    record,
+    verdict_of_statuses,
+)
+from effbench.core.cell import Status
+
+
+@pytest.mark.parametrize("status", Status)
+def test_statuses(status):
+    assert verdict_of_statuses(None, status) == "new"
+    assert verdict_of_statuses(status, None) == "missing"
+    assert verdict_of_statuses(status, status) == (None if status.is_measured else "same")
+    if not status.is_measured:
+        assert verdict_of_statuses("ok", status) == "broken"
+        assert verdict_of_statuses(status, "ok") == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "reason"),
+    [
+        (side("ok"), side("error", "boom"), "broken", "error: boom (before ok)"),
+        (side("crashed", "signal 11"), side("ok"), "fixed", "ok (before crashed: signal 11)"),
+        (side("oom", "20 GiB"), side("oom", "21 GiB"), "same", "oom: 21 GiB (before oom: 20 GiB)"),
+        (side("oom", "20 GiB"), side("oom", "20 GiB"), "same", "oom: 20 GiB (as before)"),
+        (side("oom"), side("error", "x"), "broken", "error: x (before oom)"),
+        (side("error", "x"), side("degraded", "y"), "fixed", "degraded: y (before error: x)"),
+        (side("ok"), None, "missing", None),
+        (None, side("ok"), "new", None),
+        (None, side("error", "boom"), "new", "error: boom"),
+    ],
+)
+def test_a_changed_status_gives_one_row(before, after, verdict, reason):
+    (change,) = judge([pair(before, after)], limits_of({}))
+    assert (change.metric, change.verdict, change.reason) == (STATUS, verdict, reason)
+    assert change.gates is (change.verdict in FAILING)
+
+
+def test_figures_of_degraded_cells_are_compared():
+    degraded = [side("degraded", latency_ms=steps(factor, 0.001)) for factor in (1, 1.1)]
+    (row,) = judge([pair(*degraded)], limits_of({}))
+    assert (row.metric, row.verdict) == ("latency_ms", "slower")
+
+
+@pytest.mark.parametrize(
+    ("status", "on_missing", "gates"),
+    [
+        ("ok", "fail", True),
+        ("degraded", "fail", True),
+        ("ok", "ignore", False),
+        ("oom", "fail", False),
+    ],
+)
+def test_missing_cells(status, on_missing, gates):
+    limits = limits_of({"on_missing": on_missing})
+    (change,) = judge([pair(side(status, "x"), None, why="gone")], limits)
+    assert (change.verdict, change.gates) == (Verdict.MISSING, gates)
+    assert ("it gave no figures before: oom: x" in change.reason) is (status == "oom")
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [
+        (1.05, "slower"),
+        (0.95, "faster"),
+        (1.005, "same"),
+        (1.019, "ambiguous"),
+        (1.021, "slower"),
+        (1 / 1.019, "ambiguous"),
+    ],
+)
+def test_a_time_against_a_floor_of_two_percent(factor, verdict):
+    change = only(steps(1.0, 0.001), steps(factor, 0.001), "latency_ms")
+    assert (change.verdict, change.gates, change.limit) == (verdict, verdict == "slower", 0.02)
+    assert change.ratio == pytest.approx(factor) and change.low < factor < change.high
+    assert change.before == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 1.05), (1.05, 1.0)])
+def test_a_noisy_time_is_ambiguous(before, after):
+    noisy = only(steps(before, 0.1), steps(after, 0.1), "period_ms")
+    assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False)
+    assert noisy.smallest_slowdown > 0.2
+
+
+def test_without_a_second_trial_no_time_is_judged():
+    one = only([1.0], [9.0] * 5, "latency_ms")
+    assert (one.verdict, one.low, one.ratio) == (Verdict.AMBIGUOUS, None, pytest.approx(9.0))
+    assert one.reason == "a side has only one trial, so the spread is unknown"
+
+
+IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "verdict", "reason"),
+    [
+        (1.01, 0.001, "same", ""),  # within the floor
+        (1.05, 0.001, "ambiguous", IN_NOISE),
+        (1 / 1.05, 0.001, "ambiguous", IN_NOISE),
+        (1.09, 0.02, "ambiguous", IN_NOISE),  # perhaps beyond the threshold
+        (1.03, 0.02, "same", ""),  # perhaps no change at all
+        (1.2, 0.001, "slower", ""),
+        (1 / 1.2, 0.001, "faster", ""),
+    ],
+)
+def test_a_change_beyond_the_floor_but_inside_the_threshold(factor, noise, verdict, reason):
+    change = only(steps(1, noise), steps(factor, noise), "latency_ms", threshold=0.1)
+    assert (change.verdict, change.gates) == (verdict, verdict == "slower")
+    assert (change.reason or "").startswith(reason)
+
+
+def test_an_exception_is_a_reason():
+    rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, threshold=0.1)
+    assert "floor of 3.0 %" in change.reason and change.reason.endswith("by exception: known")
+
+
+# --- false discovery control ---
+
+
+RETIRED = {"exceptions": [{"model": "old", "ignore": True, "reason": "retired"}]}
+QUIET = [
+    pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), str(number), model="old")
+    for number in range(99)
+]
+LOUD = [
+    pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(number), model="old")
+    for number in range(99)
+]
+
+
+def odd(noise, others, settings=None, thresholds=None):
+    """The row of a cell that is 7.5 % slower, among others."""
+    cell = pair(side(latency_ms=steps(1, noise)), side(latency_ms=steps(1.075, noise)), "odd")
+    rows = judge([cell, *others], limits_of(settings or {}), thresholds)
+    return next(row for row in rows if row.key == "odd")
+
+
+@pytest.mark.parametrize(
+    ("noise", "others", "settings", "verdict"),
+    [
+        (0.02, [], {}, "slower"),
+        (0.02, QUIET, {}, "ambiguous"),
+        (0.03, [], {}, "slower"),
+        (0.03, QUIET, {}, "ambiguous"),
+        # what is ignored is no test of the correction, nor does it lend significance
+        (0.02, QUIET, RETIRED, "slower"),
+        (0.03, [*QUIET[:3], *LOUD], {}, "slower"),
+    ],
+)
+def test_the_correction_is_over_all_cells_that_are_not_ignored(noise, others, settings, verdict):
+    row = odd(noise, others, settings)
+    assert row.verdict == verdict
+    reason = "not significant among all rows" if verdict == "ambiguous" else None
+    assert row.reason == reason
+
+
+def test_a_change_within_the_noise_threshold_needs_no_correction():
+    row = odd(0.02, QUIET, thresholds={("odd", "latency_ms"): 0.2})
+    assert (row.verdict, row.reason) == ("same", None)
+
+
+# --- launch-bound cells ---
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "bounds", "verdict"),
+    [
+        ("latency_ms", 1.3, ("launch", "launch"), "ambiguous"),
+        ("latency_ms", 1.9, ("launch", "launch"), "slower"),
+        ("latency_ms", 1.3, ("memory", "launch"), "ambiguous"),
+        ("latency_ms", 1 / 1.3, ("launch", "launch"), "ambiguous"),
+        ("latency_ms", 1.3, ("memory", "memory"), "slower"),
+        ("period_ms", 1.3, ("launch", "launch"), "ambiguous"),
+        ("energy_mj", 1.3, ("launch", "launch"), "ambiguous"),
+        ("gpu_busy_ms", 1.3, ("launch", "launch"), "slower"),
+    ],
+)
+def test_host_metrics_alarm_beyond_what_the_trials_can_show(metric, factor, bounds, verdict):
+    change = only(steps(1, 0.1), steps(factor, 0.1), metric, bounds=bounds)
+    assert change.verdict == verdict
+    assert ("launch-bound" in (change.reason or "")) is (verdict == "ambiguous")
+
+
+def test_interleaved_sides_with_one_shared_round_are_compared_by_their_trials():
+    old = side(latency_ms=[1.0, 1.001, 1.0, None, None])
+    new = side(latency_ms=[None, None, 1.1, 1.101, 1.1])
+    assert judge([pair(old, new)], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "reason"),
+    [
+        # as in a sweep that was resumed after an update
+        (
+            [*steps(1, 0.001), *[None] * 5],
+            [*[None] * 5, *steps(1.03, 0.001)],
+            "ambiguous",
+            "launch-bound: up to 5.0 % may be noise of the host",
+        ),
+        (steps(1, 0.001), steps(1.03, 0.001), "slower", ""),
+    ],
+)
+def test_parts_of_a_launch_bound_cell_in_different_rounds(before, after, verdict, reason):
+    sides = [side(bound="launch", latency_ms=values) for values in (before, after)]
+    (change,) = judge([pair(*sides)], limits_of({}), interleaved=True)
+    assert change.verdict == verdict
+    assert (change.reason or "").startswith(reason)
+
+
+# --- counts, sizes and values per sweep ---
+
+
+LEAST = {
+    "graph_pool_bytes": 2 * MIB,
+    "peak_allocated_bytes": MIB,
+    "compile_cold_s": 1.0,
+    "rel_error": 1e-4,
+}
+LIMITS = {
+    "limits": {name: {"least": value} for name, value in LEAST.items()},
+    "exceptions": [{"metric": "recompiles", "least": 2, "reason": "known"}],
+}
+WIDE = [10, 12, 11, 10, 12]
+SOME, LARGE = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial without a pool
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after", "verdict"),
+    [
+        ("kernels", [0] * 5, [0] * 5, "same"),
+        ("kernels", [0] * 5, [1] * 5, "slower"),
+        ("kernels", [3] * 5, [2] * 5, "faster"),
+        ("kernels", WIDE, WIDE[::-1], "same"),
+        ("kernels", WIDE, [13] * 5, "slower"),
+        ("kernels", WIDE, [11] * 5, "ambiguous"),
+        ("kernels", [1], [2], "slower"),  # a count needs no second trial
+        ("recompiles", [10] * 5, [12] * 5, "same"),
+        ("recompiles", [10] * 5, [13] * 5, "slower"),
+        ("recompiles", [9, 10], [12, 12], "ambiguous"),
+        ("compile_cold_s", [2.0], [2.9], "same"),
+        ("compile_cold_s", [100.0], [110.0], "same"),
+        ("compile_cold_s", [10.0] * 2, [12.5] * 2, "same"),
+        ("compile_cold_s", [10.0] * 2, [12.6] * 2, "slower"),
+        ("compile_cold_s", [12.6] * 2, [10.0] * 2, "faster"),
+        ("compile_cold_s", [4.0, 5.0], [4.5, 7.0], "ambiguous"),
+        ("compile_cold_s", [4.0, 5.0], [6.1, 7.0], "ambiguous"),
+        ("compile_cold_s", [4.0, 5.0], [6.3, 7.0], "slower"),
+        ("compile_cold_s", [6.3, 7.0], [4.0, 5.0], "faster"),
+        ("rel_error", [0.0], [5e-5], "same"),
+        ("rel_error", [0.0], [1e-2], "slower"),
+        ("peak_reserved_cold_bytes", [0], [0], "same"),
+        ("graph_pool_bytes", [0] * 5, [2 * MIB] * 5, "same"),
+        ("graph_pool_bytes", [0] * 5, [3 * MIB] * 5, "slower"),
+        ("graph_pool_bytes", [3 * MIB] * 5, [0] * 5, "faster"),
+        ("graph_pool_bytes", SOME, [65 * MIB] * 5, "ambiguous"),
+        ("graph_pool_bytes", SOME, [99 * MIB] * 5, "slower"),
+        # the floor also holds for sizes that are 0 in a trial
+        ("graph_pool_bytes", LARGE, [1003 * MIB] * 5, "ambiguous"),
+        ("graph_pool_bytes", LARGE, [1021 * MIB] * 5, "slower"),
+        ("peak_allocated_bytes", [4 * MIB] * 5, [5 * MIB] * 5, "same"),
+        ("peak_allocated_bytes", [4 * MIB] * 5, [6 * MIB] * 5, "slower"),
+        ("peak_allocated_bytes", [4 * MIB] * 5, [2 * MIB] * 5, "faster"),
+    ],
+)
+def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
+    change = only(before, after, metric, LIMITS)
+    assert change.verdict == verdict
+    assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [([2.0], [7.4]), ([2.0] * 3, [7.4]), ([7.4], [2.0] * 3)]
+)
+def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before, after):
+    change = only(before, after, "compile_cold_s", LIMITS)
+    assert change.verdict is Verdict.AMBIGUOUS and ONE_TIME in change.reason
+
+
+# --- missing and impossible figures ---
+
+
+@pytest.mark.parametrize("metric", ["compile_cold_s", "graph_breaks", "latency_ms"])
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([1.0], [None], "not measured now"),
+        ([None], [1.0], "not measured before"),
+        ([1.0], [math.nan], "not measured now; 1 of 1 trials now have no valid figure"),
+        ([math.nan], [math.inf], "1 of 1 trials before have no valid figure"),
+    ],
+)
+def test_a_metric_of_one_side_only_has_a_row(metric, before, after, reason):
+    change = only(before, after, metric)
+    assert (change.verdict, change.ratio, change.gates) == (Verdict.AMBIGUOUS, None, False)
+    assert change.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, "1.0", None])
+def test_impossible_figures_are_omitted_and_reported(bad):
+    quiet = [1.0, 1.001, 1.0, 1.001, 1.002]
+    change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
+    assert (change.verdict, "1 of 5 trials before" in change.reason) == (Verdict.SAME, True)
+
+
+@pytest.mark.parametrize("bound", [None, "launch"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [(1e-300, 1e300, "slower"), (1e300, 1e-300, "faster"), (5e-324, 5e-324, "same")],
+)
+def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, verdict):
+    sides = [side(bound=bound, latency_ms=[value] * 5) for value in (before, after)]
+    (row,) = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+    assert row.verdict == verdict
+    values = [value for value in record(row).values() if isinstance(value, float)]
+    assert all(map(math.isfinite, values))
+
+
+def test_the_most_important_change_comes_first():
+    factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
+    cells = [
+        pair(*(side(latency_ms=steps(level, 0.001)) for level in (1, by)), key)
+        for key, by in factors.items()
+    ]
+    vague = pair(*(side(latency_ms=[1.0, 1.3, 0.8]) for _ in "ab"), "g")
+    counts = [pair(side(kernels=[3]), side(kernels=[0]), "f"), vague]
+    single = pair(side(latency_ms=[1.0]), side(latency_ms=[9.0]), "h")
+    found = judge([*cells, *counts, single], limits_of({}))
+    assert [change.key for change in found] == [*"ba", *"hg", *"fcd", "e"]
+
+
+@pytest.mark.parametrize(("model", "gates"), [("m*", False), ("gpt2", True)])
+def test_a_status_can_be_ignored_by_an_exception(model, gates):
+    rule = {"metric": "status", "ignore": True, "reason": "rewritten", "model": model}
+    (change,) = judge([pair(side("ok"), side("error", "boom"))], limits_of({"exceptions": [rule]}))
+    assert (change.verdict, change.gates) == ("broken", gates)
+    assert change.reason.endswith("; ignored: rewritten") is not gates

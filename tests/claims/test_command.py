@@ -1,0 +1,210 @@
+"""`effbench reproduce` and `effbench claims` as a user types them, without a GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from effbench.claims.definition import load_all
+from effbench.store import Store
+
+REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
+MINE = '''"""Does a wider layer cost [more] :boom:?"""
+
+from effbench.claims import Answer, Claim, geomean, interval, ratio, where
+
+GPU_SECONDS = 5
+SWEEPS = {
+    "main": [
+        "model=tiny",
+        "model.module.width=16,512",
+        "bs=64",
+        "mode=eager,cuda-graph",
+        "protocol.rounds=2",
+    ]
+}
+
+
+@Claim("wide", "A wider layer [of 512] is slower.", unit="×")
+def wide(rows):
+    slowdown = interval(ratio(where(rows, mode="eager"), "latency_ms", width=[512, 16]))
+    return slowdown.above(1)
+
+
+@Claim("graph", "A CUDA graph is faster.", published="1.70x elsewhere")
+def graph(main):
+    return geomean(where(main, mode="cuda-graph").speedup).above(1)
+
+
+@Claim("both", "Yes [and] no")
+def both(rows):
+    return Answer({"yes": True, "no": False})
+'''
+CHECKED = '''"""Why?"""
+
+from effbench.claims import Claim
+from effbench.claims.checks import check
+
+GPU_SECONDS = 1
+
+
+@check()
+def boom(device):
+    {body}
+
+
+@Claim("c", "a :fire:")
+def c(boom):
+    return boom.ok
+'''
+
+
+@pytest.fixture(scope="module")
+def here(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("here"), imports=False)
+    cli.env["CUDA_VISIBLE_DEVICES"] = ""
+    (cli.folder / "mine.py").write_text(MINE)
+    cli.tiny3 = [*cli.tiny, "protocol.rounds=3"]
+    cli.done = cli.run("reproduce", "mine.py", *cli.tiny3)
+    return cli
+
+
+def verdicts(db):
+    with Store.open(db) as store:
+        return {row["claim"]: row for row in store.verdicts()}
+
+
+def test_verdicts_are_printed_and_kept(here):
+    assert (here.done.code, here.done.err) == (0, ""), here.done
+    for text in (
+        "mine: Does a wider layer cost [more] :boom:?",
+        "wide A wider layer [of 512] is slower: ",
+        "graph A CUDA graph is faster: not measurable here · unsupported: tiny",
+        "both Yes [and] no: depends · holds for yes; not for no",
+    ):
+        assert text in here.done.out, text
+    rows = verdicts(here.db)
+    # a busy machine may say anything
+    assert rows["wide"]["verdict"] in ("confirmed", "refuted", "undecided")
+    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))
+    assert low < rows["wide"]["measured"]["value"] < high
+    assert rows["graph"]["verdict"] == "not measurable here"
+
+
+@pytest.fixture
+def claims(here):
+    def run(*args, code=0):
+        done = here.run("claims", *args)
+        assert (done.code, done.err == "") == (code, code == 0), done
+        return done.err if code else done.out
+
+    return run
+
+
+@pytest.fixture
+def records(claims):
+    """Records by claim: those of effbench, or of the files alone."""
+
+    def load(*args):
+        return {row["claim"]: row for row in json.loads(claims("--format", "json", *args))}
+
+    return load
+
+
+MINE_ALONE = ("--experiment", "mine.py")
+
+
+def test_own_claims(records):
+    own = records(*MINE_ALONE, *MINE_ALONE)
+    assert own.keys() == {"wide", "graph", "both"}, "those of the file alone, each once"
+    assert own["wide"]["measured"]["unit"] == "×" and own["wide"]["machine"]
+    cpu = own["wide"]["machine"].rpartition(", torch")[0]
+    assert records(*MINE_ALONE, "--gpu", cpu)["wide"] == own["wide"]
+    elsewhere = records(*MINE_ALONE, "--gpu", "H200")["wide"]
+    assert elsewhere["verdict"] == "not measured yet"
+    assert elsewhere["reason"] == "effbench reproduce mine.py"
+
+
+def test_shipped_claims(records):
+    shipped = records()
+    assert {"P1", "O1", "S1"} <= shipped.keys()
+    assert shipped["P1"]["reference"] and "sweeps" not in shipped["P1"]["measured"]
+    assert shipped["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+
+
+def test_claims_as_markdown(here, claims):
+    assert claims(*MINE_ALONE, "--format", "markdown", "--out", "site/claims.md") == ""
+    text = (here.folder / "site" / "claims.md").read_text()
+    assert "| graph | A CUDA graph is faster. | not measurable here |" in text
+    assert "| 1.70x elsewhere |" in text
+
+
+def test_claims_that_do_not_exist(here, claims):
+    (here.folder / "none.py").write_text(MINE.partition("@Claim")[0])
+    assert "no claim in none.py" in claims("--experiment", "none.py", code=3)
+    (here.folder / "other").mkdir()
+    (here.folder / "other" / "mine.py").write_text(MINE)
+    error = claims(*MINE_ALONE, "--experiment", "other/mine.py", code=2)
+    assert "need different names" in error
+    error = claims("--gpu", "foo", code=2)
+    assert "no GPU or CPU has 'foo' in its name; known: " in error and "NVIDIA H200" in error
+
+
+def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
+    (here.folder / "raises.py").write_text(CHECKED.replace("{body}", "raise ValueError('no')"))
+    (here.folder / "wrong.py").write_text(MINE.replace("model=tiny", "model=tinny"))
+    (here.folder / "typo.py").write_text(CHECKED.replace("{body}", "return {'okay': True}"))
+    words = ("raises.py", "wrong.py", "typo.py", "graph-weights", "operators", "device=cpu")
+    done = here.run("reproduce", *words, "db=other.db")
+    assert done.code == 2, done
+    assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
+    assert "weights needs CUDA" in done.out
+    assert "wrong: unknown model 'tinny'" in done.err and "typo.py: claim c: " in done.err
+    assert "not run" in done.out
+    assert verdicts(here.folder / "other.db").keys() == {"c", "S1", "S14"}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("reproduce nowhere.py", "cannot read the experiment nowhere.py"),
+        ("reproduce --fresh", "no experiment given"),
+        ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
+        ("reproduce mine.py resume=last", "takes no setting 'resume'"),
+        ("claims --db nowhere.db", "nowhere.db"),
+    ],
+)
+def test_mistakes(here, words, text):
+    done = here.run(*words.split())
+    assert done.code == 2 and text in done.err, done
+    assert "Traceback" not in done.err and len(done.err.splitlines()) <= 2
+
+
+#: Claims that a CPU decides.
+JUDGED = ["O9", "O10", "S5", "S6", "S7", "S8", "S9", "S10", "S12", "S14", "S17", "S18"]
+
+
+@pytest.fixture(scope="module")
+def on_cpu(here):
+    """The verdicts of the shipped experiments that need no GPU and measure no times."""
+    names = [
+        experiment.name
+        for experiment in load_all()
+        if not experiment.sweeps or all(claim.needs for claim in experiment.claims)
+    ]
+    of_times = ("warmup-calls", "habits", "compiled-call")
+    names = [name for name in names if name not in of_times]
+    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
+    assert (done.code, done.err) == (0, ""), done
+    return verdicts(here.folder / "all.db")
+
+
+@pytest.mark.slow
+def test_without_a_gpu_some_claims_have_the_verdicts_of_the_reference(on_cpu):
+    reference = {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
+    decided = ("confirmed", "refuted", "depends")
+    judged = [claim for claim, row in on_cpu.items() if row["verdict"] in decided]
+    assert sorted(judged) == sorted(JUDGED)
+    for claim in judged:
+        row, known = on_cpu[claim], reference[claim]
+        assert (row["verdict"], row["reason"]) == (known["verdict"], known["reason"]), claim

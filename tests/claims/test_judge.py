@@ -1,0 +1,260 @@
+"""Verdicts: what rows and checks say of a claim, and what they leave open."""
+
+import pytest
+from made_sweeps import a_result
+
+from effbench.claims import Answer, Claim, geomean, highest, interval, mean, ratio, where
+from effbench.claims.facts import ClaimFacts, facts_of, no_facts
+from effbench.claims.figures import NO_INTERVAL
+from effbench.claims.frames import frame_of
+from effbench.claims.judge import judge
+from effbench.store.decisions import ClaimVerdict as Verdict
+
+
+def row(
+    mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, settings=(), **more
+):
+    """`settings`: of the mode. `spread`: half the width of the speedup's interval; None: a single
+    trial."""
+    facts = {
+        "sweep_id": "s",
+        "environment_id": "here",
+        "model": model,
+        "bs": bs,
+        "mode": mode,
+        "trials": 3,
+        "cell_key": f"{model}{bs}{mode}{dict(settings)}",
+        "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs},
+    }
+    if status != "ok":
+        return a_result(**facts, status=status, reason="why", **more)
+    facts |= {
+        "latency_ms": 1.0 / speedup,
+        "latency_ci_low_ms": 0.9 / speedup,
+        "latency_ci_high_ms": 1.1 / speedup,
+        "speedup": speedup,
+        "graph_pool_bytes": 5,
+    }
+    if spread is not None and mode != "eager":
+        facts |= {"speedup_ci_low": speedup - spread, "speedup_ci_high": speedup + spread}
+    return a_result(**facts | more)
+
+
+def eager(**more):
+    return row("eager", 1.0, **more)
+
+
+def faster(rows):
+    return geomean(where(rows, mode="cuda-graph").speedup).above(1.1)
+
+
+def of(*rows, function=faster, each=(), paths=None):
+    claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
+    return judge(claim, {"rows": frame_of(rows, paths or {})})
+
+
+def by_checks(function, **checks):
+    return judge(Claim("S1", "x", function=function), checks)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "spread", "verdict", "reason"),
+    [
+        (2.0, 0.05, Verdict.CONFIRMED, "holds"),
+        (1.0, 0.05, Verdict.REFUTED, "does not hold"),
+        (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
+        (9.0, None, Verdict.UNDECIDED, NO_INTERVAL),
+    ],
+)
+def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
+    judged = of(eager(), row(speedup=speedup, spread=spread))
+    assert (judged.verdict, judged.reason) == (verdict, reason)
+    assert judged.value.value == pytest.approx(speedup)
+
+
+def test_parts():
+    rows = []
+    for bs, speedup in ((1, 2.0), (8, 1.0), (64, 1.11)):
+        rows += [eager(bs=bs), row(speedup=speedup, bs=bs)]
+    judged = of(*rows, each=["model", "bs"])
+    assert judged.verdict == Verdict.DEPENDS
+    assert judged.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
+    assert [part.statement.holds for part in judged.parts] == [True, False, None]
+    assert [part.value.value for part in judged.parts] == pytest.approx([2, 1, 1.11])
+    assert of(*rows[:2], *rows[4:], each="bs").verdict == Verdict.UNDECIDED
+
+
+def test_a_figure_of_each_part_need_not_be_one_of_all():
+    def single(rows):
+        return interval(where(rows, mode="cuda-graph").speedup).above(1.1)
+
+    judged = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
+    assert (judged.verdict, judged.value) == (Verdict.DEPENDS, None)
+
+
+def test_a_baseline_is_in_every_part():
+    """It lacks the setting of the mode that splits the claim."""
+    rows = [eager(), *(row(speedup=gain, settings={"pool": gain}) for gain in (2.0, 1.0))]
+
+    def gain(rows):
+        return interval(ratio(rows, "latency_ms", mode=["eager", "cuda-graph"])).above(1.5)
+
+    judged = of(*rows, each="pool", function=gain, paths={"pool": "mode.pool"})
+    assert judged.reason == "holds for pool=2; not for pool=1"
+
+
+def test_failed_rows_are_left_out_and_named():
+    failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
+    judged = of(eager(), row(), *failed, row("default", status="oom"))
+    assert judged.verdict == Verdict.CONFIRMED
+    names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
+    assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
+    assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
+
+
+@pytest.mark.parametrize("each", [(), "bs"])
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)],
+)
+def test_nothing_was_measured(status, verdict, each):
+    judged = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
+    assert (judged.verdict, judged.value) == (verdict, None)
+    assert judged.reason == f"{status}: mlp bs=1 cuda-graph float32 (why)"
+
+
+def test_claims_that_cannot_be_judged():
+    assert of().verdict == Verdict.NOT_MEASURED
+    judged = judge(Claim("S13", "x", not_measurable="it is about code"), {})
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
+
+
+@pytest.mark.parametrize(
+    ("fewest", "is_working", "verdict"),
+    [
+        (2, True, Verdict.CONFIRMED),
+        (3, True, Verdict.REFUTED),
+        (2, False, Verdict.REFUTED),
+        (2, None, Verdict.NOT_MEASURED),
+    ],
+)
+def test_facts_of_checks(fewest, is_working, verdict):
+    def works(warm):
+        return Answer(warm.fewest == 2 and warm.works, warm.fewest, {"list": warm["sizes"]})
+
+    facts = ClaimFacts({"fewest": fewest, "works": is_working, "sizes": [1]})
+    assert by_checks(works, warm=facts).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("unsupported: needs CUDA", Verdict.NOT_MEASURABLE),
+        ("error: ValueError: no", Verdict.NOT_MEASURED),
+    ],
+)
+def test_checks_without_facts(reason, verdict):
+    absent = no_facts(reason)
+    judged = by_checks(lambda warm: warm.works and warm.other, warm=absent)
+    assert (judged.verdict, judged.reason) == (verdict, reason)
+    judged = by_checks(
+        lambda warm, cold: Answer({"warm": warm.ms.above(1), "cold": cold.works}),
+        warm=absent,
+        cold=ClaimFacts({"works": True}),
+    )
+    assert judged.reason == f"holds for cold; not measured for warm ({reason})"
+
+
+def test_a_part_of_a_check_that_is_unsupported():
+    facts = facts_of({"cpu": {"compiles": True}, "cuda": {"unsupported": "no CUDA"}})
+    judged = by_checks(lambda triton: not triton.cuda.compiles, triton=facts)
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "unsupported: no CUDA")
+    judged = by_checks(
+        lambda triton: Answer({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}),
+        triton=facts,
+    )
+    assert judged.verdict == Verdict.UNDECIDED
+    assert judged.reason == "holds for a CPU; not measured for a GPU (unsupported: no CUDA)"
+
+
+def values(figures):
+    return [None if figure.is_missing else figure.value for figure in figures]
+
+
+def test_ratios():
+    measured = [
+        eager(graph_pool_bytes=10),
+        row(),
+        row(bs=8),
+        row(model="gpt2", settings={"pool": "a"}),
+        eager(sweep_id="other", graph_pool_bytes=30),
+        eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
+    ]
+    rows = frame_of(measured, {"pool": "mode.pool"})
+    modes = ["eager", "cuda-graph"]
+    assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, 4]
+    eight = ratio(rows, "latency_ms", bs=[1, 8]).iloc[0]
+    assert eight.low < 1 < eight.high
+
+
+def test_inputs_and_settings_that_cells_omit():
+    """The shapes of inputs are in a list, and cells omit numerics that have their default."""
+    measured = []
+    for size, numerics in ((16, {}), (64, {}), (16, {"channels_last": True})):
+        model = {"name": "m", "inputs": [{"name": "x", "shape": [size]}]}
+        params = {"model": model, "numerics": numerics, "bs": 1}
+        measured.append(row(params=params, cell_key=str(params)))
+    paths = {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"}
+    rows = frame_of(measured, paths)
+    assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
+    assert list(rows.channels_last) == [False, False, True]
+    assert values(ratio(rows, "latency_ms", shape=["[16]", "[64]"])) == [1]
+    assert values(ratio(rows, "latency_ms", channels_last=[False, True])) == [1]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda rows: highest(rows.speedup), "expected a comparison such as"),
+        (lambda rows: Answer({"x": 3}), "expected a comparison such as .*, got 3"),
+        (lambda rows: highest(rows.speedup) > 1, "'>' not supported"),
+        (lambda rows: not highest(rows.speedup).above(1), "neither true nor false"),
+    ],
+)
+def test_mistakes(function, text):
+    with pytest.raises(TypeError, match=text):
+        of(eager(), row(), function=function)
+
+
+BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host busy"}
+
+
+def test_marked_rows_decide_nothing_and_are_named():
+    judged = of(eager(), row(**BUSY))
+    assert (judged.verdict, judged.value) == (Verdict.NOT_MEASURED, None)
+    mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
+    assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0))
+    assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph float32 (host busy)"
+
+
+def test_a_speedup_of_pairs_counts_although_its_times_are_marked():
+    busy = {"marked": True, "disturbance": "host busy", "speedup_from": "pairs"}
+    judged = of(eager(**busy), row(**busy))
+    assert (judged.verdict, judged.reason) == (Verdict.CONFIRMED, "holds")
+
+
+def test_the_pairs_of_a_single_process_decide_nothing():
+    """Their interval does not contain the variation between processes."""
+    assert of(eager(), row(trials=1)).verdict == Verdict.UNDECIDED
+
+
+def test_a_speedup_over_a_marked_baseline_decides_nothing_but_its_own_time_does():
+    rows = [eager(**BUSY), row(speedup_disturbance="the baseline's times: host busy")]
+    judged = of(*rows)
+    assert judged.verdict == Verdict.NOT_MEASURED
+    assert judged.reason == "marked: mlp bs=1 cuda-graph float32 (the baseline's times: host busy)"
+
+    def quick(rows):
+        return mean(where(rows, mode="cuda-graph").latency_ms).below(5)
+
+    assert of(*rows, function=quick).verdict == Verdict.CONFIRMED

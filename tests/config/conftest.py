@@ -1,0 +1,40 @@
+"""Hydra's loader on effbench's configuration."""
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from effbench.config import launch
+from effbench.config.cells import Job, resolve, split
+from effbench.config.compose import Composer
+from effbench.core import settings as config
+from effbench.core.settings import shipped
+
+
+@pytest.fixture(scope="session")
+def loader():
+    """The loader, and the master configuration of a sweep."""
+    config.register()
+    launch.register()
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        return loader, loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
+
+
+@pytest.fixture(scope="session")
+def compose(loader):
+    """Overrides -> the configuration that they compose to."""
+    return Composer(*loader).compose
+
+
+@pytest.fixture(scope="session")
+def cell_of(compose):
+    """Overrides -> the cell that they plan on a machine without a GPU."""
+
+    def planned(*words, has_cuda=False):
+        parts, _ = split([Job(list(words), compose(words))])
+        (cell,) = resolve(parts, has_cuda)
+        return cell
+
+    return planned

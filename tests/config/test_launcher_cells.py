@@ -1,0 +1,177 @@
+"""From configurations to cells: validated, resolved, with the overrides that plan them again."""
+
+import pytest
+
+from effbench.config import cells
+from effbench.config.overrides import overrides_of_cell
+from effbench.config.validation import validate
+from effbench.core.cell import Cell
+from effbench.core.errors import ConfigError
+from effbench.run.plan import Settings
+from effbench.run.progress import Progress
+from effbench.run.sweep import Command
+
+CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
+GPT2 = ("model=transformers", "model.arch=gpt2")
+
+
+@pytest.mark.parametrize(
+    ("words", "has_cuda", "expected"),
+    [
+        ([], True, ("cuda", "bfloat16")),
+        ([], False, ("cpu", "float32")),
+        (["device=cpu", "dtype=float16"], True, ("cpu", "float16")),
+    ],
+)
+def test_auto_is_decided_by_the_machine(cell_of, words, has_cuda, expected):
+    cell = cell_of(*words, has_cuda=has_cuda)
+    assert (cell.device, cell.dtype) == expected
+
+
+#: Overrides of two cells, and whether they are the same cell.
+PAIRS = (
+    (["model.description=other"], [], True),
+    (["mode.description=other"], [], True),
+    (["threads=null"], [], True),
+    (["threads=1"], ["threads=2"], False),
+    (["training.lr=1"], [], True),
+    (["phase=training", "training.lr=1"], ["phase=training"], False),
+    (["generate.prompt=8"], [], True),
+    (["phase=generate", "generate.prompt=8"], ["phase=generate"], False),
+    (["numerics.grad_mode=auto", "numerics.channels_last=false"], [], True),
+    (["numerics.grad_mode=no_grad"], [], False),
+    (["numerics.grad_mode=no_grad"], ["numerics.grad_mode=grad"], False),
+    ([*GPT2], ["model=transformers", "model.arch=openai-community/gpt2"], True),
+    ([*GPT2], ["model=transformers", "model.arch=distilgpt2"], False),
+    (
+        [*CUSTOM, "model.module._target_=a.Net", "model.name=x"],
+        [*CUSTOM, "model.module._target_=b.Net", "model.name=x"],
+        False,
+    ),
+    (
+        ["model.inputs={a:{shape:[4]},b:{shape:[4]}}"],
+        ["model.inputs={b:{shape:[4]},a:{shape:[4]}}"],
+        False,  # the order of forward's arguments
+    ),
+)
+
+
+@pytest.mark.parametrize(("words", "others", "is_same"), PAIRS)
+def test_what_defines_a_cell(cell_of, words, others, is_same):
+    assert (cell_of(*words).key == cell_of(*others).key) == is_same
+
+
+@pytest.mark.parametrize(
+    "words", [["phase=training"], ["phase=generate"], ["threads=2"], ["stream=uniform"]]
+)
+def test_a_cell_is_read_back(cell_of, words):
+    cell = cell_of("model=gpt2", *words)
+    assert Cell.from_params(cell.params()) == cell
+
+
+def test_environment_variables_are_as_they_were_typed(cell_of):
+    assert cell_of("env={A:1,B:true,C:x,D:0.5}").env == {
+        "A": "1",
+        "B": "true",
+        "C": "x",
+        "D": "0.5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([*CUSTOM, "model.module._target_=a.b.Net"], "Net"),
+        ([*CUSTOM, "model.module._target_='nets/mine.py:Net'"], "Net"),
+        ([*CUSTOM, "model.module._target_='nets/mine.py:Net.Inner'"], "Inner"),
+        (["model=transformers", "model.arch=google-bert/bert-base-uncased"], "bert-base"),
+        (["model=transformers", "model.arch=bert-base-uncased", "model.name=mine"], "mine"),
+    ],
+)
+def test_names_of_models(cell_of, words, name):
+    assert cell_of(*words).model_name == name
+
+
+def test_threads_are_an_axis_whose_values_are_not_compared_with_each_other(cell_of):
+    assert cell_of("threads=1").comparison_key != cell_of("threads=2").comparison_key
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"), [("inference", (None, 128)), ("generate", ("decode", 12))]
+)
+def test_a_request_sets_the_slots_of_the_cache(cell_of, phase, expected):
+    cell = cell_of(*GPT2, "generate.prompt=8", "generate.new_tokens=4", f"phase={phase}")
+    module = cell.model["module"]
+    assert (module["task"], module["seq"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("phases", "is_warned"), [(["generate"], True), (["generate", "inference"], False)]
+)
+def test_slots_that_a_request_sets_itself_are_a_warning(compose, capsys, phases, is_warned):
+    words = [*GPT2, "model.task=decode", "model.seq=8"]
+    jobs = [cells.Job([], compose([*words, f"phase={phase}"])) for phase in phases]
+    cells.prepare(jobs, Command([], words, progress=Progress()))
+    assert ("warning: model.seq=8 has no effect" in capsys.readouterr().out) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["protocol.max_samples=10"], "max_samples must be at least protocol"),
+        (["sweep.name=last"], "sweep.name=last is reserved"),
+        (["sweep.name='confirm:x'"], "is reserved"),
+        (["env.CUDA_VISIBLE_DEVICES=1"], "select GPUs with executor.gpus"),
+        (["mode.name=5"], "mode: name is missing or no text; the YAML of a mode requires name"),
+        (["phase=training", "numerics.grad_mode=no_grad"], "grad_mode=no_grad: phase=training"),
+    ],
+)
+def test_what_validation_refuses(compose, words, error):
+    with pytest.raises(ConfigError, match=error):
+        validate(compose(words))
+
+
+@pytest.mark.parametrize("words", [[], ["phase=training"], ["numerics.grad_mode=no_grad"]])
+def test_valid_configurations(compose, words):
+    validate(compose(words))
+
+
+def test_defaults_of_a_sweep_without_a_command_line(compose):
+    words = ["db=x.db", "timeout_s=5", "protocol.rounds=10"]
+    _, composed = cells.split([cells.Job([], compose(words))])
+    assert Settings.with_defaults(db="x.db", protocol={"rounds": 10}, timeout_s=5.0) == composed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=bert-base", "model.module.seq=16", "~model.inputs.attention_mask"],
+        [*CUSTOM, "model.module._target_=a.B", "model.module.how='so, {it} is'"],
+        ["mode=default", "mode.options={max_autotune:true,triton.cudagraphs:false}", "+mode.a=x"],
+        ["numerics.tf32=true", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
+        ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
+    ],
+    ids=" ".join,
+)
+def test_stored_overrides_plan_the_cell_again(cell_of, words):
+    of_sweep = ["sweep.name=x", "baseline_mode=default", "db=y.db", "resume=null", "folder=/x"]
+    stored = overrides_of_cell([*of_sweep, "python=/y", "hydra/sweeper=basic", *words])
+    assert cell_of(*stored).key == cell_of(*words).key
+    assert stored == words
+
+
+def test_stored_overrides_are_without_what_the_baseline_dropped():
+    words = ["mode=eager", "+mode.fullgraph=true", "bs=2"]
+    assert overrides_of_cell(words, {"mode.fullgraph"}) == ["mode=eager", "bs=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["stream.dim=1", "stream.high=64"], "exceeds dimension 1 of the input x, which is 4"),
+        (["stream.dim=2", "stream.high=4"], "no input has this dimension"),
+    ],
+)
+def test_lengths_must_fit_the_inputs(cell_of, words, error):
+    with pytest.raises(ConfigError, match=error):
+        cell_of(*CUSTOM, "model.module._target_=a.Net", "stream=uniform", *words)

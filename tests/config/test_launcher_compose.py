@@ -1,0 +1,132 @@
+"""What jobs compose to: what Hydra composes, with the types of the settings."""
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from effbench.config.compose import Composer, config_of
+from effbench.core.errors import ConfigError
+from effbench.core.settings import quoted, shipped
+
+
+def by_hydra(loader, master, words):
+    """The configuration as Hydra's launchers compose it."""
+    composed = OmegaConf.to_container(loader.load_sweep_config(master, list(words)), resolve=False)
+    del composed["hydra"]
+    return config_of(OmegaConf.to_container(OmegaConf.create(composed), resolve=True))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["model.module.width=64", "model.module={width:3}"],
+        ["model.module={width:3}", "model.module.width=64"],
+        ["bs=1", "bs=2"],
+        ["+model.module.extra=1", "model.module.extra=2", "++model.module.extra=[1,2]"],
+        ["mode.dynamic=true", "mode=default"],
+        ["mode=default", "~mode.options", "model.name='a b, c'", "env.FOO=bar"],
+        ["mode=default", "mode.options={max_autotune:true}", "model.tolerance=1e-3"],
+        ["model=gpt2", "model.module.depth=${bs}", "bs=8", "protocol=rigorous", "timeout_s=3"],
+        ["model=custom", "model.module._target_=a.B", "model.inputs.x.shape=[9]"],
+        ["model.module.sizes=[4,5]", "model.module.sizes.1=6", "protocol={rounds:3,load_s:1}"],
+        ["model=lin3", "model.inputs.y={shape:[3],low:0}", "model.inputs.y.low=1"],
+        ["env={A:1,B:2}", "executor.gpus=[0,1]", "db='sqlite:///x.db?a=b'", "numerics.tf32=true"],
+        ["bs=8", "+mode.a=${model.module.width}", "timeout_s=${bs}", "env.B='x${bs}'"],
+        ["dtype=float16", "model.module.depth=${dtype}", "+model.module.b=${model.module.depth}"],
+        ["timeout_s=${bs}", "+mode.a=${timeout_s}", "env.A=${mode.a}", "bs=7"],
+        ["env.A='${oc.env:PATH}'", "env.B='${oc.env:NOT_SET,${bs}}'", "env.C='${oc.select:bs}'"],
+        ["+mode.a=name", "+mode.b='${model.${mode.a}}'", "+model.module.a='${..name}'"],
+        ["~stream", "model=bert-base", "~model.inputs.attention_mask"],
+    ],
+    ids=" ".join,
+)
+def test_equal_to_hydra(loader, compose, words):
+    assert compose(words) == by_hydra(*loader, words)
+
+
+def test_a_job_leaves_nothing_for_the_next_one(compose):
+    before = compose([])
+    compose(["model.module.width=64", "env.A=1", "~mode.name", "protocol.rounds=1"])
+    assert compose([]) == before
+
+
+@pytest.mark.parametrize("mode", ["eager", "default"])
+@pytest.mark.parametrize(
+    "words",
+    [["model=mine"], ["protocol=mine"], ["protocol=mine", "model=mine"], ["model=gpt2"]],
+    ids=" ".join,
+)
+def test_options_that_reach_beyond_their_section(loader, tmp_path, words, mode):
+    """Files with a defaults list or another package are composed together with all other
+    choices."""
+    texts = {
+        "model": "defaults: [mlp]\nmodule: {width: 7}\n",
+        "protocol": "# @package _global_\nprotocol: {rounds: 9}\nmode: {extra: 5}\ntimeout_s: 8\n",
+    }
+    for group, text in texts.items():
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(text)
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        mine = GlobalHydra.instance().config_loader()
+        path = [f"hydra.searchpath=[file://{tmp_path}]"]
+        master = mine.load_configuration("config", path, run_mode=RunMode.MULTIRUN)
+        job = [*words, f"mode={mode}", "bs=4"]
+        expected = by_hydra(mine, master, job)
+        if "protocol=mine" in job:
+            expected.protocol.name = "mine"  # after its file
+        assert Composer(mine, master).compose(job) == expected
+
+
+def test_bs_and_what_refers_to_it_follow_the_stream(compose):
+    for size in (8, 16):
+        config = compose(
+            ["model=gpt2", "stream=uniform", f"stream.low={size}", f"stream.high={size}"]
+        )
+        assert config.bs == config.model.module["max_batch"] == size
+    words = ["model=gpt2", "stream=uniform", "stream.low=64"]
+    assert compose([*words, "bs=64"]).bs == 64
+    with pytest.raises(ConfigError, match="bs=4 contradicts the stream, whose largest size is 64"):
+        compose([*words, "bs=4"])
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "value"),
+    [
+        ("timeout_s=5", "timeout_s", 5.0),
+        ("bs='8'", "bs", 8),
+        ("baseline_mode=2026", "baseline_mode", "2026"),
+        ("sweep.label=1234567.25", "sweep.label", "1234567.25"),
+        ("+bs=2", "bs", 2),
+        ("resume=20261127", "resume", "20261127"),
+        ("threads=null", "threads", None),
+        ("threads=3", "threads", 3),
+        ("executor.cores=2-7", "executor.cores", "2-7"),
+        ("executor.cores=[2,3]", "executor.cores", [2, 3]),
+        ("executor.gpus=[0]", "executor.gpus", [0]),
+        ("model.pretrained=true", "model.pretrained", True),
+        ("model.pretrained=weights.safetensors", "model.pretrained", "weights.safetensors"),
+        ("artifacts=[trace]", "artifacts", ["trace"]),
+    ],
+)
+def test_values_have_the_types_of_their_settings(compose, word, name, value):
+    config = compose([word])
+    for part in name.split("."):
+        config = getattr(config, part)
+    assert (config, type(config)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["/a/b.py", "a b", "a,b={c}", "it's", 'say "so"', "back\\slash", 'back\\"', "end\\"]
+)
+def test_a_quoted_text_is_read_back(compose, text):
+    assert compose([f"folder={quoted(text)}"]).folder == text
+
+
+@pytest.mark.parametrize(
+    ("protocol", "patience"), [("quick", 1.5), ("standard", 2.0), ("advise", 1.5)]
+)
+def test_how_long_each_protocol_waits_for_a_quiet_host(compose, protocol, patience):
+    assert compose([f"protocol={protocol}"]).protocol.patience == patience

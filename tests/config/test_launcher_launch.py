@@ -1,0 +1,29 @@
+"""A program that uses Hydra and logging itself keeps its state."""
+
+import logging
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
+
+from effbench.config.launch import hydra_sweep
+from effbench.core.settings import shipped
+
+
+def test_a_program_keeps_its_own_hydra():
+    planned = []
+    with initialize_config_dir(str(shipped("conf")), job_name="mine", version_base="1.3"):
+        own = GlobalHydra.instance().hydra
+        hydra_sweep(["model=tiny", "bs=1,2"], conductor=lambda jobs, command: planned.extend(jobs))
+        assert GlobalHydra.instance().hydra is own
+        assert JobRuntime().get("name") == "mine"
+    assert [job.config.bs for job in planned] == [1, 2]
+
+
+def test_nothing_logs_more_after_info(capsys):
+    """Hydra's --info lowers the level of all loggers: a later sweep of the same process would print
+    everything."""
+    before = logging.root.level, logging.root.handlers[:], logging.raiseExceptions
+    assert hydra_sweep(["--info"]) is None
+    assert "Defaults List" in capsys.readouterr().out
+    assert (logging.root.level, logging.root.handlers, logging.raiseExceptions) == before

@@ -1,0 +1,190 @@
+"""What a setting takes, as errors express it, and the example that they give."""
+
+import shlex
+
+import pytest
+from hydra.errors import HydraException
+from msgspec import inspect
+
+from effbench.config.compose import SETTINGS, checked
+from effbench.config.refusals import as_typed, example, expectation, explain
+from effbench.config.validation import validate
+from effbench.core import streams
+from effbench.core.errors import ConfigError, EffbenchError
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bs", "a whole number of at least 1"),
+        ("protocol.rounds", "a whole number from 1 to 10,000"),
+        ("protocol.min_time_s", "a number of at least 0"),
+        ("model.tolerance", "a number above 0 or null"),
+        ("sweep.seed", "a whole number"),
+        ("protocol.profile", "true or false"),
+        ("on_failure", "one of fail, ignore"),
+        ("protocol.eliminate", "one of latency_ms, period_ms or null"),
+        ("artifacts", "a list of code, graph, snapshot, trace"),
+        ("shard", "text or null"),
+        ("executor.gpus", "auto or a list of whole numbers"),
+        ("env", "values by name"),
+    ],
+)
+def test_settings_of_every_type_say_what_they_take(name, expected):
+    assert expectation(inspect.type_info(SETTINGS[name].kind)) == expected
+
+
+#: Settings whose examples are valid only together with others.
+TOGETHER = (
+    "model.arch",
+    "model.config",
+    "model.kwargs",
+    "model.task",
+    "model.seq",
+    "model.image_size",
+    "model.pretrained",
+    "executor.name",
+    "shard",
+    "stream.",
+)
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS.keys() - {"exclude", "stream.name", "mode"}))
+def test_the_example_of_every_setting_is_valid(name, compose):
+    setting = SETTINGS[name]
+    (word,) = shlex.split(example(setting, inspect.type_info(setting.kind)))
+    assert word.startswith((f"{name}=", f"{name}."))
+    key = name.removeprefix("stream.")
+    kinds = [f"stream={kind}" for kind in ("uniform", "arrivals") if key in streams.KINDS[kind]]
+    if name.startswith("stream.") and not kinds:
+        return  # there is no such file
+    config = compose([*(kinds[:1] if name.startswith("stream.") else []), word])
+    if not name.startswith(TOGETHER):
+        validate(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bs", 2**31 - 1),
+        ("protocol.rounds", 10_000),
+        ("protocol.budget_s", 1e12),
+        ("protocol.min_time_s", 0),
+        ("sweep.seed", -5),
+        ("model.tolerance", None),
+    ],
+)
+def test_values_within_their_bounds(name, value):
+    assert checked(SETTINGS[name], value) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bs", 0),
+        ("bs", 2**31),
+        ("bs", True),
+        ("protocol.rounds", 10_001),
+        ("protocol.budget_s", 0),
+        ("protocol.min_time_s", -0.1),
+        ("sweep.seed", -(2**31)),
+        ("model.tolerance", 0.0),
+        ("threads", 0),
+        ("protocol.patience", 0.5),
+        ("numerics.tf32", 2),
+    ],
+)
+def test_values_out_of_bounds(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: expected .* got .* Example: {name}="):
+        checked(SETTINGS[name], value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("one", "'one'"),
+        (1.5, "1.5"),
+        (10_001, "10,001"),
+        (None, "null"),
+        (True, "true"),
+        (["a", 1], "[a,1]"),
+        ({"a": None}, "{a:null}"),
+    ],
+)
+def test_values_in_messages(value, text):
+    assert as_typed(value) == text
+
+
+#: Overrides of a job -> part of the error.
+REFUSED = (
+    ("model=mpl", "unknown model 'mpl': did you mean mlp?; own YAML: --config-dir=DIR"),
+    ("model=my_net", "own module: model=custom model.module._target_=my_pkg.Net\nallowed: "),
+    ("model=resnet5", "did you mean resnet"),
+    ("model=bert", "did you mean bert-base?"),
+    ("model=facebook/opt-125m", "model=transformers model.arch=facebook/opt-125m"),
+    ("mode=my_mode", "with mode/my_mode.yaml in it\nallowed: aot-inductor, "),
+    ("mode=", "unknown mode ''"),
+    ("mode=egaer", "unknown mode 'egaer': did you mean eager?"),
+    ("mode=3", "groups take a name, not a number"),
+    ("stream=[uniform,arrivals]", "write stream=uniform,arrivals"),
+    ("bss=1", "unknown setting 'bss': did you mean bs?"),
+    ("batch=2", "did you mean bs?"),
+    ("tf32=true", "did you mean numerics.tf32?"),
+    ("seed=1", "did you mean stream.seed or numerics.seed or sweep.seed?"),
+    ("stream=uniform stream.lenght=8", "did you mean stream.length?"),
+    ("+protocol.round=3", "did you mean protocol.rounds?"),
+    ("model=mlp model.width=64", "did you mean model.module.width?"),
+    ("model=mlp depth=2", "did you mean model.module.depth?"),
+    ("model=custom model._target_=a.Net", "did you mean model.module._target_?"),
+    ("model=custom model.x.shape=[3]", "did you mean model.inputs.x.shape?"),
+    ("model.dtype=float32", "did you mean dtype?"),
+    ("check=default model=tiny", "unknown setting 'check'"),
+    ("bs.x=1", "unknown setting 'bs.x'"),
+    # values
+    ("bs=one", "bs: expected a whole number of at least 1, got 'one'. Example: bs=8"),
+    ("bs=-1", "bs: expected a whole number of at least 1, got -1."),
+    ("bs=1.5", "bs: expected a whole number of at least 1, got 1.5."),
+    ("bs=null", "got null."),
+    ("bs=99999999999999999999", "of at least 1, within ±2,147,483,647, got 99,999"),
+    ("bs=[1,8]", "got [1,8]. To sweep over several values, write bs=1,8"),
+    ("protocol.rounds=0", "protocol.rounds: expected a whole number from 1 to 10,000, got 0."),
+    ("timeout_s=soon", "timeout_s: expected a number above 0, got 'soon'. Example: timeout_s=900"),
+    ("protocol.host_tolerance=[1]", "expected a number above 0 or null, got [1]."),
+    ("numerics.tf32=maybe", "expected true or false, got 'maybe'. Example: numerics.tf32=true"),
+    ("dtype=float31", "bfloat16, float16, float32, float64, got 'float31'. Example: dtype=float32"),
+    ("device=gpu", "device: expected one of auto, cpu, cuda, got 'gpu'. Example: device=cuda"),
+    ("artifacts=trace", "got 'trace'. Example: 'artifacts=[trace]'"),
+    ("executor.gpus=[]", "got []. Example: 'executor.gpus=[0,1]'"),
+    ("model.module=3", "expected values by name, got 3. Example: model.module.width=64"),
+    ("model.inputs=[16]", "got [16]. Example: 'model.inputs.x.shape=[3,224,224]'"),
+    ("env.A=null", "env: expected values by name, got {A:null}."),
+    ("db=null", "db: expected text, got null. Example: db=results/effbench.db"),
+    ("sweep=nightly", "takes no value, got 'nightly'. Set one of sweep.name, sweep.label"),
+    ("model.module.how=nan", "nan and inf are not allowed as numbers"),
+    ("+model.module.how=[1.0,inf]", "nan and inf are not allowed as numbers"),
+    ("~bs", "~bs: every sweep requires it; omit the ~ override"),
+    ("~model.module.nothing", "there is no such setting to remove"),
+    ("model=transformers", "needs the name of a network: model.arch=NAME; `effbench models"),
+    ("model=custom", "model.module._target_ has no value; give one with model.module._target_="),
+    ("model=custom model.module._target_=torch.nn.Identity", "the model has no inputs"),
+    ("model=mlp model.arch=gpt2", "the module of the model mlp does not take it"),
+    ("model=timm model.arch=resnet18 model.seq=8", "model.seq has no effect"),
+    ("stream=arrivals stream.rate=1", "fewer than protocol.min_samples=30"),
+    ("stream=arrivals phase=training", "phase=training cannot run a stream"),
+    ("model=transformers model.task=prefill phase=generate", "needs model.task=decode"),
+    ("model=tiny model.inputs.x.shape=[0]", "expected a list of positive integers"),
+    ("exclude={bs:3}", "exclude must be a list of rules"),
+    ("shard=9/8 sweep.name=x", "from 1/8 to 8/8"),
+    ("shard=1/8", "shard requires sweep.name"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED)
+def test_refused_overrides(compose, words, said):
+    try:
+        validate(compose(words.split()))
+    except EffbenchError as error:
+        text = str(error)
+    except HydraException as error:
+        text = str(explain(error))
+    assert said in text

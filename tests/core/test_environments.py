@@ -1,0 +1,64 @@
+"""Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
+
+import pytest
+from made_sweeps import a_result
+
+from effbench.core.environments import labelled, labels, names_by, short_names
+from effbench.core.labels import label_rows
+
+
+def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):
+    flags = {
+        name: value for name, value in (("interpreter", interpreter), ("folder", folder)) if value
+    }
+    return {"id": id, "flags": flags, "gpu_name": None, "torch_version": torch, "python": python}
+
+
+def row(environment):
+    facts = {name: environment[name] for name in ("gpu_name", "torch_version", "python")}
+    return a_result(environment_id=environment["id"], **facts)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/venvs/a/bin/python", "/venvs/b/bin/python"], ["a", "b"]),
+        (["/x/env/bin/python", "/y/env/bin/python"], ["x", "y"]),
+        (["/usr/bin/python3.11", "/usr/bin/python3.12"], ["python3.11", "python3.12"]),
+        (["/usr/bin/python3", "/venvs/a/bin/python"], ["usr", "venvs/a"]),
+        (["/checkout/old", "/checkout/new"], ["old", "new"]),
+        (["/old/repo/src", "/new/repo/src"], ["old", "new"]),
+        (["/a/repo", "/b/repo", "/b/fork"], ["a/repo", "b/repo", "b/fork"]),
+        (["/repo", "/srv/repo"], ["repo", "srv/repo"]),
+        (["/repo", "/repo/src"], ["repo", "repo/src"]),
+        (["/checkout/new", None, "/checkout/new"], ["new", "none", "new"]),
+        ([], []),
+    ],
+)
+def test_the_shortest_telling_part(paths, names):
+    assert short_names(paths, "none") == names
+
+
+def test_labels_only_where_the_versions_do_not_tell():
+    old, new = (
+        environment("e1", "/a/bin/python", torch="2.11.0"),
+        environment("e2", "/b/bin/python"),
+    )
+    assert names_by([old, environment("e3")], "python") == {"e1": "a", "e3": "own"}
+    assert labels([old, new]) == {"e1": {}, "e2": {}} and labels([environment("e1")]) == {"e1": {}}
+    assert labels([old, new, environment("e3", "/c/bin/python")])["e2"] == {"interpreter": "b"}
+    folders = [
+        environment("e1", "/a/bin/python", "/old"),
+        environment("e2", "/a/bin/python", "/new"),
+    ]
+    assert labels(folders) == {"e1": {"folder": "old"}, "e2": {"folder": "new"}}
+    square = [environment(f"{p}{f}", f"/{p}/bin/python", f"/{f}") for p in "ab" for f in "xy"]
+    assert labels(square)["by"] == {"folder": "y", "interpreter": "b"}
+
+
+def test_tables_keep_halves_apart_by_these_names():
+    both = [environment("e1", "/x/venv-a/bin/python"), environment("e2", "/x/venv-b/bin/python")]
+    found = label_rows(labelled([row(one) for one in both], both))
+    assert [one.labels["interpreter"] for one in found] == ["venv-a", "venv-b"]
+    assert [one.where for one in found] == ["interpreter=venv-a", "interpreter=venv-b"]
+    assert label_rows(labelled([row(both[0])], both[:1]))[0].where == ""

@@ -1,0 +1,47 @@
+"""A browser for tests of pages, and a site to be opened."""
+
+import pytest
+
+pytest.register_assert_rewrite("browsing")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in a browser are slow, except that each page opens."""
+    for item in items:
+        if (
+            "chromium" in getattr(item, "fixturenames", ())
+            and item.path.name != "test_pages_open.py"
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from browsing import chromium_path
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def claims_site(tmp_path_factory: pytest.TempPathFactory):
+    """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest
+    and of one before it is made of, and the site's folder. Only to be read."""
+    import browsing
+    import claim_sweeps
+
+    from effbench.cli.claims import every_entry
+    from effbench.render.site.build import write_site
+    from effbench.store import Store
+
+    database, ids = claim_sweeps.fill(tmp_path_factory.mktemp("claims_site"))
+    report = browsing.report_of(database.path, [ids[-1], ids[4]])
+    with Store.open(database.path) as store:
+        report.claims = every_entry(store)
+    folder = tmp_path_factory.mktemp("site")
+    write_site(report, folder)
+    return database, ids, report, folder

@@ -1,0 +1,77 @@
+"""Published claims, figures and tables of experiments as text."""
+
+import datetime as dt
+import json
+import math
+
+import pytest
+
+from effbench.claims import Claim
+from effbench.claims.figures import Figure, as_figure, missing
+from effbench.render.claims import claims_table, entries, value_text
+
+AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (as_figure(3), "calls", "3 calls"),
+        (as_figure(1), "warm-ups", "1 warm-up"),
+        (as_figure(1), "s", "1 s"),
+        (Figure(1.4321, 1.4, 1.47), "×", "1.43× [1.40, 1.47]"),
+        (Figure(0.4567, 0.4, 0.5), "%", "45.7% [40, 50]"),
+        (Figure(2.5, 0.0, math.inf), "ms", "2.50 ms"),
+        (as_figure(math.inf), "", "inf"),
+        (0.00001234, "ms", "1.23e-05 ms"),
+        (math.nan, "ms", "—"),
+        (missing("no CUDA"), "ms", "—"),
+        (True, "", "true"),
+        ([as_figure(5), None], "", "5, —"),
+    ],
+)
+def test_values_for_a_person(value, unit, text):
+    assert value_text(value, unit) == text
+
+
+CLAIMS = [
+    ("modes", Claim("P10", "later")),
+    ("modes", Claim("P2", "a | b", published="2.27x on an A100")),
+    ("sglang", Claim("S13", "code", not_measurable="it is about code")),
+]
+FIGURE = {"value": 1.4321, "low": 1.4, "high": 1.47, "unit": "×"}
+
+
+def judged(claim="P2", experiment="modes", gpu="H200", verdict="confirmed", **measured):
+    return {
+        "claim": claim,
+        "experiment": experiment,
+        "gpu_name": gpu,
+        "cpu_name": "EPYC",
+        "torch_version": "2.13.0",
+        "verdict": verdict,
+        "reason": "first\nsecond",
+        "measured": measured,
+        "judged_at": AT,
+    }
+
+
+def test_a_line_for_each_claim_and_machine():
+    rows = [
+        judged(**FIGURE),
+        judged(gpu=None, verdict="refuted", overrides=["bs=4"]),
+        judged(experiment="other"),
+    ]
+    found = entries(CLAIMS, [*rows, judged("gone")])
+    assert [(one["claim"], one["verdict"], one["machine"]) for one in found] == [
+        ("P2", "confirmed", "H200, torch 2.13.0"),
+        ("P2", "refuted", "EPYC, torch 2.13.0"),
+        ("P10", "not measured yet", None),
+        ("S13", "not measurable here", None),
+    ]
+    reasons = ["first\nsecond; measured with bs=4", "effbench reproduce modes", "it is about code"]
+    assert [one["reason"] for one in found[1:]] == reasons
+    assert found[0]["measured"] == FIGURE and found[0]["published"] == "2.27x on an A100"
+    table = claims_table(found)
+    assert [row["measured"].text for row in table.rows[:2]] == ["1.43× [1.40, 1.47]", "—"]
+    assert json.loads(table.render("json"))[2]["judged_at"] is None

@@ -1,0 +1,225 @@
+import csv
+import dataclasses
+import io
+import json
+import math
+from types import SimpleNamespace
+from unittest.mock import PropertyMock, patch
+from xml.etree import ElementTree
+
+import pytest
+import synthetic as make
+
+from effbench.analysis.compare import Compared, ModeChange
+from effbench.analysis.limits import Limits
+from effbench.analysis.matching import Side
+from effbench.analysis.verdicts import COLUMNS, STATUS, Change, Verdict
+from effbench.render import comparison
+from effbench.render.data import Changes
+from effbench.render.markdown import since
+
+HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
+
+
+def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
+    return Change("key", name, metric, verdict, **more)
+
+
+def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
+    before, after = (Side(title, label, {}, {}, {}) for title in ("one", "two"))
+    return Compared(
+        before,
+        after,
+        "NVIDIA H200",
+        list(differences),
+        list(changes),
+        list(modes),
+        Limits(),
+        notes=list(notes),
+    )
+
+
+SLOWER = change(
+    before=1.02,
+    after=1.08,
+    ratio=1.059,
+    low=1.051,
+    high=1.067,
+    p_value=0.001,
+    limit=0.02,
+    test=SimpleNamespace(smallest_slowdown=0.022),
+)
+BROKEN = change(Verdict.BROKEN, "gpt2", STATUS, reason="error: boom (ok before)")
+
+
+def cells_of(change):
+    table = comparison.table_of([change])
+    return [column.shown(table.rows[0]).text for column in table.columns]
+
+
+def test_a_row_of_the_table():
+    assert cells_of(SLOWER) == [
+        "▲ slower",
+        "mlp",
+        "latency_ms",
+        "1.02 ms",
+        "1.08 ms",
+        "1.059 (1.051–1.067)",
+        "≥ 2.2 %",
+        "",
+    ]
+    without_bounds = change(
+        ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf)
+    )
+    assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
+    assert cells_of(BROKEN) == [
+        "✗ broken",
+        "gpt2",
+        "status",
+        "",
+        "",
+        "",
+        "",
+        "error: boom (ok before)",
+    ]
+    (row,) = comparison.table_of([BROKEN], "cell.html").rows
+    assert row["verdict"].tone == "bad nowrap", "on a page the sign stays next to its word"
+
+
+def test_markdown():
+    whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
+    text = comparison.markdown(whole, [SLOWER], "3 same")
+    assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
+    for line in (
+        "- torch_version 1 → 2",
+        "1 broken, 1 slower",
+        "Omitted: 3 same.",
+        "- a note",
+        "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |",
+    ):
+        assert f"\n{line}\n" in text
+    nothing = compared(label=None)
+    assert "nothing to compare" in comparison.markdown(nothing, [])
+    assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
+
+
+def test_a_report_says_what_it_compares_with():
+    fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
+    whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
+    push = dataclasses.replace(make.SWEEP, id="s", name="push", label="v1")
+    text = "\n".join(since(Changes(push, whole)))
+    assert text.startswith(
+        "### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |"
+    )
+    assert "gpt2" not in text
+    assert "gpt2" in "".join(since(Changes(push, whole, is_baseline=True)))
+    nameless = dataclasses.replace(push, name=None)
+    assert since(Changes(nameless, None))[0] == "### Since sweep v1"
+
+
+def test_names_cannot_begin_anything_in_markdown():
+    row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
+    whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
+    text = comparison.markdown(whole, [row])
+    assert "<" not in text
+    (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
+    assert line.count("|") == 5  # verdict, cell, metric, why
+    assert not set("`[]\\") & set(text)
+    assert "a&#124;b" in text
+
+
+def test_json():
+    modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
+    whole = json.loads(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
+    assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
+    first, second = whole["changes"]
+    assert set(first) == set(COLUMNS)
+    assert (first["verdict"], first["gates"], first["ci_low"]) == ("slower", True, 1.051)
+    assert (second["cell"], second["ratio"], second["reason"]) == (
+        "gpt2",
+        None,
+        "error: boom (ok before)",
+    )
+
+
+def test_csv():
+    text = comparison.as_csv([SLOWER, change(name='a,"b"\nc')])
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
+    assert [row["ratio"] for row in rows] == ["1.059", ""]
+    assert [row["gates"] for row in rows] == ["true", "true"]
+
+
+def test_a_sentence():
+    assert comparison.sentence(change(metric="energy_mj")) == "mlp: energy_mj more"
+
+
+@pytest.fixture(scope="module")
+def junit():
+    """The root of a JUnit file, which goes through all rows once."""
+    rows = [
+        SLOWER,
+        change(metric="kernels", verdict=Verdict.SAME),
+        BROKEN,
+        change(Verdict.AMBIGUOUS, "gpt2", "period_ms", reason="one trial"),
+        change(Verdict.MISSING, "bert", STATUS, reason="not in the plan"),
+        change(Verdict.MISSING, "vit", STATUS, ignored=True),
+        change(Verdict.SLOWER, "vit", "energy_mj", ignored=True),
+    ]
+    judged = compared(*rows).judged
+    with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:
+        root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
+    assert asked.call_count == 1
+    return root
+
+
+def test_junit_counts_failures(junit):
+    assert junit.attrib == {
+        "name": "effbench",
+        "tests": "7",
+        "failures": "3",
+        "skipped": "2",
+        "errors": "0",
+    }
+    assert [suite.get("name") for suite in junit] == ["mlp", "gpt2", "bert", "vit"]
+    for suite in junit:
+        assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
+
+
+def test_junit_failures_have_a_type_and_a_message(junit):
+    slower = junit.find("*[@name='mlp']/testcase[@name='latency_ms']/failure")
+    assert slower.get("type") == "slower"
+    assert "1.02 ms → 1.08 ms" in slower.get("message")
+    missing = junit.find("*[@name='bert']/testcase/failure")
+    assert missing.get("type") == "missing"
+
+
+def test_junit_skips_what_does_not_gate(junit):
+    ambiguous = junit.find("*[@name='gpt2']/testcase[@name='period_ms']/skipped")
+    assert ambiguous.get("message").endswith("one trial")
+    assert junit.find("*[@name='vit']/testcase[@name='status']/skipped") is not None
+    assert junit.find("*[@name='vit']/testcase[@name='energy_mj']/*") is None
+
+
+def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
+    row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
+    root = ElementTree.fromstring(comparison.as_junit(compared(row, label="\x07"), [row]))
+    assert "alert(1)" in root[0].get("name") and "]]> & <x>" in root[0][0][0].get("message")
+    row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
+    assert cells_of(row)[1] == "a [31m b c"
+    assert comparison.sentence(row) == "a [31m b c: status broken: x y"
+    for text in (
+        comparison.markdown(compared(row, label="v\x1b1"), [row]),
+        comparison.heading(compared(label="\x07")),
+    ):
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_the_median_of_the_slowdowns_that_trials_detect():
+    two = [
+        change(Verdict.SAME, name, ratio=1.0, test=SimpleNamespace(smallest_slowdown=slowdown))
+        for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
+    ]
+    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(
+        compared(*two)
+    )

@@ -1,0 +1,194 @@
+"""Marks: figures of a disturbed machine are shown with `~`, win nothing, and are explained once per
+output."""
+
+import csv
+import io
+import json
+
+import pytest
+import synthetic as make
+from browsing import content, device_sweep, page_of, site
+from synthetic import label_rows
+
+from effbench.render import marks
+from effbench.render.bottlenecks import bottleneck_table, shown_time
+from effbench.render.figures import scaling
+from effbench.render.figures.base import PALE, points_of
+from effbench.render.summary import by_mode, headline
+from effbench.render.tables import speedup_table
+
+WHY = "host busy for 83 % of the timing"
+BUSY = {"marked": True, "disturbance": WHY, "speedup_disturbance": WHY}
+#: The speedup of the baseline is 1 by definition.
+BUSY_BASELINE = {"marked": True, "disturbance": WHY}
+OVER_BUSY = {"speedup_disturbance": f"the baseline's times: {WHY}"}
+
+
+def timed(mode, latency_ms, low, high, **more):
+    """A row with this latency; eager takes 1 ms."""
+    times = {"latency_ms": latency_ms, "latency_ci_low_ms": low, "latency_ci_high_ms": high}
+    ratio = {"speedup": 1 / latency_ms, "speedup_ci_low": 1 / high, "speedup_ci_high": 1 / low}
+    return make.row(mode=mode, **{**times, **ratio, "marked": False, **more})
+
+
+def eager(**more):
+    return timed("eager", 1.0, 0.99, 1.01, speedup_ci_low=1.0, speedup_ci_high=1.0, **more)
+
+
+def graph(**more):
+    return timed("cuda-graph", 0.4, 0.39, 0.41, **more)
+
+
+EAGER, GRAPH = eager(), graph()
+DEFAULT = timed("default", 0.7, 0.69, 0.71)
+WIDE = timed("default", 0.7, 0.3, 1.6, **BUSY)
+
+
+def row_of(*rows, metric="speedup"):
+    (row, *_) = speedup_table(label_rows(rows), metric).rows
+    return row
+
+
+# --- tables ---
+
+
+def test_a_marked_speedup_is_shown_with_its_interval_and_is_never_called_significant():
+    figure = row_of(EAGER, WIDE, GRAPH).cells["default"]
+    assert (figure.text, figure.interval, figure.tone) == ("~1.43×", "0.62–3.33", "unsure")
+    assert (figure.disturbance, figure.significant) == (WHY, None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"), [("latency_ms", "~0.700 ms"), ("peak_reserved_bytes", "42.5 MiB")]
+)
+def test_a_busy_host_changes_times_and_not_memory(metric, text):
+    assert row_of(EAGER, WIDE, metric=metric).cells["default"].text == text
+
+
+@pytest.mark.parametrize(
+    ("marked", "best", "stars"),
+    [
+        # all of its interval is worse
+        (timed("default", 0.7, 0.5, 0.9, **BUSY), ["cuda-graph"], ["cuda-graph"]),
+        # it may be better
+        (timed("default", 0.7, 0.40, 0.9, **BUSY), ["cuda-graph", "default"], []),
+        # it seems to be better
+        (timed("default", 0.2, 0.19, 0.21, **BUSY), ["cuda-graph", "default"], []),
+    ],
+)
+def test_a_marked_mode_leaves_the_star_to_another_only_if_it_cannot_be_better(marked, best, stars):
+    row = row_of(EAGER, marked, GRAPH)
+    assert row.best == best
+    assert [mode for mode, figure in row.cells.items() if figure.best] == stars
+
+
+def test_no_mode_wins_among_marked_ones():
+    rows = label_rows([eager(**BUSY), graph(**BUSY)])
+    table = speedup_table(rows)
+    assert table.rows[0].best == []
+    assert headline(table, by_mode(rows)) == "No mode wins: all figures are marked (~)."
+
+
+def test_the_baseline_of_marked_pairs_does_not_win():
+    slower = timed("default", 2.0, 1.9, 2.1, speedup_from="pairs", **BUSY)
+    rows = label_rows([eager(**BUSY_BASELINE), slower])
+    assert speedup_table(rows).rows[0].best == []
+
+
+def test_a_speedup_over_a_marked_baseline_is_marked():
+    row = row_of(eager(**BUSY_BASELINE), graph(**OVER_BUSY))
+    assert [figure.text for figure in row.cells.values()] == ["~1.00 ms", "~2.50×"]
+    assert row.winner == "cuda-graph" and not row.cells["cuda-graph"].best, (
+        "the mode wins by its own time, but its ratio gets no star"
+    )
+
+
+def test_means_of_marked_speedups_are_marked_and_no_narrower_than_these():
+    wide = timed("cuda-graph", 0.4, 0.2, 0.8, bs=8, **BUSY)
+    rows = label_rows([EAGER, GRAPH, eager(bs=8), wide])
+    base, score = [mode.scores["speedup"] for mode in by_mode(rows)]
+    assert (base.text, score.text) == ("1.00×", "~2.50×")
+    assert score.low < 2.5 / 2**0.5 and score.high > 2.5 * 2**0.5, "half of its interval, and more"
+
+
+def test_what_a_degraded_mode_measured_is_shown():
+    degraded = timed("default", 0.7, 0.6, 0.8, status="degraded", reason="break", speedup=None)
+    rows = label_rows([EAGER, degraded])
+    for table in (speedup_table(rows, "latency_ms"), speedup_table(rows)):
+        assert table.rows[0].cells["default"].text == "0.700 ms (degraded)"
+
+
+def test_a_degraded_mode_of_a_busy_host_has_the_mark_of_its_time():
+    degraded = timed("default", 0.7, 0.6, 0.8, status="degraded", reason="break", **BUSY)
+    rows = label_rows([EAGER, {**degraded, "speedup": None}])
+    table = speedup_table(rows)
+    assert table.rows[0].cells["default"].text == "~0.700 ms (degraded)"
+    assert table.is_marked, "a note below the table explains the mark"
+
+
+def test_the_time_of_a_degraded_mode_is_known_to_a_chart():
+    degraded = timed("default", 0.7, 0.6, 0.8, status="degraded", reason="break", speedup=None)
+    rows = label_rows([EAGER, degraded])
+    assert shown_time(rows[1], "latency_ms").text == "0.700 ms"
+
+
+# --- the note ---
+
+
+def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
+    text = marks.note(label_rows([EAGER, WIDE, graph(**BUSY)]))
+    assert "mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16 (2 of 3 results)" in text
+    assert f"for example: {WHY}" in text and "\n" not in text
+
+
+@pytest.mark.parametrize(("device", "is_on_cpu"), [("cpu", True), ("cuda", False)])
+def test_the_advice_is_for_the_device(device, is_on_cpu):
+    text = marks.note(label_rows([eager(device=device, **BUSY)]))
+    assert ("threads=1" in text) is is_on_cpu
+
+
+# --- other outputs ---
+
+
+def test_csv_and_json_have_the_marks():
+    table = speedup_table(label_rows([EAGER, WIDE]))
+    lines = list(csv.DictReader(io.StringIO(table.render("csv"))))
+    first = [(line["marked"], line["disturbance"]) for line in lines[:2]]
+    assert first == [("false", ""), ("true", WHY)]
+    cells = json.loads(table.render("json"))["rows"][0]["cells"]
+    assert (cells["default"]["marked"], cells["default"]["value"]) == (True, pytest.approx(1 / 0.7))
+    data = json.loads(bottleneck_table(label_rows([EAGER, WIDE])).render("json"))
+    assert [row["marked"] for row in data] == [False, True]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    one = device_sweep([EAGER, WIDE, GRAPH])
+    return site(tmp_path_factory.mktemp("marks"), one), one
+
+
+@pytest.mark.parametrize("page", ["index", "speedups", "charts", "cell"])
+def test_every_page_explains_marks_once(made, page):
+    folder, one = made
+    path = folder / "index.html" if page == "index" else page_of(folder, one, page)
+    assert path.read_text(encoding="utf-8").count("measured on a disturbed machine") == 1
+
+
+def test_pages_show_marked_figures_with_the_reason(made):
+    folder, one = made
+    html = (folder / "index.html").read_text(encoding="utf-8")
+    assert ">~1.43×<" in html and f"marked: {WHY}" in html
+    grid = content(folder / one.slug / "data" / "speedups-latency_ms.js")
+    cells = [cell for row in grid["rows"] for cell in row if isinstance(cell, dict)]
+    (hint,) = [cell["d"] for cell in cells if cell.get("t", "").startswith("~")]
+    assert hint.endswith(f"5 trials, marked: {WHY}")
+
+
+def test_points_of_marked_results_are_pale_and_keep_their_interval():
+    rows = label_rows([EAGER, WIDE, timed("default", 0.9, 0.8, 1.0, bs=8)])
+    drawing = scaling.LATENCY.draw(scaling.LATENCY.data(points_of(rows)))
+    (trace,) = [trace for trace in drawing.data if trace["meta"]["mode"] == "default"]
+    assert trace["marker"]["opacity"] == [PALE, 1.0]
+    assert trace["error_y"]["array"][0] == pytest.approx(0.9)
+    assert "~0.700 ms" in trace["hovertext"][0] and "marked: host busy" in trace["hovertext"][0]
+    assert "~" not in trace["hovertext"][1]

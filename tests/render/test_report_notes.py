@@ -1,0 +1,64 @@
+"""Notes on what effbench did to measure a row."""
+
+import pytest
+import synthetic as make
+from made_sweeps import Made, a_cell
+
+from effbench.core.labels import label_rows
+from effbench.render.notes import notes, on_a_busy_host
+from effbench.render.tables import rows_of
+from effbench.store import Store
+
+
+def notes_of(path):
+    with Store.open(path) as store:
+        sweep = store.find_sweep("last")
+        return notes(store, sweep, label_rows(rows_of(store, sweep)))
+
+
+GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output differs\nfrom no"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "note"),
+    [
+        (
+            {a_cell(mode): {"extra": GRADIENTS} for mode in ("eager", "default")},
+            "mlp: all modes run with grad_mode=no_grad (inference mode: output differs from no)",
+        ),
+        (
+            {a_cell(phase="training"): {"extra": {"dropout_off": ["Dropout.p=0.1"]}}},
+            "mlp · phase=training: dropout off in training: Dropout.p=0.1",
+        ),
+        (
+            {a_cell("aot-inductor"): {"extra": {"facts": {"weights_differ": "compiled anew"}}}},
+            "mlp: weights differ between processes: compiled anew",
+        ),
+        # the newest trial with facts counts
+        (
+            {a_cell(): {"extra": [{"grad_mode_reason": "old"}, GRADIENTS, {}, {}, {}]}},
+            "mlp: all modes run with grad_mode=no_grad (inference mode: output differs from no)",
+        ),
+    ],
+)
+def test_a_row_is_named_once_for_all_its_modes(cells, note, tmp_path):
+    made = Made(tmp_path / "a.db")
+    made.sweep(cells)
+    assert notes_of(made.path) == [note]
+
+
+@pytest.mark.parametrize(
+    ("figures", "lines"),
+    [
+        (
+            {"speedup": 4.1, "busy_speedup": 4.8},
+            ["mlp bs=1 cuda-graph bfloat16: 4.10× on an undisturbed host, 4.80× on a busy one"],
+        ),
+        ({"speedup": 4.8, "busy_speedup": 4.8, "speedup_disturbance": "host busy"}, []),
+        ({"speedup": 4.1, "busy_speedup": None}, []),
+    ],
+    ids=["both", "marked", "never disturbed"],
+)
+def test_the_speedup_of_a_busy_host(figures, lines):
+    rows = make.label_rows([make.row(mode="cuda-graph", **figures)])
+    assert on_a_busy_host(rows) == lines

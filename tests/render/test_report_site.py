@@ -1,0 +1,189 @@
+"""The site: whole, without a network, harmless whatever names users choose, and good in a real
+browser."""
+
+import json
+import re
+
+import pytest
+import synthetic as make
+from browsing import EVIL, assert_accessible, device_sweep, page_of, site, until, visits
+
+from effbench.core.metrics import METRICS
+
+
+def speedups(*ratios):
+    return [make.row(mode=f"mode {ratio}", speedup=ratio) for ratio in ratios]
+
+
+@pytest.fixture(scope="module")
+def sweeps():
+    failed = make.failed("mlp", 1, "eager", "oom", "full")
+    without_baseline = make.row(mode="default", latency_ms=9.0, speedup=None)
+    return {
+        "full": device_sweep(make.sample()),
+        "cpu": device_sweep(make.cpu_quick(), hardware="Xeon"),
+        "failed": device_sweep([failed, make.failed("mlp", 1, "default", "error", "boom")]),
+        "partial": device_sweep(
+            [failed, without_baseline, make.row(bs=8), make.row(bs=8, mode="default")]
+        ),
+        "shades": device_sweep([make.row(), *speedups(0.1, 0.7, 1.01, 1.5, 12.0)]),
+    }
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory, sweeps):
+    folder = tmp_path_factory.mktemp("sites")
+    made = {name: site(folder / name, sweep) for name, sweep in sweeps.items()}
+    return made | {"two": site(folder / "two", sweeps["full"], sweeps["cpu"])}
+
+
+@pytest.fixture
+def visit(chromium, sites, sweeps):
+    """visit("full", "speedups") opens a page of a site."""
+    with visits(chromium, "true") as opened:
+        yield lambda name, page, **more: opened(page_of(sites[name], sweeps[name], page), **more)
+
+
+# --- without a browser ---
+
+
+def overview(folder):
+    return (folder / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_answer_comes_first(sites):
+    html = overview(sites["full"])
+    assert html.index("compile+graph wins 6 of 9") < html.index("Each mode over all models")
+    assert "is still running" not in html
+
+
+def test_a_site_without_results(tmp_path):
+    assert "There is no result yet" in overview(site(tmp_path))
+
+
+def test_a_sweep_without_a_baseline_shows_times(tmp_path):
+    alone = device_sweep([make.row(mode=mode, speedup=None) for mode in ("default", "cuda-graph")])
+    html = overview(site(tmp_path, alone))
+    assert "Times: eager has no ok result" in html and "Speedup over eager" not in html
+
+
+def test_no_name_leads_out_of_the_site(tmp_path):
+    rows = [make.row(EVIL[6], 1, mode) for mode in ("eager", EVIL[6])]
+    facts = {"name": EVIL[0], "label": EVIL[1], "state": EVIL[0], "id": EVIL[6]}
+    evil = device_sweep(rows, facts, hardware=EVIL[6])
+    site(tmp_path / "in" / "site", evil)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["site"]
+    assert re.fullmatch(r"[a-z0-9-]+", evil.slug)
+
+
+def test_writing_again_removes_what_is_no_longer_part_of_it_and_nothing_else(tmp_path, sweeps):
+    out, outside = tmp_path / "site", tmp_path / "outside.txt"
+    site(out, sweeps["full"])
+    mine = out / sweeps["full"].slug / "notes.txt"
+    for kept in (mine, outside):
+        kept.write_text("kept")
+    listed = json.loads((out / "site.json").read_text())["files"]
+    (out / "site.json").write_text(json.dumps({"files": [*listed, "../outside.txt"]}))
+    site(out, sweeps["cpu"])
+    assert [path.name for path in mine.parent.rglob("*")] == ["notes.txt"] and outside.exists()
+    assert page_of(out, sweeps["cpu"], "speedups").exists()
+    assert not [path for path in out.rglob("*") if path.name.startswith(".")]
+
+
+def test_passwords_are_masked(tmp_path):
+    url = "postgresql+psycopg://ann:s3cr/e:t@db:5432/bench?sslpassword=s3cr"
+    sweep = device_sweep(make.sample(), {"command": ["-m", f"db={url}"]})
+    out = site(tmp_path, sweep, database=url)
+    text = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*.html"))
+    assert "s3cr" not in text and "ann:***@db" in text
+
+
+# --- in a browser ---
+
+
+@pytest.mark.parametrize("page", ["speedups", "charts"])
+@pytest.mark.parametrize("name", ["full", "cpu", "failed"])
+def test_quiet_and_no_wider_than_a_phone(visit, name, page):
+    """With names that try to do harm: test_pages_open.py."""
+    one = visit(name, page, width=390)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "nan" not in one.page.locator("main").inner_text().lower().split()
+    one.assert_quiet()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_speedups_are_legible_in_every_shade(visit, theme):
+    assert_accessible(visit("shades", "speedups", theme=theme))
+
+
+@pytest.mark.parametrize("metric", ["latency_ms", "throughput_per_s"])
+def test_the_metric_switch(visit, sweeps, metric):
+    one = visit("full", "speedups")
+    one.page.locator("#metric").select_option(metric)
+    until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
+    links = "[...document.querySelectorAll('#grid tbody td a')]"
+    key = "decodeURIComponent(a.hash.slice(6))"
+    shown = dict(one.page.evaluate(f"{links}.map((a) => [{key}, a.innerText])"))
+    expected = {}
+    for row in sweeps["full"].labelled:
+        text = METRICS[metric].format(row.result.value(metric)) if row.is_ok else row.status
+        expected[row.result.cell_key] = text
+    assert {key: text.removeprefix("★ ") for key, text in shown.items()} == expected
+
+
+@pytest.mark.parametrize("order", ["desc", "asc"])
+def test_the_time_of_a_mode_without_a_speedup_is_last_in_any_order_and_has_its_reason(visit, order):
+    one = visit("partial", "speedups", after=f"#sort={order}:default")
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 3")
+    texts = one.texts("#grid tbody td:nth-child(5)")
+    assert ["×" in text for text in texts] == [True, False, False] and "9.00 ms" in texts[1:]
+    cell = one.page.locator("#grid tbody td :text('9.00 ms')")
+    assert "eager has no ok result" in cell.get_attribute("title")
+
+
+def test_sorting_is_by_number(visit):
+    one = visit("full", "speedups")
+    head = one.page.locator("#grid thead th", has_text="compile+graph")
+    for order in ("ascending", "descending"):
+        head.click()
+        until(one.page, f"document.querySelector('#grid th[aria-sort]')?.ariaSort === '{order}'")
+    column = [text.partition("\n")[0] for text in one.texts("#grid tbody td:nth-last-child(2)")]
+    values = [
+        float(re.sub("[^0-9.]", "", text.partition("×")[0])) for text in column if "×" in text
+    ]
+    assert values == sorted(values, reverse=True) and len(values) > 5
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "second"),
+    [
+        ("CSV", "model,bs,speedup,eager (ms),default", "mlp,1,latency,0.125,1.3,2.4"),
+        ("Markdown", "| model | bs |", "| --- |"),
+    ],
+)
+def test_copies_are_of_what_is_shown(visit, form, first, second):
+    one = visit("full", "speedups")
+    one.page.locator("#grid select[data-column=model]").select_option("mlp")
+    one.page.evaluate(
+        "navigator.clipboard.writeText = (text) => { window.copied = text; return"
+        " Promise.resolve(); }"
+    )
+    one.page.locator(f"button[data-copy={form}]").first.click()
+    until(one.page, "window.copied !== undefined")
+    lines = one.page.evaluate("window.copied").splitlines()
+    assert lines[0].startswith(first) and lines[1].startswith(second)
+    assert sum("mlp" in line for line in lines) == 3
+
+
+def test_themes_follow_the_system_and_the_reader(visit):
+    one = visit("full", "charts", theme="light")
+    ink = "getComputedStyle(document.querySelector('#latency .chart .xtick text')).fill"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = one.page.evaluate(f"[{ink}, {paper}]")
+    one.page.emulate_media(color_scheme="dark")
+    until(one.page, f"{ink} !== '{light[0]}'")
+    assert one.page.evaluate(paper) != light[1]
+    one.page.locator("#theme").click()
+    one.page.reload()
+    assert one.page.evaluate(paper) == light[1], "the choice is kept"

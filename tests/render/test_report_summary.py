@@ -1,0 +1,235 @@
+"""Scores of a mode over all cells, why a mode wins, and both in the report as Markdown."""
+
+import math
+from statistics import geometric_mean, median
+
+import pytest
+import synthetic as make
+from browsing import EVIL, device_sweep
+from synthetic import label_rows
+
+from effbench.render import markdown, reasons
+from effbench.render.summary import OverCells, by_mode, headline, modes_table
+from effbench.render.tables import speedup_table
+from effbench.stats.intervals import t_quantile
+
+
+def score_of(*speedups):
+    """The score of the mode `default` with these cells."""
+    rows = [make.row(bs=number + 1, mode="default", **row) for number, row in enumerate(speedups)]
+    (summary,) = by_mode(label_rows(rows))
+    return summary.scores["speedup"]
+
+
+def speedup(value, low=None, high=None, **more):
+    return {"speedup": value, "speedup_ci_low": low, "speedup_ci_high": high, **more}
+
+
+OOM = speedup(None, status="oom", reason="full")
+
+
+# --- scores ---
+
+
+def test_a_score_has_an_interval_and_counts_its_cells():
+    score = score_of(speedup(2.0, 1.9, 2.1), speedup(0.5, 0.45, 0.55), OOM)
+    assert score.value == pytest.approx(1.0) and 0.9 < score.low < 1.0 < score.high < 1.1
+    assert (score.passed, score.total, score.averaged) == (2, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "interval"),
+    [
+        ([speedup(2.0), speedup(8.0)], "4.00×", ""),
+        ([speedup(None, status="error")], "", ""),
+        ([speedup(1.0, 1.0, 1.0)] * 2, "1.00×", ""),
+        ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06, of 2"),
+        ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
+    ],
+)
+def test_the_text_of_a_score(rows, text, interval):
+    score = score_of(*rows)
+    assert (score.text, score.interval) == (text, interval)
+
+
+def bounds_of(*rows):
+    score = score_of(*rows)
+    return pytest.approx((score.value, score.low, score.high))
+
+
+def test_cells_that_are_known_equally_well_have_half_the_error_and_a_smaller_quantile():
+    half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
+    four = [speedup(2.0, 2.0 / 1.1, 2.0 * 1.1)] * 4
+    assert bounds_of(*four) == (2.0, 2 * math.exp(-half), 2 * math.exp(half))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "trials"),
+    [(None, None, 5), (1.5, 2.5, 1), (0, 9, 5)],
+)
+def test_a_score_has_no_interval_if_a_cell_has_none(low, high, trials):
+    score = score_of(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials))
+    assert (score.value, score.low, score.high) == (pytest.approx(2.0), None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "middle", "text", "bounds"),
+    [
+        ([0.8], geometric_mean, "0.800 s", ""),
+        ([0.8333333330, 0.8333333328], geometric_mean, "0.833 s", ""),
+        ([0.5, 1.0, None], geometric_mean, "0.707 s", "range 0.500 s to 1.00 s"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median, "3.00 s", "range 1.00 s to 9.00 s"),
+        ([None, 0.0], median, "", ""),
+    ],
+)
+def test_figures_over_cells_have_their_range(values, middle, text, bounds):
+    rows = make.results(make.row(compile_cold_s=value) for value in values)
+    shown = OverCells.of(rows, "compile_cold_s", middle).shown("compile_cold_s")
+    assert (shown.text, shown.sub) == (text, bounds)
+
+
+def test_a_pass_rate_is_not_rounded_up():
+    rows = [make.row(bs=bs, mode="default") for bs in range(1, 250)]
+    rows.append(make.failed("mlp", 250, "default", "oom", "full"))
+    table = modes_table(by_mode(label_rows(rows)))
+    texts = {column.key: column.shown(table.rows[0]).line for column in table.used}
+    assert texts["pass_rate"] == "99 % (249 of 250)" and texts["not_ok"] == "1 oom"
+
+
+# --- conclusions ---
+
+
+def headline_of(rows):
+    labelled = label_rows(rows)
+    return headline(speedup_table(labelled), by_mode(labelled))
+
+
+FAST = {"period_speedup": 3.0, "period_speedup_ci_low": 2.9, "period_speedup_ci_high": 3.1}
+FAST |= {"period_ms": 0.03, "period_ci_low_ms": 0.029, "period_ci_high_ms": 0.031}
+
+
+def test_latency_and_period_each_have_a_winner_and_a_mean():
+    rows = [make.row(period_speedup=1.0), make.row(mode="default", latency_ms=0.2, **FAST)]
+    assert headline_of(rows) == (
+        "Latency: eager wins 1 of 1 points (model × batch size); its mean speedup is 1.00×. "
+        "Period: default wins 1 of 1 points; its mean speedup is 3.00×."
+    )
+
+
+def test_modes_that_win_equally_often_and_ties():
+    tied = make.row(bs=64)
+    rows = [
+        *(make.row(), make.row(mode="default", latency_ms=0.2)),
+        *(make.row(bs=8), make.row(bs=8, mode="default", latency_ms=0.01)),
+        *(tied, make.row(bs=64, mode="default", latency_ms=tied["latency_ms"])),
+    ]
+    assert headline_of(rows) == (
+        "Latency: eager and default each win 1 of 3 points (model × batch size), with 1 tied."
+    )
+
+
+FAILED = [make.failed("mlp", 1, "eager", "oom", "full"), make.row(mode="default")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([make.row(trials=1), make.row(mode="default", trials=1)], "one trial"),
+        (FAILED, "fewer than two modes are ok"),
+        ([make.row()], "Only the mode eager was run"),
+        (FAILED[:1], "No result of this sweep is ok"),
+    ],
+)
+def test_why_no_mode_wins(rows, text):
+    assert text in headline_of(rows)
+
+
+EAGER = {"bound": "launch", "kernels": 15, "gpu_busy_ms": 0.2, "latency_ms": 1.0}
+GRAPH = {"kernels": 16, "graph_pool_bytes": 1, "gpu_busy_ms": 0.2}
+FASTER = {"latency_ms": 0.4, "latency_ci_low_ms": 0.39, "latency_ci_high_ms": 0.41}
+TIED = {"latency_ms": 0.99, "latency_ci_low_ms": 0.8, "latency_ci_high_ms": 1.2}
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "text"),
+    [
+        ({}, GRAPH, "launch-bound: 15 launches become one graph"),
+        ({}, {**GRAPH, "graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
+        (
+            {},
+            {**GRAPH, "kernels": 1, "gpu_busy_ms": 0.1},
+            "launch-bound: 15 launches become one graph of 1 kernel, GPU time −50 %",
+        ),
+        (
+            {"bound": "memory", "gpu_busy_ms": 0.6},
+            {**GRAPH, "gpu_busy_ms": 0.6},
+            "the GPU is idle for 40 % of each call: 15 launches become one graph",
+        ),
+        (
+            {"bound": "compute", "gpu_busy_ms": 0.99},
+            {"kernels": 5, "graph_pool_bytes": None, "gpu_busy_ms": 0.7},
+            "compute-bound: 15 kernels become 5, GPU time −29 %",
+        ),
+        ({"bound": "compute", "gpu_busy_ms": 0.98}, TIED, "compute-bound"),
+        ({"bound": None}, GRAPH, ""),
+        ({"gpu_busy_ms": None}, GRAPH, ""),
+    ],
+)
+def test_the_reason_names_the_bottleneck_and_what_the_mode_changes(base, other, text):
+    rows = [make.row(**{**EAGER, **base}), make.row(mode="cuda-graph", **{**FASTER, **other})]
+    row, *_ = speedup_table(label_rows(rows)).rows
+    assert reasons.reason(row) == text
+
+
+def test_one_sentence_says_where_each_mode_wins_and_why():
+    rows = [make.row(bs=bs, **EAGER) for bs in (1, 8, 64)]
+    for bs, value in ((1, 2.5), (64, 2.0)):
+        rows.append(make.row(bs=bs, mode="cuda-graph", speedup=value, **FASTER, kernels=16))
+    rows.append(make.row(bs=8, mode="cuda-graph", latency_ms=1.0, kernels=15))
+    assert reasons.sentence(speedup_table(label_rows(rows)).rows) == (
+        "cuda-graph wins latency at bs 1, 64; eager and cuda-graph tie in latency at bs 8."
+        " At bs 1, launch-bound: 15 launches become one graph."
+    )
+
+
+# --- Markdown ---
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return markdown.report([device_sweep(make.sample())])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## h200 standard on NVIDIA H200\n",
+        "Latency: compile+graph wins 6 of 9 points (model × batch size), with 3 tied",
+        "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded.",
+        "| 88 % (8 of 9) | 1 oom | +20 % | 48.0 s |",
+        "- oom: transformer bs=64 max-autotune bfloat16: CUDA out of memory: tried to allocate",
+    ],
+)
+def test_markdown_has_the_answer_modes_speedups_and_failures(sample, text):
+    assert text in sample
+    assert "nan" not in sample.lower().split() and "None" not in sample
+
+
+def test_nothing_measured():
+    assert "no result" in markdown.report([])
+
+
+def test_names_begin_no_markdown():
+    rows = [make.row(name, 1, mode) for name in EVIL for mode in ("eager", "default")]
+    rows.append(make.failed(EVIL[0], 8, "default", "error", f"{EVIL[1]}\n# heading\n| cell"))
+    sweep = device_sweep(rows, {"name": EVIL[0], "label": EVIL[1]}, hardware=EVIL[2])
+    text = markdown.report([sweep])
+    assert not any(tag in text for tag in ("<img", "<script", "<svg", "\n# heading"))
+    assert {line.count(" | ") for line in text.splitlines() if line.startswith("|")} <= {3, 4, 5}
+
+
+def test_three_modes_that_tie_are_listed():
+    rows = [make.row(**{**EAGER, "bound": None})]
+    rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
+    sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert sentence == "eager, default and cuda-graph tie in latency at bs 1."

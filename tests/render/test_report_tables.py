@@ -1,0 +1,320 @@
+"""The tables of `show`: exact texts, what is best, rows that never merge, and why a cell takes its
+time."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+import synthetic as make
+from omegaconf import OmegaConf
+from synthetic import label_rows
+
+from effbench.core.labels import mode_order, row_names
+from effbench.core.terminal import Console
+from effbench.render import tables
+from effbench.render.bottlenecks import NOT_PROFILED, bottleneck_table
+from effbench.render.tables import NO_INTERVAL, ONE_COMPILATION
+
+
+def speedup_table(rows, *settings, **more):
+    return tables.speedup_table(label_rows(rows), *settings, **more)
+
+
+def lines_of(table):
+    """The texts that people see, by row."""
+    return [[column.shown(row).line for column in table.used] for row in table.rows]
+
+
+def default(low, high, value=1.1, mode="default", **more):
+    bounds = {"speedup_ci_low": low, "speedup_ci_high": high}
+    return make.row(mode=mode, speedup=value, **bounds, **more)
+
+
+def period_speedup(value, low, high):
+    return {"period_speedup": value, "period_speedup_ci_low": low, "period_speedup_ci_high": high}
+
+
+EAGER = make.row(latency_ms=0.123456)
+GRAPH = make.row(mode="cuda-graph", speedup=2.31, speedup_ci_low=2.25, speedup_ci_high=2.38)
+OOM = make.failed("mlp", 1, "max-autotune", "oom", "out of memory")
+FOUR = [EAGER, GRAPH, default(0.97, 1.08, 1.02), OOM]
+
+
+# --- figures ---
+
+
+def test_modes_are_in_canonical_order_with_figures_times_and_the_winner():
+    assert lines_of(speedup_table(FOUR).wide()) == [
+        [
+            "mlp",
+            "1",
+            "0.123 ms",
+            "1.02× n.s. (0.97–1.08, 0.0962 ms)",
+            "oom",
+            "2.31× (2.25–2.38, 0.0500 ms)",
+            "cuda-graph",
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "significant", "sign"),
+    [
+        (1.0, 1.2, False, "includes 1"),
+        (0.9, 1.0, False, "includes 1"),
+        (1.01, 1.2, True, "low–high"),
+        (None, None, None, NO_INTERVAL),
+    ],
+)
+def test_significance_and_the_legend(low, high, significant, sign):
+    table = speedup_table([make.row(), default(low, high)])
+    assert table.rows[0].cells["default"].significant is significant
+    assert sign in " · ".join(table.legend())
+
+
+def test_without_a_baseline_times_are_shown():
+    eager = make.failed("mlp", 1, "eager", "timeout", "late")
+    table = speedup_table([eager, make.row(mode="default", speedup=None)])
+    assert [line[-2:] for line in lines_of(table.wide(best=False))] == [
+        ["timeout", "0.0962 ms"],
+        ["timeout", "0.0769 ms"],
+    ]
+    assert "eager has no ok result" in table.rows[0].cells["default"].reason
+
+
+def test_a_mode_that_was_not_run_at_a_point():
+    table = speedup_table([make.row(), make.row(mode="default"), make.row(bs=8)])
+    assert lines_of(table.wide(best=False))[1] == ["mlp", "8", "0.160 ms", "not run"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "best"),
+    [
+        ("latency_ms", "0.500 ms", "default"),
+        ("peak_reserved_bytes", "42.5 MiB", None),
+        ("throughput_per_s", "2500 samples/s", None),
+        ("flops", "1e+09", None),
+        ("graph_breaks", "0", None),
+    ],
+)
+def test_other_metrics(metric, text, best):
+    rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
+    (row,) = speedup_table(rows, metric).rows
+    assert (row.cells["default"].text, row.winner) == (text, best)
+
+
+def test_a_count_explains_a_status():
+    degraded = make.failed("mlp", 1, "default", "degraded", "limit", recompiles=8)
+    figure = speedup_table([degraded], "recompiles").rows[0].cells["default"]
+    assert (figure.text, figure.value) == ("8 (degraded)", None)
+
+
+# --- winners ---
+
+
+def test_one_trial_decides_nothing():
+    (row, *_) = speedup_table(make.cpu_quick()).rows
+    assert row.cells["default"].text == "1.30×" and row.winner is None
+
+
+def test_a_mode_with_a_wide_interval_ties_with_all():
+    times = {"latency_ms": 0.0075, "latency_ci_low_ms": 0.0001, "latency_ci_high_ms": 0.5}
+    unsure = default(0.2, 900.0, 16.7, **times)
+    (row,) = speedup_table([make.row(), unsure, make.row(mode="cuda-graph")]).rows
+    assert row.best == ["default", "eager", "cuda-graph"]
+    assert not any(figure.best for figure in row.cells.values())
+    assert row.cells["default"].text == "16.70× n.s."
+
+
+def test_a_mode_whose_speedup_is_not_significant_does_not_win_by_its_time():
+    unsure = default(0.99, 1.5, 1.25, latency_ms=0.08)
+    (row,) = speedup_table([make.row(latency_ms=0.1), unsure]).rows
+    assert row.best == ["default", "eager"]
+
+
+PERIOD = {"period_ms": 0.04, "period_ci_low_ms": 0.038, "period_ci_high_ms": 0.042}
+TWICE = {**PERIOD, **period_speedup(2.0, 1.9, 2.1)}
+
+
+@pytest.fixture
+def both():
+    """A table in which one mode wins latency and two tie in period, which bs 8 does not have."""
+    base = {"period_ms": 0.08, "period_ci_low_ms": 0.079, "period_ci_high_ms": 0.081}
+    graph = make.row(mode="cuda-graph", latency_ms=0.05, speedup=2.0, **TWICE)
+    rows = [
+        make.row(latency_ms=0.1, **base, **period_speedup(1.0, 1.0, 1.0)),
+        graph,
+        make.row(mode="default", latency_ms=0.08, speedup=1.25, compilations=1, **TWICE),
+        make.row(bs=8),
+        make.row(bs=8, mode="default"),
+    ]
+    return speedup_table(rows, None)
+
+
+def test_latency_and_period_have_their_own_rows_winners_and_ties(both):
+    assert [(row.labels["bs"], row.quantity, row.best_text) for row in both.rows] == [
+        (1, "latency", "cuda-graph"),
+        (1, "period", "tie: default, cuda-graph"),
+        (8, "latency", "default"),
+    ]
+    assert [figure.text for figure in both.rows[1].cells.values()] == [
+        "0.0800 ms",
+        "2.00×",
+        "2.00×",
+    ]
+    assert ONE_COMPILATION in both.legend()
+
+
+def test_a_row_names_some_of_many_tied_modes_and_its_record_all():
+    modes = [default(1.0, 1.2, mode=f"mode-{number:02d}") for number in range(60)]
+    table = speedup_table([make.row(), *modes])
+    (row,) = table.rows
+    assert row.best_text == f"tie: {', '.join(row.best[:6])} and {len(row.best) - 6} more"
+    assert len(row.best) >= 60 and json.loads(table.render("json"))["rows"][0]["best"] == row.best
+
+
+@pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])
+def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
+    slower, faster = period_speedup(0.84, 0.7, 1.0), period_speedup(14.5, 12.3, 15.6)
+    rows = []
+    for mode in modes:
+        period = slower if mode == "default" else faster
+        rows += [make.row(model, 64, mode, **period) for model in ("attention", "mlp")]
+    console = Console(file=io.StringIO(), width=100)
+    console.print_table(speedup_table(rows).wide(best=False), lines=True)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    words = [re.sub("[│ ]+", " ", line).split() for line in lines]
+    assert [row[:2] for row in words if "latency" in row] == [["attention", "64"], ["mlp", "64"]]
+    assert [row[0] for row in words if "period" in row] == ["period"] * 2
+
+
+# --- rows and their labels ---
+
+
+def with_params(changes, **more):
+    params = OmegaConf.create(make.row(**more)["params"])
+    for path, value in changes.items():
+        OmegaConf.update(params, path, value, force_add=True)
+    return make.row(**more, params=OmegaConf.to_container(params))
+
+
+def labels_of(rows):
+    return [row.labels for row in speedup_table(rows).rows]
+
+
+def test_rows_are_in_the_order_of_models_then_sizes():
+    rows = [make.row("zebra", 64), make.row("zebra", 8), make.row("ant", 1), make.row("zebra", 128)]
+    labels = [tuple(labels.values()) for labels in labels_of(rows)]
+    assert labels == [("zebra", 8), ("zebra", 64), ("zebra", 128), ("ant", 1)]
+
+
+def test_modes_are_in_canonical_order_then_by_the_numbers_in_their_names():
+    names = [f"own {value}" for value in ("0", "1e-05", "0.01", "2", "16")]
+    modes = [*((name, "own") for name in reversed(names)), ("zz", "zz"), ("eager", "eager")]
+    assert mode_order(modes) == ["eager", *names, "zz"]
+
+
+@pytest.mark.parametrize("column", ["dtype", "phase", "torch_version", "environment_id"])
+def test_a_column_that_varies_becomes_a_label(column):
+    rows = []
+    for value in ("a", "b"):
+        rows += [make.row(mode=mode, **{column: value}) for mode in ("eager", "default")]
+    assert labels_of(rows) == [{"model": "mlp", column: value, "bs": 1} for value in ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [
+        # swept for all modes, and of one mode only
+        ([{"model.module.width": 256}, {"model.module.width": 512}], ["256", "512"]),
+        ([{}, {"model.module.width": 1024}], ["512", "1024"]),
+        # a variable that follows the mode splits no row
+        ([{}, {"env.FLAG": "1"}], [None]),
+    ],
+)
+def test_a_parameter_that_was_swept_becomes_a_label(changes, widths):
+    modes = ("eager", "default")
+    rows = [with_params(change, mode=mode) for change, mode in zip(changes, modes, strict=True)]
+    assert [labels.get("model.module.width") for labels in labels_of(rows)] == widths
+
+
+def test_a_swept_setting_of_a_mode_is_in_its_name():
+    full = [with_params({"mode.full": full}, mode="default") for full in (False, True)]
+    table = speedup_table([make.row(), *full])
+    assert table.modes == ["eager", "default (full=false)", "default (full=true)"]
+
+
+def test_another_phase_than_inference_is_always_a_label():
+    assert labels_of([make.row(phase="training")]) == [
+        {"model": "mlp", "phase": "training", "bs": 1}
+    ]
+
+
+def test_a_generation_is_labelled_with_its_request_and_not_with_the_cache():
+    request = {"generate.prompt": 8, "generate.new_tokens": 16}
+    cache = {"generate.prompt": 4, "model.module.seq": 20}  # as long as prompt and new tokens
+    rows = [
+        with_params(request, phase="generate"),
+        with_params({**request, **cache}, phase="generate"),
+    ]
+    assert [sorted(labels) for labels in labels_of(rows)] == [
+        ["bs", "generate.new_tokens", "generate.prompt", "model", "phase"]
+    ] * 2
+    assert (
+        row_names(make.results(rows))[0]
+        == "mlp phase=generate prompt=8 new_tokens=16 bs=1 eager bfloat16"
+    )
+
+
+# --- formats ---
+
+
+def test_markdown_is_escaped_and_a_mode_alone_is_best_of_nothing():
+    *_, evil = speedup_table([*FOUR, make.row("a|b<i>", 2)]).render("markdown").splitlines()
+    assert "<i>" not in evil and evil.count("|") == 8 and "**" not in evil
+
+
+def test_csv_and_json_have_exact_numbers():
+    table = speedup_table(FOUR)
+    *_, failed, graph = csv.DictReader(io.StringIO(table.render("csv")))
+    assert (failed["reason"], failed["value"]) == ("out of memory", "")
+    numbers = [graph[name] for name in ("value", "low", "high", "best")]
+    assert numbers == ["2.31", "2.25", "2.38", "true"]
+    (row,) = json.loads(table.render("json"))["rows"]
+    assert row["labels"] == {"model": "mlp", "bs": 1}
+    assert row["cells"]["cuda-graph"]["value"] == 2.31
+
+
+# --- bottlenecks ---
+
+
+def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
+    times = {"latency_ms": 0.15, "period_ms": 0.143, "gpu_busy_ms": 0.068}
+    profile = {"gpu_idle_fraction": 0.524, "kernels": 15, "enqueue_ms": 0.137, "bound": "launch"}
+    none = dict.fromkeys(("gpu_busy_ms", "gpu_idle_fraction", "period_ms"))
+    rows = [
+        make.row(bs=8, **times, **profile, **period_speedup(1.9, 0.9, 4.1)),
+        make.failed("mlp", 8, "default", "error", "it broke"),
+        make.row(bs=8, mode="cuda-graph", **none),
+    ]
+    table = bottleneck_table(label_rows(rows))
+    known, failed, unknown = lines_of(table)
+    assert known[3:7] == ["0.150 ms (1.00×)", "0.143 ms (1.90× n.s.)", "0.0680 ms", "launch"]
+    assert known[-1].startswith("the GPU is idle 52 % of the time: 15 kernels")
+    assert failed[3:] == ["—", "—", "—", "—", "error: it broke"], "no figure of what failed"
+    assert unknown[-2:] == ["—", NOT_PROFILED]
+    data = json.loads(table.render("json"))
+    assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")
+
+
+def test_bottlenecks_of_a_cpu_are_only_why_cells_failed():
+    none = {"bound": None, "device": "cpu", "kernels": None, "gpu_busy_ms": None}
+    none["gpu_idle_fraction"] = None
+    failed = {**make.failed("mlp", 8, "default", "error", "it broke"), "device": "cpu"}
+    table = bottleneck_table(label_rows([make.row(bs=8, **none), failed]))
+    ok, broken = lines_of(table)
+    assert (ok[-1], broken[-1]) == ("", "error: it broke")
+    assert NOT_PROFILED not in ok

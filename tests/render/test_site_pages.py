@@ -1,0 +1,291 @@
+"""What the pages of history and claims and the overview show is what the database holds."""
+
+import claim_sweeps as sweeps
+import pytest
+import synthetic as make
+from browsing import EVIL, device_sweep, page_of, report_of, site
+from made_sweeps import a_cell, copied, environment, template
+
+from effbench.analysis.compare import compare_sweeps
+from effbench.analysis.history import Filters, short_id
+from effbench.analysis.history import read as read_history
+from effbench.analysis.limits import read as read_limits
+from effbench.analysis.verdicts import Verdict, counts
+from effbench.render import data
+from effbench.render.claims import claims_table, shipped_verdicts
+from effbench.render.history_table import events_table, lead
+from effbench.render.site import cell_data
+from effbench.render.site.build import environment as templates
+from effbench.render.site.build import write_site
+from effbench.render.site.pages import failures, index
+from effbench.render.site.pages.history import Lines
+from effbench.store import Store
+
+
+@pytest.fixture
+def made(claims_site):
+    return claims_site[:2]
+
+
+@pytest.fixture
+def report(claims_site):
+    return claims_site[2]
+
+
+def texts(row):
+    return {key: getattr(value, "text", value) for key, value in row.items()}
+
+
+def test_the_lines_break_where_the_environment_changed(report):
+    lines = Lines(report.history)
+    for track in report.history.tracks:
+        breaks = lines.line(track)["breaks"]
+        assert list(breaks) == [sweeps.UPDATE]
+        assert "torch 2.12.0 -> 2.13.0" in breaks[sweeps.UPDATE]
+
+
+def near(figure):
+    return None if figure is None else pytest.approx(figure, rel=1e-6)
+
+
+def test_every_figure_of_every_result_is_in_a_line(made, report):
+    ids = list(report.history.sweeps)
+    lines = Lines(report.history)
+    places = {}
+    for track in report.history.tracks:
+        line = lines.line(track)
+        for place, at in enumerate(line["at"]):
+            places[ids[at], track.id.cell_key] = (line, place)
+    with Store.open(made[0].path) as store:
+        results = store.results()
+    assert len(places) == len(results)
+    for row in results:
+        line, place = places[row.sweep_id, row.cell_key]
+        assert line["trials"][place] == row.trials
+        assert line["status"].get(place, ["ok"])[0] == row.status
+        for name, values in line["values"].items():
+            assert values[place] == near(row.value(name))
+        low, high = line["bounds"]["latency_ms"]
+        assert low[place] == near(row.latency_ci_low_ms)
+        assert high[place] == near(row.latency_ci_high_ms)
+
+
+def test_changes_are_those_of_the_command(made, report):
+    with Store.open(made[0].path) as store:
+        past = read_history(store, report.history.metrics, Filters(everything=True))
+    rows = events_table(report.history).rows
+    ids = [short_id(event.id) for event in past.changes]
+    assert [texts(row)["id"] for row in rows if texts(row)["id"]] == ids
+
+
+def test_a_change_of_a_latency(report):
+    (slower,) = [event for event in report.history.changes if event.series.metric == "latency_ms"]
+    assert slower.ratio == pytest.approx(1.1, rel=1e-3)
+    rows = {texts(row)["id"]: texts(row) for row in events_table(report.history).rows}
+    row = rows[short_id(slower.id)]
+    assert (row["change"], row["after ÷ before"]) == ("▲ slower", f"{slower.ratio:.3f}×")
+    assert (row["first sweep after"], row["state"]) == (f"v{sweeps.STEP}", "open")
+
+
+def test_the_worst_change_leads(report):
+    past = report.history
+    worst = next(event for event in past.changes if event.alarms)
+    name = past.names[worst.series.cell_key]
+    assert f"{name}: {worst.series.metric} {worst.word}" in lead(past)
+
+
+def test_figures_of_changes_keep_their_units(report):
+    rows = events_table(report.history).rows
+    assert {row["levels"].tone for row in rows} == {"nowrap"}
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")]
+)
+def test_an_error_leaves_no_overview(error, made, effbench, tmp_path, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cell_data, "entry", fail)
+    done = effbench("report", "--db", str(made[0].path), "--out", str(tmp_path / "site"))
+    assert done.code == 2 and done.out == ""
+    assert str(getattr(error, "strerror", error)) in done.err
+    assert not (tmp_path / "site" / "index.html").exists()
+
+
+def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, monkeypatch):
+    for most, kept in ((0, 1), (16, 2), (17, 3), (1000, sweeps.SWEEPS)):
+        with Store.open(made[0].path) as store:  # 6 cells, and 5 in the newest sweep
+            past = read_history(store, filters=Filters(most=most))
+        assert {row.sweep_id for track in past.tracks for row in track.points} == set(
+            made[1][-kept:]
+        )
+        assert past.series.older == sweeps.SWEEPS - kept
+    monkeypatch.setattr(data, "MOST_RESULTS", 30)
+    write_site(report_of(made[0].path), tmp_path)
+    page = (tmp_path / "history.html").read_text()
+    assert (
+        "sweeps: 5 · 4 older sweeps are left out; <code>effbench history</code> covers all" in page
+    )
+
+
+def test_pages_without_history(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "one.db")
+    for said in ("no sweep in this database has a result", "no cell was measured in two sweeps"):
+        written = write_site(report_of(made.path), tmp_path / "site").written
+        assert said in (tmp_path / "site" / "history.html").read_text()
+        assert not [name for name in written if name.startswith("data/history-lines")]
+        made.sweep([a_cell()])
+
+
+def test_the_page_of_claims_counts_them(claims_site):
+    html = (claims_site[3] / "claims.html").read_text(encoding="utf-8")
+    published = f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile"
+    assert f"{published} and 1 of your own" in html
+
+
+@pytest.fixture
+def claim_rows(report):
+    links = {report.device_sweeps[0].sweep.id: "x/speedups.html"}
+    return claims_table(report.claims, links).rows
+
+
+def test_every_claim_has_a_row(report, claim_rows):
+    assert len(report.claims) == len(claim_rows) > 20
+
+
+def test_a_claim_that_was_judged_here(made, report, claim_rows):
+    here = [record for record in report.claims if record["machine"] and not record["reference"]]
+    assert {record["claim"] for record in here} == {"P1", EVIL[0]}
+    (row,) = [row for row in claim_rows if row["claim"] == "P1"]
+    measured = row["measured"]
+    assert (measured.text, measured.value, measured.sub) == ("1.50× [1.40, 1.60]", 1.5, "")
+    assert row["experiment"].link == "x/speedups.html"
+    assert made[1][-1] in row["experiment"].sub
+    assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
+
+
+def cells_of(table):
+    return [[column.shown(row) for column in table.columns] for row in table.rows]
+
+
+def test_failures_by_reason_the_worst_first(report):
+    keys = [cell.key[:16] for cell in sweeps.cells()]
+    rows = cells_of(failures.failures_table(report.device_sweeps[0], "x/"))
+    assert [(status.link, cells.value, reason.value) for status, cells, reason, _ in rows] == [
+        ("x/cell.html#status=error", 2, sweeps.WHY),
+        ("x/cell.html#status=oom", 1, EVIL[1]),
+    ]
+    links = [example.link for *_, example in rows]
+    assert links == [f"x/cell.html#cell={keys[1]}", f"x/cell.html#cell={keys[5]}"]
+
+
+def test_ok_results_that_are_worth_a_look_come_last(made):
+    first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
+    status, cells, reason, _ = cells_of(failures.failures_table(first, "x/"))[-1]
+    assert (status.text, cells.value, reason.value) == ("ok", 1, "recompiles")
+
+
+def test_planned_cells_without_a_result(report):
+    assert report.device_sweeps[0].unmeasured == [sweeps.cells()[3].key]
+
+
+def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
+    own = report.device_sweeps[0]
+    html = page_of(claims_site[3], own, "cell").read_text(encoding="utf-8")
+    assert "NVIDIA H200 · driver" in html and "torch 2.13.0" in html
+    assert "<dt>cpu_name</dt>" in html and "<dt>platform</dt>" in html
+
+
+def test_environments_of_one_interpreter_share_the_plan(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "shards.db")
+    here, there, missing = a_cell("mlp"), a_cell("gpt"), a_cell("vit")
+    sweep = made.sweep({here: {}, there: None, missing: None})
+    made.sweep([there], env=environment(cpu_name="EPYC"), into=sweep)
+    unmeasured = [own.unmeasured for own in report_of(made.path).device_sweeps]
+    assert unmeasured == [[missing.key]]
+
+
+def changed(path, sweep_id):
+    """Return the changes of a sweep, their table, and their part of the page."""
+    changes = report_of(path, [sweep_id]).device_sweeps[0].changes
+    table = index.changes_table(changes, "x/cell.html")
+    macro = (
+        '{% from "changed.html.j2" import show_changes with context %}'
+        "{{ show_changes(changes, table) }}"
+    )
+    return changes, table, templates().from_string(macro).render(changes=changes, table=table)
+
+
+@pytest.fixture
+def around_step(made):
+    """The path of the database, and the sweeps before and after the step."""
+    return made[0].path, *made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
+
+
+def test_changes_since_the_sweep_before_are_those_of_compare(around_step):
+    path, before, after = around_step
+    changes, table, _ = changed(path, after)
+    with Store.open(path) as store:
+        pair = store.find_sweep(before), store.find_sweep(after)
+        compared = compare_sweeps(store, *pair, read_limits())
+    assert changes.previous.id == before
+    assert counts(changes.compared.changes) == counts(compared.changes)
+    unclear = (Verdict.SAME, Verdict.AMBIGUOUS)
+    metrics = [change.metric for change in compared.changes if change.verdict not in unclear]
+    assert metrics == ["latency_ms", "period_ms"]
+    assert [texts(row)["metric"] for row in table.rows] == metrics
+
+
+def test_changes_have_the_command_and_links(around_step):
+    path, before, after = around_step
+    changes, _, html = changed(path, after)
+    assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
+    assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html
+    assert "▲ slower" in html
+
+
+def test_only_some_changes_are_listed(around_step, monkeypatch):
+    path, _, after = around_step
+    monkeypatch.setattr(index, "MOST_CHANGES", 1)
+    assert "1 more: " in changed(path, after)[2]
+
+
+def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
+    _, _, first = changed(made[0].path, made[1][0])
+    assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
+    _, _, broken = changed(made[0].path, made[1][sweeps.BREAK])
+    assert "<img" not in broken and "&lt;img" in broken
+
+
+def test_what_cannot_be_compared_has_a_reason(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "two.db")
+    places = [environment(flags={"interpreter": f"/{name}/bin/python"}) for name in "ab"]
+    for _ in range(2):
+        sweep = made.sweep([a_cell()], env=places[0])
+        made.sweep([a_cell()], env=places[1], into=sweep)
+    changes, _, html = changed(made.path, sweep)
+    assert changes.previous is not None and changes.compared is None
+    assert "several kinds of hardware or interpreters" in changes.why
+    assert "cannot be compared" in html
+
+
+ONE_TRIAL = make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)
+FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "marks"),
+    [
+        ([make.row(), make.row(mode="default")], {"★", "Blue"}),
+        (FAILED, set()),
+        ([make.row(), ONE_TRIAL], {"Blue"}),
+    ],
+)
+def test_captions_explain_the_marks_that_a_page_has(rows, marks, tmp_path):
+    one = device_sweep(rows)
+    folder = site(tmp_path, one)
+    overview = (folder / "index.html").read_text().partition("<details>")[0]
+    speedups = page_of(folder, one, "speedups").read_text()
+    for page in (overview, speedups):
+        assert {mark for mark in ("★", "Blue") if f"{mark}: " in page} == marks

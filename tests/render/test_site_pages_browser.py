@@ -1,0 +1,187 @@
+"""The pages of history, claims and cells in a browser: from disk, linked, filtered, harmless."""
+
+import claim_sweeps as sweeps
+import pytest
+import synthetic as make
+from browsing import Visit, device_sweep, site, until, visits
+from made_history import latencies, noisy
+
+from effbench.render.history_table import line_id
+from effbench.store import Store
+
+PLACE = "NVIDIA H200"
+READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
+&& (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
+&& [...document.querySelectorAll('#series .chart:not([hidden])')]
+.every((one) => one.dataset.drawn)"""
+POINTS = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
+
+
+@pytest.fixture
+def made(claims_site):
+    """The site's folder, what it was made of, all results, all sweeps."""
+    database, ids, report, folder = claims_site
+    with Store.open(database.path) as store:
+        return folder, report, store.results(), ids
+
+
+@pytest.fixture
+def visit(chromium, made):
+    """visit("history", after="#…") opens a page."""
+    folder, report, *_ = made
+    slugs = {"cell": f"{report.device_sweeps[0].slug}/"}
+    with visits(chromium, READY) as opened:
+        yield lambda name, **more: opened(folder / f"{slugs.get(name, '')}{name}.html", **more)
+
+
+def rows(one, place, column=None):
+    """Texts of the rows of a table, or of one of its columns."""
+    texts = [[cell.strip() for cell in row.split("\t")] for row in one.texts(f"{place} tbody tr")]
+    if column is None:
+        return texts
+    heads = [text.strip() for text in one.texts(f"{place} thead th")]
+    return [(row[heads.index(column)].splitlines() or [""])[0] for row in texts]
+
+
+def test_rows_are_filtered_by_the_url(visit):
+    one = visit("cell", after="#status=error")
+    assert rows(one, "#list", "status") == ["error", "error"]
+    one = visit("cell", after="#status=error&mode=default&model=mlp")
+    assert len(rows(one, "#list")) == 1
+
+
+def test_a_filter_is_kept_in_the_url(visit):
+    one = visit("cell", after="#status=error")
+    choice = one.page.locator("#list select[data-column=status]")
+    choice.select_option("oom")
+    assert rows(one, "#list", "status") == ["oom"]
+    assert one.page.url.endswith("#status=oom")
+    choice.select_option("")
+    assert len(rows(one, "#list")) > 3
+    assert "status" not in one.page.url
+
+
+def test_a_count_of_the_overview_links_to_its_rows(visit):
+    one = visit("index")
+    one.page.locator(".answer .tally a", has_text="oom").first.click()
+    one.page.wait_for_url("**/cell.html*")
+    assert one.page.url.endswith("/cell.html#status=oom")
+    until(one.page, "document.querySelector('#list tbody')")
+    assert rows(one, "#list", "status") == ["oom"]
+
+
+def test_claims_are_filtered_by_their_verdict(visit):
+    one = visit("claims")
+    one.page.locator(".linked-grid select[data-column=verdict]").select_option("refuted")
+    assert one.page.url.endswith("#verdict=refuted")
+    assert set(rows(one, ".linked-grid", "verdict")) == {"refuted"}
+
+
+def test_numbers_in_texts_are_sorted_by_their_value(visit):
+    one = visit("claims")
+    one.page.locator("th button", has_text="claim").click()
+    names = rows(one, ".linked-grid", "claim")
+    assert names.index("P2") < names.index("P10")
+
+
+def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
+    _, report, results, _ = made
+    cell = sweeps.cells()[2].key
+    name = f"{line_id(cell, PLACE)}.latency_ms"
+    one = visit("history", after=f"#series={name}")
+    assert one.page.locator("#series").get_attribute("data-series") == name
+    assert one.page.locator("#series-name").inner_text() == report.history.names[cell]
+    assert one.page.evaluate(POINTS) == sweeps.SWEEPS + 1  # the star of the baseline
+    one.page.locator("#series summary").click()
+    until(one.page, "document.querySelector('#series details table')")
+    shown = {row.sweep_id: f"{row.latency_ms:.2f} ms" for row in results if row.cell_key == cell}
+    found = dict(
+        zip(
+            rows(one, "#series details", "sweep"),
+            rows(one, "#series details", "latency (ms)"),
+            strict=True,
+        )
+    )
+    assert found == shown and len(found) == sweeps.SWEEPS
+    assert "baseline main" in rows(one, "#series details", "marks")[4]
+    one.page.locator("#metric").select_option("kernels")
+    until(
+        one.page,
+        "document.querySelector('#series details table caption')?.innerText.startsWith('kernels')",
+    )
+    assert set(rows(one, "#series details", "kernels")) == {"1,134"}, "a count is not rounded"
+    assert (
+        "torch 2.12.0 -> 2.13.0" in rows(one, "#series details", "changed before it")[sweeps.UPDATE]
+    )
+
+
+def test_another_metric_another_cell_and_filters_of_changes(visit):
+    one = visit("history")
+    before = one.page.locator("#series").get_attribute("data-series")
+    one.page.locator("#metric").select_option("period_ms")
+    name = before.partition(".")[0] + ".period_ms"
+    until(one.page, f"document.getElementById('series').dataset.series === '{name}'")
+    assert one.page.url.endswith(f"#series={name}")
+    one.page.locator("#changes select[data-column=change]").select_option("▲ broken")
+    assert len(rows(one, "#changes")) == 3
+    one.page.locator("#changes select[data-column=state]").select_option("acknowledged")
+    assert len(rows(one, "#changes")) == 1
+    one.page.locator("#changes tbody a").click()
+    until(one.page, "location.hash.includes('state=acknowledged')")
+    assert len(rows(one, "#changes")) == 1, "the link to its series keeps the filters"
+    one.assert_quiet()
+
+
+def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
+    cell = sweeps.cells()[1].key
+    one = visit("history", after=f"#cell={cell[:16]}&metric=period_ms")
+    assert (
+        one.page.locator("#series").get_attribute("data-series")
+        == f"{line_id(cell, PLACE)}.period_ms"
+    )
+    assert "status broken" in one.page.locator("#series-events").inner_text()
+    crosses = one.page.locator("#series .annotation-text", has_text="✕")
+    assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
+    # of a degraded result counters are drawn and nothing else
+    name = line_id(sweeps.cells()[4].key, PLACE)
+    # one: the baseline's star
+    for metric, drawn in (("kernels", sweeps.BREAK + 1), ("latency_ms", sweeps.BREAK)):
+        assert visit("history", after=f"#series={name}.{metric}").page.evaluate(POINTS) == drawn
+    with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
+        until(
+            one.page,
+            "document.getElementById('series-name').textContent.includes('no series nothing')",
+        )
+        assert one.page.locator("#series .chart").is_hidden()
+
+
+def test_rows_lead_to_the_cells_that_are_here(visit, made):
+    _, report, _, ids = made
+    own, cell = {one.sweep.id: one for one in report.device_sweeps}, sweeps.cells()[0]
+    address = f"#series={line_id(cell.key, PLACE)}.latency_ms"
+    one = visit("history", after=address)
+    one.page.locator("#series summary").click()
+    until(one.page, "document.querySelector('#series details table')")
+    assert one.texts("#series details td a") == [ids[4], ids[-1]]
+    one.page.locator("#series details td a", has_text=ids[4]).click()
+    one.page.wait_for_url(f"**/{own[ids[4]].slug}/cell.html*")
+    one.page.locator("a", has_text="its history").click()
+    one.page.wait_for_url("**/history.html*")
+    until(
+        one.page,
+        f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'",
+    )
+
+
+def test_the_buttons_of_the_figure_hide_no_sign_of_a_new_change(chromium, tmp_path):
+    folder = site(
+        tmp_path,
+        device_sweep([make.row()]),
+        history=latencies([*noisy(14), *noisy(2, 1.3)]).judge(),
+    )
+    with Visit(chromium, folder / "history.html") as one:
+        until(one.page, READY)
+        sign, buttons = (
+            one.page.locator(f"#series {it}").bounding_box() for it in (".annotation", ".modebar")
+        )
+        assert sign["y"] >= buttons["y"] + buttons["height"]

@@ -1,0 +1,198 @@
+"""Slots, a fork server, a store and an observer that are made up: no process, no torch."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from effbench.core.cell import Cell, Status, Trial
+from effbench.run.client import ForkServer, ServerRequest
+from effbench.run.devices import Slot
+from effbench.run.interpreters import HERE, Interpreter
+from effbench.run.plan import CellRun, PlannedTrial, Settings, trials_left
+from effbench.run.pool import ServerPool
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+CPU = Slot("CPU", "cpu")
+#: Why a trial is marked.
+BUSY = "host busy for 83 % of the timing"
+#: What a probe finds.
+FACTS = {
+    "gpu_name": None,
+    "gpu_memory_bytes": None,
+    "driver_version": None,
+    "cuda_version": None,
+    "torch_version": "2.13.0",
+    "triton_version": None,
+    "python": "3.12.1",
+    "cpu_name": "c",
+    "platform": "p",
+    "flags": {"OMP_NUM_THREADS": "2"},
+}
+
+
+def cells(count, device="cuda", env=None):
+    return [
+        Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
+        for bs in range(1, count + 1)
+    ]
+
+
+def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
+    return [CellRun(cell, one) for cell in cells(count, device, env) for one in interpreters]
+
+
+def trials(runs, rounds=1, seed=0, history=None):
+    """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
+    settings = Settings.with_defaults(protocol={"rounds": rounds}, sweep={"seed": seed})
+    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, settings, history or {})
+
+
+def gpus(count):
+    return [
+        Slot(f"GPU {index}", "cuda", index, f"GPU-{index}", f"GPU-{index}")
+        for index in range(count)
+    ]
+
+
+#: Made-up trials do not meet each other.
+PROTOCOL = {
+    "rounds": 1,
+    "compilations": 1,
+    "enough_interval": None,
+    "eliminate": None,
+    "profile": True,
+    "duet": False,
+}
+
+
+class Server(ForkServer):
+    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is
+    not `check`).
+
+    None stands for a trial that never ends.
+    """
+
+    def __init__(self, answer=None, **options):
+        self.answer = answer or (lambda request, env: ok(request))
+        self.options = options
+        self.threads = ThreadPoolExecutor(16)
+        self.killed: list[str] = []
+        self.dead = None
+        self.envs: list[dict] = []
+        self.sent: list[dict] = []
+        self.closed = False
+
+    def wait_ready(self): ...
+
+    def close(self):
+        self.closed = True
+
+    def submit(self, task, payload, env=None, on_phase=None):
+        request = ServerRequest(str(len(self.envs)), on_phase, phase="check", pid=7)
+        if task == "preload":
+            request.end({"result": {"errors": {}}})
+            return request
+        assert task == "trial"
+        self.envs.append(env)
+        self.sent.append(payload)
+        self.threads.submit(self.work, request, payload, env)
+        return request
+
+    def work(self, request, payload, env):
+        outcome = self.answer(payload, env)
+        if outcome is not None:
+            request.phase = outcome.pop("phase", request.phase)
+            request.end(outcome)
+
+    def kill(self, request):
+        self.killed.append(request.id)
+        request.end(without_result(signal=9))
+
+
+def without_result(**more):
+    return {
+        "result": None,
+        "exit": None,
+        "signal": None,
+        "oom_killed": False,
+        "log": "",
+        "pid": 7,
+        **more,
+    }
+
+
+def key_of(request):
+    return Cell.from_params(request["cell"]).key
+
+
+def ok(request, status="ok", **values):
+    trial = Trial(
+        key_of(request),
+        request["round"],
+        Status(status),
+        None,
+        request["attempt"],
+        latency_ms=1.0,
+        pid=7,
+    )
+    result = {**trial.to_json(), **values}
+    return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
+
+
+def marked(request, is_marked=True, **values):
+    """A trial that is ok, and marked if `is_marked`."""
+    return ok(request, disturbance=BUSY if is_marked else None, **values)
+
+
+class Store:
+    """Keeps the records, and those of each environment."""
+
+    def __init__(self):
+        self.recorded = []
+        self.environments = []
+
+    def record(self, sweep_id, environment_id, trial):
+        self.recorded.append(trial)
+        self.environments.append(environment_id)
+
+
+class Watcher:
+    """Observes, and asserts that no slot and no cell runs two trials at once."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.order: list[tuple[str, PlannedTrial]] = []
+        self.running: dict[str, PlannedTrial] = {}
+        self.waited: list[str] = []
+        self.retries: list[str] = []
+        self.waiting_now = threading.Event()
+        self.notes: list[str] = []
+
+    def started(self, slot, trial):
+        with self.lock:
+            assert slot not in self.running, "one trial at a time on a slot"
+            assert trial.run.cell.key not in {other.run.cell.key for other in self.running.values()}
+            self.running[slot] = trial
+            self.order.append((slot, trial))
+
+    def phase(self, trial, phase): ...
+
+    def waiting(self, slot):
+        self.waited.append(slot)
+        self.waiting_now.set()
+
+    def retried(self, slot, trial, reason):
+        self.retries.append(reason)
+
+    def ended(self, trial, record):
+        with self.lock:
+            (slot,) = (name for name, running in self.running.items() if running == trial)
+            del self.running[slot]
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def dropped(self, run): ...
+
+
+def pool_of(server, interpreter=HERE):
+    return ServerPool(interpreter, server)

@@ -1,0 +1,199 @@
+"""Devices: their locks, the CPU cores of each GPU, and the CUDA driver."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from unittest.mock import Mock
+
+import pytest
+
+from effbench.core import processes
+from effbench.core.cell import Cell
+from effbench.core.cores import parse_cores
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.settings import Executor
+from effbench.run import devices
+from effbench.run.devices import Slot, share_cores, wanted_cores
+
+ALL = range(16)
+CPU = Slot("CPU", "cpu")
+
+
+# --- locks ---
+
+
+def test_a_lock_is_held_until_it_is_closed():
+    with CPU.try_lock():
+        assert CPU.try_lock() is None
+        Slot("GPU 0", "cuda", uuid="GPU-0").try_lock().close()
+    CPU.try_lock().close()
+
+
+def test_a_lock_ends_with_its_process_whoever_ran_it(tmp_path):
+    code = (
+        "import tempfile, time; from effbench.run.devices import Slot;"
+        f" tempfile.tempdir = {str(tmp_path)!r};"
+        " lock = Slot('CPU', 'cpu').try_lock(); print(lock is not None, flush=True);"
+        " time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"True\n"
+        assert CPU.try_lock() is None
+        other.kill()
+    CPU.try_lock().close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_errors_that_pass_are_waited_for(monkeypatch, number):
+    monkeypatch.setattr("socket.socket", Mock(side_effect=OSError(number, os.strerror(number))))
+    assert CPU.try_lock() is None
+
+
+def test_a_lock_that_the_system_refuses_is_an_error(monkeypatch):
+    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr("socket.socket", refuse)
+    with pytest.raises(WorkerError, match="cannot lock CPU: Permission denied"):
+        CPU.try_lock()
+
+
+# --- CPU cores ---
+
+
+def gpus(*near):
+    return [{"index": index, "near_cores": cores} for index, cores in enumerate(near)]
+
+
+#: Threads that share a core, numbered by core and then by thread, and the other way round.
+BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
+
+
+@pytest.mark.parametrize(
+    ("siblings", "setting", "near", "usable", "shares"),
+    [
+        ([], None, ["0-15"], ALL, [None]),
+        ([], "auto", [None], ALL, [list(range(1, 16))]),
+        ([], "auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        # two sockets: each GPU on its own side
+        (
+            [],
+            "auto",
+            ["8-15", "0-7", "8-15"],
+            ALL,
+            [[8, 9, 10, 11], [*range(1, 8)], [*range(12, 16)]],
+        ),
+        # near cores that we may not use: any that we may
+        ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
+        ([], "auto", ["0", "0"], [0], [None, None]),
+        ([], "2-5", ["0-15"], ALL, [[2, 3, 4, 5]]),
+        ([], [2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
+        ([], "auto", ["what?"], range(2), [[0, 1]]),
+        # near cores that overlap in part: all share all
+        ([], "auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        # a physical core serves one GPU; the first core is spared only where a GPU has four
+        (BY_CORE, "auto", [None, None], range(8), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (BY_CORE, "auto", [None], range(8), [[1, 2, 3, 5, 6, 7]]),
+        (BY_THREAD, "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
+        # only one thread of some cores may be used
+        (BY_CORE, "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
+        (BY_CORE, "2-7", [None, None], range(8), [[2, 3, 6, 7], [4, 5]]),
+        # two GPUs on each node
+        (
+            BY_CORE,
+            "auto",
+            ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2,
+            range(8),
+            [[0, 4], [1, 5], [2, 6], [3, 7]],
+        ),
+    ],
+)
+def test_physical_cores_are_divided_among_the_gpus_near_them(
+    tmp_path, siblings, setting, near, usable, shares
+):
+    for line in siblings:
+        for thread in parse_cores(line):
+            folder = tmp_path / f"cpu{thread}" / "topology"
+            folder.mkdir(parents=True)
+            (folder / "thread_siblings_list").write_text(f"{line}\n")
+    assert share_cores(setting, gpus(*near), usable, tmp_path) == shares
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [("17", r"\[17\]"), ("4-2", "4-2"), ([], "no c"), ({"a": 1}, "use auto"), ("1,,2", "use auto")],
+)
+def test_cores_that_are_refused(setting, reason):
+    with pytest.raises(ConfigError, match=reason):
+        wanted_cores(setting, ALL)
+
+
+def test_a_gpu_that_is_named_twice_is_one_slot():
+    """Two slots would wait for each other's lock."""
+    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
+    slots = devices.slots_of(gpus, cells, Executor(gpus=[1, 1, 0], cores=None))
+    assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
+
+
+# --- the CUDA driver ---
+
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags) {
+    FILE *file = fopen(getenv("CALLS"), "a");
+    fprintf(file, "cuInit(%u) of %s\\n", flags, getenv("CUDA_VISIBLE_DEVICES"));
+    return fclose(file);
+}
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """The calls of a library that takes the place of the driver."""
+    (tmp_path / "driver.c").write_text(DRIVER)
+    subprocess.run(["cc", "-shared", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    (tmp_path / "calls").touch()
+    return tmp_path / "calls"
+
+
+def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(calls):
+    slots = [
+        Slot("GPU 1", "cuda", visible="1"),
+        Slot("GPU 3", "cuda", visible="3"),
+        Slot("CPU", "cpu"),
+    ]
+    others = processes.descendants(os.getpid())  # of other tests
+    with pytest.raises(KeyboardInterrupt), devices.held_driver(slots):
+        (holder,) = processes.descendants(os.getpid()) - others
+        while not calls.read_text():
+            time.sleep(0.01)
+        assert calls.read_text() == "cuInit(0) of 1,3\n"
+        # Ctrl-C does not reach its session
+        assert processes.process_table()[holder] == (os.getpid(), holder)
+        raise KeyboardInterrupt
+    assert holder not in processes.process_table()
+
+
+def test_the_process_that_holds_the_driver_ends_with_the_sweep(calls):
+    code = (
+        "from effbench.run.devices import *\nwith held_driver([Slot('GPU 0', 'cuda',"
+        " visible='0')]): "
+    )
+    command = [sys.executable, "-c", code + "print(flush=True); time.sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sweep:
+        sweep.stdout.readline()
+        (holder,) = processes.descendants(sweep.pid)
+        sweep.kill()
+    while holder in processes.process_table():
+        time.sleep(0.01)
+
+
+def test_a_process_that_cannot_start_does_not_end_the_sweep(monkeypatch):
+    refuse = Mock(side_effect=BlockingIOError(errno.EAGAIN, "too many processes"))
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with devices.held_driver([Slot("GPU 0", "cuda", visible="0")]):
+        assert refuse.called

@@ -1,0 +1,269 @@
+"""Duets in a schedule: who starts when, what becomes of one whose partner does not come, and when
+there are enough."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from schedule_parts import (
+    PROTOCOL,
+    A,
+    B,
+    Server,
+    Watcher,
+    cell_runs,
+    ok,
+    pool_of,
+    trials,
+    without_result,
+)
+
+from effbench.core import processes
+from effbench.core.cell import Cell, Status, Trial
+from effbench.core.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
+from effbench.core.message import DUET_PHASE
+from effbench.run.duets import StoppingRule, allows_duet
+from effbench.run.plan import CellRun, round_order
+
+BOTH = (A, B)
+IN_TURN = {**PROTOCOL, "duet": True}
+
+
+class Pairwise(Watcher):
+    """Both members of a duet run on a slot at once."""
+
+    def started(self, slot, trial):
+        with self.lock:
+            self.order.append((slot, trial))
+
+    def ended(self, trial, record): ...
+
+
+class MeetingServer(Server):
+    """Its trials meet each other, unless `play` says what else they do: it returns an outcome, or
+    None to meet."""
+
+    def __init__(self, play, log):
+        super().__init__()
+        self.play = play
+        self.log = log
+
+    def work(self, request, payload, env):
+        outcome = self.play(payload)
+        if outcome is None:
+            outcome = meet(payload, lambda phase: request.on_phase(request, phase), self.log)
+        if not request.done.is_set():
+            request.end(outcome)
+
+
+def meet(payload, say_phase, log):
+    """What a trial does: it waits for its partner, and says in its record what came of that."""
+    duet = payload["duet"]
+    if duet is None:
+        log.append("alone")
+        return ok(payload)
+    log.append("leader" if duet["leads"] else "follower")
+    facts = {"leads": duet["leads"]}
+    try:
+        if duet["leads"]:
+            listener = listen(Path(duet["folder"]))
+            say_phase(DUET_PHASE)
+            connection, _ = listener.accept()
+            listener.close()
+        else:
+            say_phase(DUET_PHASE)
+            connection = connect(Path(duet["folder"]))
+        partner = Partner(connection, 5.0)
+        if not duet["leads"]:
+            partner.send("hello")
+            partner.wait_for_end()
+        elif (hello := partner.receive())["op"] != "hello":
+            raise PartnerLostError(hello["reason"])
+    except (OSError, PartnerLostError) as error:
+        facts[ALONE] = str(error)
+    connection.close()
+    say_phase("facts")
+    return ok(payload, extra={DUET: facts})
+
+
+@pytest.fixture
+def duets(make):
+    """A schedule of two interpreters that has run; `play`: (interpreter, request) -> outcome."""
+
+    def build(rounds, play=lambda interpreter, request: None, **options):
+        log = []
+        servers = {
+            one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH
+        }
+        pools = {one: pool_of(servers[one], one) for one in BOTH}
+        options = {"protocol": {**IN_TURN, "rounds": rounds}, "progress": Pairwise(), **options}
+        made = make(trials(cell_runs(1, interpreters=BOTH), rounds), pools=pools, **options)
+        made.log = log
+        made.sent = {one: servers[one].sent for one in BOTH}
+        made.ran_in = [{"e0": A, "e1": B}[key] for key in made.sweep.store.environments]
+        return made
+
+    return build
+
+
+def test_members_meet_and_the_first_one_alternates(duets):
+    made = duets(3)
+    assert made.log == ["leader", "follower"] * 3, "the follower starts once the leader waits"
+    assert made.ran_in == [A, B, B, A, B, A]
+    leads = [record.extra[DUET] for record in made.recorded]
+    assert leads == [{"leads": True}, {"leads": False}] * 3
+    for old, new in zip(*made.sent.values(), strict=True):
+        assert old["duet"]["folder"] == new["duet"]["folder"]
+        assert old["duet"]["is_alike"], "two versions of one mode"
+        assert not Path(old["duet"]["folder"]).exists(), "nothing is left behind"
+    assert made.progress.retries == []
+
+
+def test_a_leader_whose_partner_ends_before_they_meet_is_told(duets):
+    made = duets(1, lambda interpreter, request: ok(request, "error") if interpreter == B else None)
+    leader, follower = made.recorded
+    assert leader.extra[DUET][ALONE] == "the other member of the duet ended before they met"
+    assert (leader.status, follower.status) == (Status.OK, Status.ERROR)
+
+
+def test_the_follower_of_a_leader_that_ended_runs_alone(duets):
+    made = duets(2, lambda interpreter, request: ok(request, "error") if interpreter == A else None)
+    assert [record.status for record in made.recorded] == [Status.ERROR, Status.OK, Status.OK]
+    assert [request["duet"] for request in made.sent[B]] == [None, None]
+
+
+@pytest.mark.parametrize(("status", "phase"), [("oom", "build"), ("unsupported", "device")])
+def test_without_room_for_both_they_run_one_after_the_other(duets, status, phase):
+    def play(interpreter, request):
+        return ok(request, status, phase=phase) if interpreter == B and request["duet"] else None
+
+    made = duets(3, play)
+    assert [record.status for record in made.recorded] == [Status.OK] * 6
+    assert [request["duet"] is None for request in made.sent[B]] == [False, True, True, True]
+    assert [request["duet"] is None for request in made.sent[A]] == [False, True, True]
+    assert len(made.progress.retries) == 1
+    assert all(ALONE in record.extra[DUET] for record in made.recorded)
+
+
+def test_a_stopped_duet_records_nothing(duets):
+    stop, killed = threading.Event(), threading.Event()
+
+    def play(interpreter, request):
+        if interpreter == B:
+            stop.set()
+            killed.wait(30)
+            return without_result(signal=9)
+        return None
+
+    made = duets(2, play, stop=stop)
+    killed.set()
+    assert made.recorded == []
+
+
+#: A process in a session of its own with a child; prints the child's pid.
+FAMILY = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes():
+    ask = (
+        "import sys; from effbench import processes; print(processes.siblings({*map(int,"
+        " sys.argv[1:])}))"
+    )
+    other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    command = [sys.executable, "-c", FAMILY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
+        trial = int(server.stdout.readline())
+        pids = map(str, (trial, server.pid, os.getpid(), 1))
+        done = subprocess.run(
+            [sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True
+        )
+        processes.kill_tree(server.pid)
+    assert done.stdout == f"{{{trial}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"phase": "training"}, False),
+        ({"stream": {"sizes": [1, 2]}}, False),
+        ({"generate": {}}, False),
+    ],
+)
+def test_which_cells_alternate(changed, expected):
+    (run,) = cell_runs(1)
+    assert allows_duet(Cell.from_params({**run.cell.params(), **changed})) is expected
+
+
+def test_two_cells_of_a_duet_are_a_group():
+    one, other = (run.cell for run in cell_runs(2))
+    runs = [CellRun(one, partner=other), CellRun(other, partner=one)]
+    assert runs[0] == CellRun(one), "its records are found by the cell"
+    assert round_order(runs, 0, 0) == [runs]
+    assert round_order(runs, 0, 1) == [runs[::-1]]
+
+
+# --- when there are enough ---
+
+
+def side(values, extra=None, **more):
+    """The trials of a side, in turn with its partner."""
+    extra = extra or {DUET: {"leads": True}}
+    return [
+        Trial("a", n, Status.OK, latency_ms=value, extra=extra, **more)
+        for n, value in enumerate(values)
+    ]
+
+
+RULE = StoppingRule({"a": {"latency_ms": 0.02}})
+FIRST = [1.0, 2.0, 1.5]
+SLOWER = [1.05, 2.102, 1.578]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (side(FIRST), side(FIRST), True),
+        (side(FIRST[:2]), side(FIRST[:2]), False),
+        (side(FIRST), side(SLOWER), True),
+        (side(FIRST), side([1.0, 2.2, 1.4]), False),
+        (side(FIRST), side([1.02, 2.041, 1.531]), False),
+        (side(FIRST), [*side(SLOWER[:2]), *side(SLOWER, disturbance="busy")[2:]], False),
+        (side(FIRST), [*side(SLOWER[:2]), *side(SLOWER, {DUET: {ALONE: "lost"}})[2:]], False),
+    ],
+    ids=["same", "too few", "slower", "varies", "at the floor", "marked", "alone"],
+)
+def test_when_there_are_enough_duets(before, after, expected):
+    assert RULE.is_settled(before, after, compilations=1) is expected
+
+
+@pytest.mark.parametrize(("compilations", "expected"), [(1, True), (2, False)])
+def test_all_compilations_have_to_run(compilations, expected):
+    sides = [side(FIRST, compilation=0), side(SLOWER, compilation=0)]
+    assert RULE.is_settled(*sides, compilations) is expected
+
+
+def test_rounds_end_once_the_ratio_is_decided(duets):
+    def play(interpreter, request):
+        slower = 1.06 if interpreter == B else 1.0
+        noise = 1 + 0.5 * (request["round"] % 3) + 0.001 * request["round"] * (interpreter == B)
+        return ok(request, latency_ms=slower * noise, extra={DUET: {"leads": True}})
+
+    key = cell_runs(1)[0].cell.key
+    made = duets(20, play, duet_rule=StoppingRule({key: {"latency_ms": 0.02}}))
+    assert len(made.recorded) == 2 * 3
+
+
+def test_a_side_that_cannot_run_ends_the_rounds_of_the_other_one(duets):
+    def play(interpreter, request):
+        return ok(request, "unsupported") if interpreter == B else None
+
+    rule = StoppingRule({}, needs_both=True)
+    assert len(duets(9, play, duet_rule=rule).recorded) == 2

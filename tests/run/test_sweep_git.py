@@ -1,0 +1,98 @@
+"""What effbench writes is no change of the code, although git may track it; new default folders are
+ignored."""
+
+import datetime as dt
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_sweeps import EAGER, Made
+
+from effbench.analysis.origin import current
+from effbench.core.errors import UsageError
+from effbench.core.outputs import create_folder
+from effbench.run.git import changed_files, git_changes, git_description
+from effbench.run.interpreters import HERE
+
+
+def git(*args):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", *identity, *args], check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def repository(made, tmp_path, monkeypatch):
+    """A repository that tracks its database, a site and a module."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    site = tmp_path / "pages"
+    site.mkdir()
+    (site / "site.json").write_text('{"files": ["index.html"]}')
+    (site / "index.html").write_text("old")
+    (site / "README.md").write_text("mine")
+    (tmp_path / "net.py").write_text("WIDTH = 1\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    return made
+
+
+def test_a_tracked_database_and_site_do_not_make_the_tree_dirty(repository, tmp_path):
+    repository.sweep([EAGER])
+    (tmp_path / "pages" / "index.html").write_text("new")
+    (tmp_path / "pages" / "site.json").write_text('{"files": ["index.html", "more.html"]}')
+    assert "results/effbench.db" in git("diff", "--name-only", "HEAD"), "git sees the changes"
+    assert changed_files(tmp_path) == []
+    assert not git_description(tmp_path).endswith("-dirty")
+    assert git_changes(tmp_path) is None
+
+
+def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
+    for name in ("net.py", "pages/README.md"):
+        (tmp_path / name).write_text("changed")
+    assert changed_files(tmp_path) == ["net.py", "pages/README.md"]
+    assert git_description(tmp_path).endswith("-dirty")
+    before = git_changes(tmp_path)
+    repository.sweep([EAGER])
+    assert git_changes(tmp_path) == before is not None, "the database does not change the hash"
+    (tmp_path / "net.py").write_text("WIDTH = 3\n")
+    assert git_changes(tmp_path) != before
+    assert HERE.facts()["git_changed_files"] == "net.py, pages/README.md"
+
+
+def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypatch):
+    clean = HERE.facts()
+    repository.sweep([EAGER])
+    monkeypatch.setattr("effbench.analysis.origin.targets", lambda cells: ["net.py:Net"])
+    since = dt.datetime.now(dt.UTC)
+    assert current(clean, "s", [], since) == HERE, "the database alone blocks nothing"
+    (tmp_path / "net.py").write_text("WIDTH = 2\n")
+    with pytest.raises(UsageError, match=r"-dirty now; the sweep ran \w+ \(uncommitted: net.py\)$"):
+        current(clean, "s", [], since)
+    dirty = HERE.facts()
+    (tmp_path / "net.py").write_text("WIDTH = 3\n")
+    with pytest.raises(UsageError, match=r"differ from those measured \(uncommitted: net.py\)"):
+        current(dirty, "s", [], since)
+
+
+def test_no_repository(tmp_path):
+    assert changed_files(tmp_path) == []
+    assert git_description(tmp_path) is git_changes(tmp_path) is None
+
+
+def test_new_default_folders_are_ignored_by_git(tmp_path, monkeypatch, effbench):
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    Made("results/effbench.db").sweep([EAGER])
+    assert effbench("report").code == 0
+    assert git("status", "--porcelain") == "", "neither the database nor the site"
+
+
+def test_other_and_existing_folders_stay_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    Made("results/effbench.db").sweep([EAGER])
+    Made("mine/effbench.db").sweep([EAGER])
+    create_folder(Path("dashboards") / "deep")
+    assert sorted(str(path) for path in Path().rglob(".gitignore")) == ["dashboards/.gitignore"]

@@ -1,0 +1,168 @@
+"""Interpreters as axes: found, judged, told apart. No torch; small scripts stand for
+interpreters."""
+
+import ast
+import json
+import os
+import py_compile
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from schedule_parts import FACTS, A, B
+
+from effbench.core.cell import Environment
+from effbench.core.errors import ConfigError
+from effbench.run import interpreters
+from effbench.run.client import ForkServer
+from effbench.run.interpreters import HERE, Interpreter, resolve
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A program that prints `text`, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    interpreters.lone_package.cache_clear()
+
+    def write(text=None, path="bin/python", more=""):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        says = "" if text is None else f"cat <<'END'\n{text}\nEND\n"
+        file.write_text(f"#!/bin/sh\n{says}{more}\n")
+        file.chmod(0o755)
+        return str(file)
+
+    yield write
+    interpreters.lone_package.cache_clear()
+
+
+def test_an_interpreter_keeps_its_link_and_a_folder_does_not(script, tmp_path, monkeypatch):
+    assert resolve() == HERE == Interpreter()
+    path = script(path="bin/python-of-mine")
+    monkeypatch.setenv("PATH", str(Path(path).parent))
+    assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(path)
+    assert resolve("./venv/../venv/python").python == str(tmp_path / "venv" / "python")
+    (tmp_path / "current").symlink_to(tmp_path / "venv")
+    assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"python": ""}, "python= is empty; omit it, or use python=null"),
+        ({"folder": "  "}, "folder= is empty"),
+        ({"python": "nothing"}, "no such program"),
+        ({"python": "bin"}, "no such program"),
+        ({"folder": "bin/python"}, "no such folder"),
+    ],
+)
+def test_what_is_not_there(script, settings, error):
+    script()
+    with pytest.raises(ConfigError, match=error):
+        resolve(**settings)
+
+
+def report(version=(3, 12), missing=(), torch="2.13.0"):
+    return json.dumps(
+        {"v": 1, "event": "interpreter", "version": version, "missing": missing, "torch": torch}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (report(version=(3, 10)), "is Python 3.10; trials need Python 3.11 or newer"),
+        (
+            report(missing=["torch", "pynvml"], torch=None),
+            "lacks torch, nvidia-ml-py\nfix: .*/python -m pip install torch nvidia-ml-py",
+        ),
+        (
+            report(torch="2.4.1+cu121"),
+            r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer",
+        ),
+        ("GNU bash, version 5.2", "is not a working Python interpreter"),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_named_with_what_it_lacks(script, text, error):
+    """By what it reports when it is started, before it imports torch."""
+    path = script(text)
+    with (
+        closing(ForkServer(path)) as server,
+        pytest.raises(ConfigError, match=f"^python={path} {error}"),
+    ):
+        server.wait_ready()
+
+
+@pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "nightly"])
+def test_an_interpreter_that_will_do(script, torch):
+    path = script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat")
+    with closing(ForkServer(path)) as server:
+        server.wait_ready()
+
+
+def test_an_interpreter_that_crashes_is_named(script):
+    path = script(more="echo boo >&2\nkill -SEGV $$")
+    error = r"is not a working Python interpreter: .*code -11\): boo"
+    with closing(ForkServer(path)) as server, pytest.raises(ConfigError, match=error):
+        server.wait_ready()
+
+
+def test_a_file_that_is_no_program_is_named(tmp_path):
+    path = tmp_path / "python"
+    path.write_bytes(b"\x7fELF nonsense")
+    path.chmod(0o755)
+    with pytest.raises(ConfigError, match="cannot be run: Exec format error"):
+        ForkServer(str(path))
+
+
+def test_another_interpreter_sees_effbench_and_nothing_next_to_it(script):
+    folder = interpreters.lone_package()
+    assert [path.name for path in Path(folder).iterdir()] == ["effbench"]
+    interpreters.lone_package.cache_clear()
+    assert interpreters.lone_package() == folder
+
+
+def test_interpreters_with_the_same_software_have_different_environments():
+    asked = [HERE, A, B, Interpreter(None, "/x"), Interpreter(A.python, "/x")]
+    assert len({one.environment(FACTS).id for one in asked}) == len(asked)
+    assert HERE.environment(FACTS) == Environment(**FACTS), (
+        "an ordinary sweep keeps its environment"
+    )
+
+
+@pytest.mark.parametrize("interpreter", [HERE, A, Interpreter(A.python, "/x")])
+def test_facts_lead_back_to_the_interpreter(tmp_path, monkeypatch, interpreter):
+    # of a repository the facts are read by git, which takes seconds
+    monkeypatch.chdir(tmp_path)
+    facts = json.loads(json.dumps(interpreter.facts()))
+    assert Interpreter.from_facts(facts) == interpreter
+    assert facts["python"] == (interpreter.python or sys.executable)
+    assert facts["folder"] == (interpreter.folder or str(tmp_path))
+
+
+def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
+    module = tmp_path / "torch" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text("")
+    asked = "from effbench.run.interpreters import bytecode_variables as ask; print(ask())"
+    search_path = f"{tmp_path}:{Path(interpreters.__file__).parents[2]}"
+    env = {**os.environ, "PYTHONPATH": search_path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def variables(*options: str) -> dict[str, str]:
+        done = subprocess.run(
+            [sys.executable, *options, "-c", asked], env=env, capture_output=True, text=True
+        )
+        return ast.literal_eval(done.stdout)
+
+    folder = str(tmp_path / "cache/effbench/bytecode")
+    kept = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
+    assert variables("-B") == kept
+    assert variables() == {}, "Python writes it itself"
+    py_compile.compile(str(module))
+    assert variables("-B") == {}

@@ -1,0 +1,171 @@
+"""Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses
+them. No process."""
+
+import pytest
+from schedule_parts import FACTS, Server
+
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.run import pool
+from effbench.run.interpreters import HERE, Interpreter
+from effbench.run.plan import Settings
+from effbench.run.pool import ServerPool
+from effbench.run.probe import adapt_modes
+from effbench.run.sweep import Command, open_pools
+
+PART = {
+    "model": {"module": {"_target_": "net.Net"}},
+    "phase": "inference",
+    "device": "cpu",
+    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
+}
+
+
+class Fake(Server):
+    """A server that the probe finds fit unless its folder is `/empty`."""
+
+    preloaded = False
+
+    def wait_ready(self):
+        if self.dead:
+            raise WorkerError(self.dead)
+
+    def call(self, task, payload, timeout_s):
+        self.wait_ready()
+        errors = (
+            ["_target_=net.Net: no module named net"]
+            if self.options.get("folder") == "/empty"
+            else []
+        )
+        return {
+            "errors": errors,
+            "settings": [[]],
+            "gpus": [],
+            "details": {},
+            "environment": FACTS,
+            "notes": [],
+        }
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The servers that were started."""
+    made = []
+    monkeypatch.setattr(
+        pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1]
+    )
+    monkeypatch.setattr(pool, "preload", lambda server, cells: setattr(server, "preloaded", True))
+    return made
+
+
+class Prompt(ServerPool):
+    """The next server has loaded when `take` returns."""
+
+    def take(self, round):
+        server = super().take(round)
+        if self.next is not None:
+            assert self.next_is_ready.wait(20)
+        return server
+
+
+def prepared(last_round):
+    servers = Prompt(HERE, Fake())
+    servers.last_round = last_round
+    return servers
+
+
+class TestRounds:
+    def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
+        renewed = prepared(2)
+        first = renewed.take(0)
+        assert first is renewed.borrowed and first.preloaded
+        assert len(started) == 1, "the next one loads meanwhile"
+        renewed.give_back(first)
+        second = renewed.take(1)
+        assert second is started[0] and second.preloaded
+        third = renewed.take(2)
+        assert renewed.take(1) is third, "a straggler takes the server that is there"
+        assert (third, len(started)) == (started[1], 2), "none is started after the last round"
+
+    def test_a_server_is_closed_after_its_last_trial_unless_it_is_borrowed(self, started):
+        renewed = prepared(2)
+        servers = [renewed.take(number) for number in range(3)]
+        assert [server.closed for server in servers] == [False] * 3, "all have a trial"
+        for server in servers:
+            renewed.give_back(server)
+        assert [server.closed for server in servers] == [False, True, False], "one is current"
+        renewed.close()
+        assert [server.closed for server in servers] == [False, True, True]
+
+    def test_after_one_that_does_not_load_later_rounds_have_their_own_again(self, started):
+        renewed = prepared(3)
+        first = renewed.take(0)
+        started[0].dead = "killed"
+        assert [renewed.take(1), renewed.take(1)] == [first, first]
+        assert renewed.take(2) is started[1]
+        assert len(started) == 3, "one a round"
+
+    def test_a_dead_one_is_replaced(self, started):
+        kept = prepared(0)
+        kept.current.dead = "ended"
+        assert kept.take(0) is started[0]
+        started[0].dead = "ended"
+        assert kept.take(0) is started[1]
+        assert not started[1].closed
+
+
+class TestOpened:
+    def opened(self, *folders, server=None):
+        asked = [(Interpreter(None, folder), PART) for folder in folders]
+        return open_pools(asked, Settings.with_defaults(), Command([], [], server))
+
+    def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
+        lent = Fake()
+        with self.opened("/good", None, server=lent) as pools:
+            assert [one.environment.flags.get("folder") for one in pools.values()] == [
+                "/good",
+                None,
+            ]
+            assert pools[HERE].current is lent
+            assert [server.closed for server in started] == [False]
+        assert ([server.closed for server in started], lent.closed) == ([True], False)
+
+    def test_what_cannot_be_imported_names_the_interpreter(self, started):
+        error = r"^folder=/empty: _target_=net\.Net: no module named net$"
+        with pytest.raises(ConfigError, match=error), self.opened("/good", "/empty"):
+            pass
+        assert [server.closed for server in started] == [True, True]
+
+    def test_a_server_that_does_not_start_names_it_too_unless_it_is_the_only_one(self, started):
+        dead = Fake()
+        dead.dead = "the fork server ended while starting: too old"
+        error = r"^effbench's own interpreter: .* too old$"
+        with pytest.raises(ConfigError, match=error), self.opened("/good", None, server=dead):
+            pass
+        with (
+            pytest.raises(WorkerError, match=r"^the fork server ended"),
+            self.opened(None, server=dead),
+        ):
+            pass
+
+
+def mode_part(name, **settings):
+    return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
+
+
+@pytest.mark.parametrize(
+    ("first", "setting", "refused"),
+    [
+        ("eager", "fullgraph", []),
+        ("eager", "fulgraph", ["eager", "default"]),
+        ("cuda-graph", "fullgraph", ["cuda-graph"]),
+    ],
+)
+def test_only_the_baseline_omits_what_only_other_modes_have(first, setting, refused):
+    parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
+    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+    errors = adapt_modes(parts, known, "eager")
+    assert [error.split()[1] for error in errors] == refused
+    hints = [error.partition(";")[0].partition(": ")[2] for error in errors]
+    assert hints == ["did you mean fullgraph?" * (mode == "default") for mode in refused]
+    if not refused:
+        assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]

@@ -1,0 +1,387 @@
+"""One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is
+full)."""
+
+import contextlib
+import re
+import resource
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import sqlalchemy as sa
+from made_sweeps import a_cell, environment
+from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
+from whole_sweeps import info_of, trials_of
+
+from effbench.core.errors import ConfigError, ResumeError, StoreError
+from effbench.core.settings import Protocol
+from effbench.run import pool, resume
+from effbench.run import sweep as run
+from effbench.run.compile_caches import make_cache_folders
+from effbench.run.executors import local
+from effbench.run.interpreters import HERE
+from effbench.run.plan import CellRun, Settings, SweepPlan
+from effbench.run.progress import Progress
+from effbench.run.selection import shards
+from effbench.run.sweep import Command, asked_of, open_sweep
+from effbench.store import Store, liveness
+from effbench.store.schema import SWEEP
+
+DB = "db=postgresql://me:s3cret@host/x"
+TRIALS = 4
+
+
+@pytest.fixture
+def db(made, monkeypatch):
+    def probe(self, parts, baseline_mode):
+        self.environment, self.details, self.gpus, self.notes = environment(), {}, [], []
+
+    monkeypatch.setattr(pool.ServerPool, "probe", probe)
+    monkeypatch.setattr(pool, "preload", lambda server, cells: None)
+    monkeypatch.setattr("effbench.run.schedule.POLL_S", 0.01)
+    monkeypatch.setattr("effbench.run.git.git", lambda *_: None)
+    return made.path
+
+
+def run_cells(settings, runs, command, **plan):
+    with open_sweep(settings, asked_of(runs), command) as opened:
+        return opened.run(SweepPlan(runs, **plan))
+
+
+def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, **facts):
+    """Run a sweep; `disturb()` happens while trial number `at` of this run is measured."""
+
+    def answer(request, env):
+        if len(server.envs) == at:
+            disturb()
+        return ok(request)
+
+    server = Server(answer)
+    settings = Settings.with_defaults(db=str(db), protocol={"rounds": 1}, resume=resume)
+    command = Command(**{"argv": ["x"], "overrides": [], "server": server, **facts})
+    return run_cells(settings, cell_runs(count, "cpu"), command)
+
+
+def rescued(error) -> Path:
+    """The file that the message names, which is also in the command that it names."""
+    match = re.search(r"is in (\S+)\nContinue with: effbench -m resume=(\S+) db=(\S+)$", str(error))
+    assert match, error
+    assert match[1] == match[3]
+    return Path(match[1])
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "folder deleted"])
+def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
+    happen = {
+        "deleted": db.unlink,
+        "moved": lambda: db.rename(db.with_name("elsewhere.db")),
+        "replaced": lambda: shutil.copy(empty_db, db.with_name("other.db")).rename(db),
+        "folder deleted": lambda: shutil.rmtree(db.parent),
+    }
+    with pytest.raises(StoreError, match="moved, deleted or replaced") as caught:
+        sweep(db, happen[how])
+    copy = rescued(caught.value)
+    assert copy.parent == db.parent
+    assert Store.check(copy) == []
+    info = info_of(copy)
+    assert (info.state, info.trials) == ("interrupted", 3), "including the trial that was running"
+    assert db.exists() == (how == "replaced")
+    assert not list(tmp_path.rglob("*-wal")), (
+        "it would be taken for the log of the next file of that name"
+    )
+    if how == "moved":
+        done = sweep(copy, resume=info.id)
+        assert (done.sweep_id, done.state, len(done.latencies)) == (info.id, "completed", TRIALS)
+
+
+def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("effbench.run.progress.Progress.ended", interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sweep(db)
+    info = info_of(db)
+    assert (info.state, info.trials) == ("interrupted", 1)
+    assert str(caught.value) == f"resume with: effbench -m resume={info.id} db={db}"
+
+
+def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(
+    db, fill_disk, monkeypatch, effbench
+):
+    with pytest.raises(StoreError) as caught:
+        sweep(db, fill_disk)
+    message = str(caught.value)
+    assert "disk is full" in message
+    fill_disk(resource.RLIM_INFINITY)
+    info = info_of(db)
+    assert (info.state, info.trials) == ("running", 2), "the process that runs it has not ended"
+    assert info.host["process"] == liveness.identity()
+    assert f"resume={info.id} db={db}" in message
+    monkeypatch.setattr(liveness, "has_ended", lambda process: True)
+    assert "interrupted" in effbench("ls", "--db", str(db)).out
+    assert sweep(db, resume=info.id).state == "completed"
+
+
+def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
+    runs = cell_runs(2, "cpu")
+    keys = [run.cell.key for run in runs]
+    command = Command(["-m", DB], ["bs=1", DB], Server())
+    overrides = {keys[0]: ["bs=1", "model=m"]}
+    run_cells(Settings.with_defaults(db=str(db)), runs, command, overrides=overrides)
+    info = info_of(db)
+    with Store.open(db) as store:
+        assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
+    assert info.command == ["-m", "db=postgresql://me:***@host/x"]
+    assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
+
+
+def resumed(db, sweep_id, count=TRIALS, server=None, **protocol):
+    settings = Settings.with_defaults(db=str(db), protocol=protocol, resume=sweep_id)
+    return run_cells(settings, cell_runs(count, "cpu"), Command([], [], server or Server()))
+
+
+def test_a_refused_resume_changes_nothing(db):
+    done = sweep(db)
+    with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
+        sweep(db, count=TRIALS - 1, resume=done.sweep_id)
+    info = info_of(db)
+    assert (info.state, info.rounds, info.trials) == ("completed", 1, TRIALS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {"rounds": 2, "budget_s": 1.0},
+            r"has protocol.budget_s=5.0, not 1.0: trials that are measured differently",
+        ),
+        (
+            {"rounds": 1, "name": "quick"},
+            r"has protocol=standard, not quick: .* only protocol.rounds may grow",
+        ),
+        ({"rounds": 1, "host_tolerance": None}, r"protocol.host_tolerance=0.1, not null"),
+    ],
+)
+def test_resuming_takes_the_same_protocol(changed, text):
+    info = recorded_info()
+    info.protocol = vars(Protocol(rounds=1))
+    info.rounds = 1
+    with pytest.raises(ResumeError, match=text):
+        resume.check_same_protocol(info, vars(Protocol(**changed)))
+
+
+def test_a_finished_sweep_gets_more_rounds(db):
+    first = sweep(db, overrides=["bs=1", "protocol.rounds=1", "mode=eager"])
+    second = resumed(db, first.sweep_id, rounds=3)
+    assert (second.sweep_id, second.state) == (first.sweep_id, "completed")
+    info = info_of(db)
+    assert (info.rounds, info.protocol["rounds"], info.trials) == (3, 3, 3 * TRIALS)
+    assert info.overrides == ["bs=1", "mode=eager", "protocol.rounds=3"]
+    with pytest.raises(
+        ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or give more than 3"
+    ):
+        resumed(db, first.sweep_id, rounds=2)
+    server = Server()
+    assert resumed(db, first.sweep_id, rounds=3, server=server).state == "completed"
+    assert server.sent == [], "recorded trials are not repeated"
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (True, [[(0, 0), (1, 1), (2, 0)], [(3, 1), (4, 0)], [(5, 1)]]),
+        (False, [[(0, 0), (1, 1), (2, 0)], [(3, 2), (4, 3)], [(5, 4)]]),
+    ],
+)
+def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path, keep, expected):
+    """The caches of a completed sweep are gone, so another compilation has another number."""
+
+    def answer(request, env):
+        Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True)
+        return ok(request)
+
+    executor = {"keep_cache": keep, "cache_dir": str(tmp_path / "caches")}
+    found, sweep_id = [], None
+    for rounds in (3, 5, 6):
+        server = Server(answer)
+        protocol = {"rounds": rounds, "compilations": 2}
+        settings = Settings.with_defaults(
+            db=str(db), protocol=protocol, resume=sweep_id, executor=executor
+        )
+        sweep_id = run_cells(settings, cell_runs(1, "cpu"), Command([], [], server)).sweep_id
+        found.append([(request["round"], request["compilation"]) for request in server.sent])
+    assert found == expected
+
+
+def test_a_shard_gets_no_more_rounds():
+    info = recorded_info()
+    info.host = {"shards": {"1/2": "completed"}}
+    resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
+    with pytest.raises(ResumeError, match=r"has shards, so it cannot get more rounds"):
+        resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
+
+
+def test_a_sweep_that_runs_is_not_resumed(db):
+    done = sweep(db)
+    with subprocess.Popen(["sleep", "60"]) as process, Store.open(db, mode="write") as store:
+        store.finish_sweep(done.sweep_id, "running")
+        mine = store.find_sweep(done.sweep_id).host["process"]
+        other = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
+        host = {**store.find_sweep(done.sweep_id).host, "process": other}
+        with store.writing() as connection:
+            connection.execute(sa.update(SWEEP).values(host=host))
+        with pytest.raises(
+            ResumeError,
+            match=f"still running in process {process.pid}; wait for its end, or end it",
+        ):
+            sweep(db, resume=done.sweep_id)
+        process.kill()
+    assert sweep(db, resume=done.sweep_id).state == "completed"
+
+
+def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypatch, capsys):
+    rates = {"flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e12}
+    measured, failures = [], ["out of memory", None]
+
+    def measure(server, store, environment_id, slot, *_):
+        measured.append(slot.name)
+        why = failures.pop(0)
+        if not why:
+            store.add_calibration(environment_id, slot.uuid, ceilings=rates)
+        return why
+
+    monkeypatch.setattr(local, "measure_ceilings", measure)
+    monkeypatch.setattr(local, "slots_of", lambda *_: gpus(1))
+    settings, floors = Settings.with_defaults(db=str(db), protocol={"rounds": 1}), []
+    for _ in range(3):
+        server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
+        sweep_id = run_cells(settings, cell_runs(1), Command([], [], server, Progress())).sweep_id
+        (trial,) = trials_of(db, sweep_id)
+        floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
+    assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
+    assert measured == ["GPU 0"] * 2
+    noted = "could not measure this GPU's ceilings: out of memory"
+    assert capsys.readouterr().out.count(noted) == 1
+
+
+# --- what may differ when a sweep is resumed ---
+
+
+def info(*interpreters, trials=1):
+    environments = {f"e{index}": one.facts() for index, one in enumerate(interpreters)}
+    return SimpleNamespace(id="s", host={"environments": environments}, trials=trials)
+
+
+def test_resuming_takes_the_same_interpreters():
+    resume.check_same_interpreters(info(A, B), {B, A})
+    with pytest.raises(
+        ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"
+    ):
+        resume.check_same_interpreters(info(HERE), {A})
+
+
+def recorded_info():
+    facts = {"protocol": {}, "host": {}, "baseline_mode": "eager", "seed": 0}
+    return SimpleNamespace(id="s", rounds=5, name=None, label=None, **facts)
+
+
+@pytest.mark.parametrize("key", ["name", "label"])
+def test_resuming_takes_the_same_settings(key):
+    settings, info = Settings.with_defaults(), recorded_info()
+    info.name, info.label = "nightly", "v1"
+    resume.check_same_plan(info, [], SweepPlan([]), settings)
+    other = replace(settings, sweep=replace(settings.sweep, **{key: "x"}))
+    with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(info, key)}, not x;"):
+        resume.check_same_plan(info, [], SweepPlan([]), other)
+
+
+MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
+FIRST, SECOND = shards(MATRIX, 2)
+INTERRUPTED = {"1/2": "interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "planned", "cells", "matrix", "fits"),
+    [
+        ({}, MATRIX, MATRIX, MATRIX, True),
+        ({}, MATRIX, FIRST, MATRIX, False),
+        ({}, FIRST, MATRIX, MATRIX, False),
+        (INTERRUPTED, FIRST, FIRST, MATRIX, True),
+        (INTERRUPTED, FIRST, FIRST[:1], FIRST[:1], False),
+        (INTERRUPTED | {"2/2": "completed"}, MATRIX, FIRST, MATRIX, True),
+        (INTERRUPTED, FIRST, SECOND, MATRIX, False),
+    ],
+)
+def test_resuming_takes_the_same_cells(recorded, planned, cells, matrix, fits):
+    info = recorded_info()
+    info.host = {"shards": recorded}
+    plan = SweepPlan([CellRun(cell) for cell in cells], matrix=matrix)
+    refused = pytest.raises(ResumeError, match="different plan")
+    with contextlib.nullcontext() if fits else refused:
+        resume.check_same_plan(info, planned, plan, Settings.with_defaults())
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "old", "note"),
+    [
+        ("e1", {}, None),
+        ("other", {}, "hardware or software of python=/venvs/b/bin/python has changed"),
+        ("e1", {"git_description": "v1.0-dirty"}, "the folder of python=/venvs/b/bin/python has"),
+        ("e1", {"git_changes": "0123456789abcdef"}, "the folder of python=/venvs/b/bin/python has"),
+    ],
+)
+def test_resuming_notes_what_has_changed(environment_id, old, note):
+    recorded, current = info(A, B), info(A, B).host["environments"].values()
+    recorded.host["environments"]["e1"] |= old
+    facts = dict(zip(("e0", environment_id), current, strict=True))
+    changes = list(resume.changes(recorded, facts))
+    assert len(changes) == (note is not None)
+    assert all(change.startswith(note) for change in changes)
+
+
+def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/x; name another folder with executor"):
+        make_cache_folders(Settings.with_defaults(executor={"cache_dir": f"{tmp_path}/file/x"}))
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/file")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(
+        ConfigError, match="file/effbench/inductor; name another folder with XDG_CACHE_HOME"
+    ):
+        sweep(db)
+
+
+def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
+    run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
+    with pytest.raises(
+        ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"
+    ):
+        run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
+
+
+def own_process(**changed):
+    return {**liveness.identity(), **changed}
+
+
+@pytest.mark.parametrize("changed", [{"started": "1"}, {"boot": "before"}])
+def test_a_process_has_ended_if_its_number_is_another_process_now(changed):
+    assert liveness.has_ended(own_process(**changed))
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        own_process(),
+        own_process(pid=2**22 + 1, hostname="elsewhere"),
+        own_process(pid=2**22 + 1, namespace="pid:[1]"),
+        own_process(pid="x"),
+        None,
+    ],
+    ids=["own", "other host", "other container", "odd", "none"],
+)
+def test_a_process_that_cannot_be_seen_has_not_ended(process):
+    assert not liveness.has_ended(process)

@@ -1,0 +1,477 @@
+"""Who runs when, with slots and a fork server that are made up: no process, no torch."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from schedule_parts import (
+    CPU,
+    PROTOCOL,
+    Server,
+    cell_runs,
+    cells,
+    gpus,
+    key_of,
+    marked,
+    ok,
+    pool_of,
+    trials,
+    without_result,
+)
+
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import ConfigError, WorkerError
+from effbench.run import client, pool
+from effbench.run.client import ForkServer
+from effbench.run.interpreters import HERE
+from effbench.run.plan import CellRun
+
+
+def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
+    left = trials(10, 3, 5)
+    made = make(left, lambda request, env: ok(request, samples={"latency_ms": [1.0]}))
+    assert [trial for _, trial in made.progress.order] == left
+    assert [(one.cell_key, one.round) for one in made.recorded] == [
+        (trial.run.cell.key, trial.round) for trial in left
+    ]
+    assert all(one.samples for one in made.recorded)
+    kept = [one for recorded in made.sweep.history.values() for one in recorded]
+    assert not any(one.samples for one in kept), "they take megabytes"
+
+
+def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
+    beside = set()
+    made = make(slots=[*gpus(2), CPU])
+
+    def answer(request, env):
+        with made.progress.lock:
+            beside.add(
+                frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running)
+            )
+        return ok(request)
+
+    made.server.answer = answer
+    made.run(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
+    assert len(made.recorded) == 16
+    assert beside == {frozenset({"cpu"}), frozenset({"cuda"})}
+    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs)[""] == 8
+    assert all(
+        (slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order
+    )
+    assert {one.gpu_uuid for one in made.recorded} <= {None, "GPU-0", "GPU-1"}
+    assert len(make(trials(1), slots=[CPU]).recorded) == 1, "its trial reports what is missing"
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
+def test_a_failure_drops_the_rounds_that_are_left(make, status):
+    bad = cells(2)[1].key
+
+    def answer(request, env):
+        return ok(request, status if key_of(request) == bad and request["round"] == 1 else "ok")
+
+    made = make(trials(2, 4), answer)
+    assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
+
+
+@pytest.mark.parametrize(
+    ("fractions", "patiences"),
+    [
+        ([0.99] * 6, [2.0] * 6),
+        ([1.0] * 3 + [0.0] * 3, [2.0] * 3 + [1.0] * 3),
+        ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9], [2.0] * 6),
+        ([1.0, None, 1.0, None, 1.0, 0.0], [2.0] * 5 + [1.0]),
+    ],
+    ids=["hardly quiet", "busy", "sometimes quiet", "busy, and bound by the GPU"],
+)
+def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
+    left = list(fractions)
+
+    def answer(request, env):
+        fraction = left.pop(0)
+        return marked(request, fraction == 1.0, disturbed_fraction=fraction)
+
+    made = make(trials(6), answer, protocol={**PROTOCOL, "patience": 2.0})
+    assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
+    assert len(made.progress.notes) == (1.0 in patiences), "it says so once"
+
+
+@pytest.mark.parametrize(
+    ("slot", "is_marked", "learned"),
+    [
+        (gpus(1)[0], False, (0.04, None)),
+        (CPU, False, (None, 0.06)),
+        (CPU, True, (None, None)),
+    ],
+    ids=["GPU", "CPU", "marked"],
+)
+def test_trials_learn_how_fast_the_host_was_before(make, slot, is_marked, learned):
+    def answer(request, env):
+        return marked(request, is_marked, host_ms=0.04, host_high_ms=0.06)
+
+    made = make(trials(cell_runs(2, device=slot.device)), answer, slots=[slot])
+    asked = [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
+    assert asked == [(None, None), learned]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "compilations", "used"), [(3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])]
+)
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(
+    make, rounds, compilations, used, recorded
+):
+    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
+    (run,) = cell_runs(1)
+    history = {run: [Trial(run.cell.key, 0, Status.OK)] * recorded}
+    answer = lambda request, env: ok(request, compilation=request["compilation"])  # noqa: E731
+    planned = trials([run], rounds, history=history)
+    sent = make(planned, answer, protocol=protocol, history=history).server.sent
+    numbers = [one["compilation"] for one in sent]
+    assert [one["round"] for one in sent] == list(range(recorded, rounds))
+    assert numbers == used[recorded:]
+    assert [Path(one["cache_dir"]).name for one in sent] == [str(number) for number in numbers]
+    first_uses = [number not in numbers[:place] for place, number in enumerate(numbers)]
+    assert [one["is_cold"] for one in sent] == first_uses
+
+
+def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
+    """A trial that was killed left it: the next one would measure a warm compilation as a cold
+    one."""
+    (run,) = cell_runs(1)
+    found = []
+    for number in (0, 1):
+        (tmp_path / "caches" / "e0" / run.cell.key[:32] / str(number)).mkdir(parents=True)
+    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
+
+    def answer(request, env):
+        found.append(Path(request["cache_dir"]).exists())
+        return ok(request)
+
+    protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
+    make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
+    assert found == [False, True], "of compilations 1 and 0"
+
+
+ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
+
+
+def compiled(request, number, kernels):
+    return ok(request, compilation=number, kernel_fingerprint=kernels)
+
+
+@pytest.mark.parametrize(
+    ("answer", "rounds"),
+    [
+        (ok, 5),
+        (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
+        (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
+        (lambda request: marked(request, request["round"] == 2), 6),
+        (marked, 8),
+        (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
+        (lambda request: compiled(request, request["compilation"], "same"), 7),
+        (lambda request: compiled(request, request["round"], f"{request['round']}-tuned"), 8),
+    ],
+    ids=[
+        "quiet",
+        "loud",
+        "period",
+        "one is marked",
+        "marked",
+        "degraded",
+        "each compilation once",
+        "kernels",
+    ],
+)
+def test_rounds_end_early_for_a_cell_that_is_known_well_enough(make, answer, rounds):
+    made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
+    assert [one.round for one in made.recorded] == list(range(rounds))
+
+
+@pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
+def test_rounds_before_a_resumption_count(make, before, rounds):
+    (run,) = cell_runs(1)
+    recorded = [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]
+    history = {run: recorded}
+    made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
+    assert [one.round for one in made.recorded] == rounds
+
+
+def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
+    slot = replace(gpus(1)[0], cores=[2, 3])
+    (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
+    assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
+
+
+@pytest.mark.parametrize(
+    ("modes", "baseline_mode", "expected"),
+    [
+        (("eager", "default"), "eager", {"eager": None, "default": "eager"}),
+        (("default", "cuda-graph"), "eager", {"default": None, "cuda-graph": None}),
+        (("eager", "default"), "default", {"eager": "default", "default": None}),
+    ],
+)
+def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_mode, expected):
+    model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
+    first = replace(cells(1)[0], model=model)
+    planned = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
+    server = Server()
+    here = pool_of(server)
+    here.cells = planned
+    runs = [CellRun(cell) for cell in planned]
+    make(trials(runs), pools={HERE: here}, baseline_mode=baseline_mode)
+    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
+    assert {name: mode and mode["name"] for name, mode in found.items()} == expected
+
+
+# --- how trials end ---
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        ({"signal": 11}, "crashed", "killed by SIGSEGV"),
+        ({"signal": 63}, "crashed", "killed by signal 63"),
+        ({"exit": 3}, "crashed", "the process exited with code 3"),
+        ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out"),
+        ({"signal": 9, "reason": "it wrote 5 bytes"}, "crashed", "it wrote 5 bytes"),
+    ],
+)
+def test_a_process_without_a_result(make, outcome, status, reason):
+    answer = lambda request, env: without_result(**outcome, log="its log")  # noqa: E731
+    (record,) = make(trials(1), answer).recorded
+    assert (record.status, record.reason) == (status, f"{reason} (in check)")
+    assert (record.phase, record.extra["log"]) == ("check", "its log")
+    assert record.wall_s is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [5, {}, {"status": "fine"}, {"samples": {"latency_ms": ["x"]}}, {"round": 3}],
+    ids=str,
+)
+def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
+    def answer(request, env):
+        outcome = ok(request)
+        if request["cell"]["bs"] == 1:
+            is_changed = isinstance(wrong, dict) and wrong
+            outcome["result"] = {**outcome["result"], **wrong} if is_changed else wrong
+        return outcome
+
+    ended = {record.status: record for record in make(trials(2), answer).recorded}
+    assert ended.keys() == {"crashed", "ok"}
+    assert "invalid trial record" in ended["crashed"].reason
+
+
+def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
+    slow = cells(2)[0].key
+    made = make(
+        trials(2, 2),
+        lambda request, env: None if key_of(request) == slow else ok(request),
+        timeout_s=0.1,
+    )
+    assert Counter(str(one.status) for one in made.recorded) == {"timeout": 1, "ok": 2}
+    assert len(made.server.killed) == 1
+    (late,) = (one for one in made.recorded if one.status == "timeout")
+    assert late.reason == "not done after 0.1 s (in check)"
+
+
+def test_a_stop_ends_what_runs_and_records_none_of_it(make):
+    stop = threading.Event()
+
+    def answer(request, env):
+        if request["round"] == 1:
+            stop.set()
+            return None
+        return ok(request)
+
+    made = make(trials(3, 2), answer, stop=stop)
+    assert [one.round for one in made.recorded] == [0, 0, 0]
+    assert len(made.server.killed) == 1
+
+
+def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
+    stop = threading.Event()
+    with pytest.raises(OSError, match="full"):
+        make(trials(1), store=Mock(record=Mock(side_effect=OSError("full"))), stop=stop)
+    assert stop.is_set()
+
+
+def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
+    def start(thread):
+        if thread.name == "effbench-GPU 1":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    plain, stop = threading.Thread.start, threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        make(trials(3), slots=gpus(2), stop=stop)
+    assert stop.is_set()
+
+
+# --- failures of the harness ---
+
+
+def at_the_device(request):
+    """A trial whose process could not use its GPU."""
+    return {
+        **ok(request, "error", reason="CUDA driver initialization failed", phase="device"),
+        "phase": "device",
+    }
+
+
+def not_forked(request):
+    return {"failed": "no memory to fork", "exit": None, "signal": None, "phase": None}
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [at_the_device, not_forked, lambda request: without_result(signal=9, phase=None)],
+    ids=["device", "fork", "before it began"],
+)
+def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, failed):
+    server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
+    made = make(trials(1, 2), server=server)
+    first, second = made.recorded
+    assert (first.status, second.status) == ("ok", "ok")
+    assert first.extra["harness_retries"] == made.progress.retries
+    assert len(made.progress.retries) == 2
+    assert "harness_retries" not in second.extra
+
+
+def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
+    made = make(trials(1, 2), lambda request, env: at_the_device(request))
+    (one,) = made.recorded
+    assert (len(made.server.envs), one.status) == (4, "error")
+    assert len(one.extra["harness_retries"]) == 3
+    assert "initialization failed; tried 3 more times" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [("error", "setup"), ("crashed", "check"), ("oom", "build"), ("unsupported", "device")],
+)
+def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, status, phase):
+    made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
+    assert (len(made.server.envs), made.progress.retries) == (1, [])
+
+
+def test_a_server_that_does_not_start_for_a_moment(make, monkeypatch):
+    starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
+    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
+    (record,) = make(trials(1), isolation="spawn").recorded
+    assert record.status == "ok"
+    assert record.extra["harness_retries"] == [str(starts[0]), "not ready"]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)])
+def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
+    monkeypatch, number, kind
+):
+    refuse = Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr(client.subprocess, "Popen", refuse)
+    with pytest.raises(kind, match=os.strerror(number)):
+        ForkServer(python="/venvs/a/bin/python")
+
+
+DIED = {"died": "the fork server ended (code -9)"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "retries"),
+    [
+        ([DIED], "ok", 1),
+        ([DIED, DIED], "crashed", 1),
+        ([DIED, {"failed": "no memory to fork", "phase": None}], "ok", 2),
+    ],
+    ids=["once", "twice", "then before code of the user"],
+)
+def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
+    make, monkeypatch, answers, status, retries
+):
+    left = list(answers)
+    server = Server(lambda request, env: dict(left.pop(0)) if left else ok(request))
+    monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
+    (one,) = make(trials(1), server=server).recorded
+    assert (one.status, len(one.extra["harness_retries"])) == (status, retries)
+    assert one.extra["harness_retries"][0] == "the fork server ended (code -9) (in check)"
+    assert server.closed, "the separate one"
+
+
+def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(make, monkeypatch):
+    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
+    planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
+    ended = sorted((one.status, one.reason) for one in make(planned).recorded)
+    assert ended == [("crashed", "not ready; tried 3 more times"), ("ok", None)]
+
+
+@pytest.mark.parametrize("settings", [{"isolation": "spawn"}, {}])
+def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started, settings):
+    env = {} if settings else {"FOO": "1"}
+    shared = make(trials(cell_runs(1, env=env)), **settings).server
+    (server,) = started
+    assert server.options == {"preload": False, "env": env}
+    assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", **env}]
+    assert server.closed and not shared.envs
+
+
+# --- locks ---
+
+
+def start_waiting(made, left):
+    """Run these trials in a thread, which waits for a lock."""
+    runner = threading.Thread(target=made.run, args=(left,))
+    runner.start()
+    assert made.progress.waiting_now.wait(20)
+    return runner
+
+
+def test_a_device_in_use_is_waited_for_and_others_are_not(make):
+    made = make(slots=gpus(2))
+    with made.slots[0].try_lock():
+        runner = start_waiting(made, trials(4))
+        while len(made.recorded) < 3:  # one trial is with the slot that waits
+            assert runner.is_alive()
+            threading.Event().wait(0.01)
+        assert {slot for slot, _ in made.progress.order} == {"GPU 1"}
+    runner.join(20)
+    assert len(made.recorded) == 4
+    assert made.progress.waited == ["GPU 0"], "reported once"
+
+
+def test_waiting_for_a_device_ends_some_time(make):
+    made = make(executor={"lock_timeout_s": 0.05})
+    with (
+        made.slots[0].try_lock(),
+        pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
+    ):
+        made.run(trials(1))
+    assert made.recorded == []
+
+
+def test_a_stop_ends_waiting_for_a_device(make):
+    stop = threading.Event()
+    made = make(stop=stop)
+    with made.slots[0].try_lock():
+        runner = start_waiting(made, trials(1))
+        stop.set()
+        runner.join(20)
+    assert (runner.is_alive(), made.recorded) == (False, [])
+
+
+def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
+    seen = []
+
+    def answer(request, env):
+        seen.append(made.slots[0].try_lock())
+        return ok(request)
+
+    made = make(answer=answer)
+    made.run(trials(2))
+    assert seen == [None, None], "held"
+    made.slots[0].try_lock().close()

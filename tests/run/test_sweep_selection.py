@@ -1,0 +1,192 @@
+"""Which cells of a matrix are planned: rules that exclude some, and shards."""
+
+import dataclasses
+import random
+from collections import Counter
+from itertools import product
+
+import pytest
+import sqlalchemy as sa
+from made_sweeps import a_cell, environment
+from whole_sweeps import info_of, outcomes, results_of
+
+from effbench.config.overrides import expand
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import ConfigError, UsageError
+from effbench.run.selection import excluded, shards
+from effbench.store import Store, liveness
+from effbench.store.schema import SWEEP
+from effbench.store.sweeps import Shard, processes
+
+CELLS = [
+    a_cell(mode, model, bs, settings={"fullgraph": True} if mode == "default" else {})
+    for model in ("mlp", "gpt2")
+    for bs in (1, 64, 512)
+    for mode in ("eager", "default", "cuda-graph")
+]
+
+
+def points(cells):
+    return {(cell.model_name, cell.bs, cell.mode_name) for cell in cells}
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        (
+            {"mode": "cuda-graph", "bs": ">64"},
+            lambda model, bs, mode: mode == "cuda-graph" and bs > 64,
+        ),
+        ({"bs": [1, ">=512"]}, lambda model, bs, mode: bs in (1, 512)),
+        ({"model": "g*", "bs": "64"}, lambda model, bs, mode: model == "gpt2" and bs == 64),
+        ({"mode.fullgraph": True}, lambda model, bs, mode: mode == "default"),
+        ({"numerics.tf32": "false", "bs": 1}, lambda model, bs, mode: bs == 1),
+        ({"model": ">3"}, lambda model, bs, mode: False),
+    ],
+    ids=range(6),
+)
+def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
+    matched, unused = excluded(CELLS, [rule])
+    assert points(matched) == {point for point in points(CELLS) if fits(*point)}
+    assert bool(unused) == (not matched)
+    assert all(key in text for text in unused for key in rule)
+
+
+def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
+    cells = [a_cell(env={"OMP_NUM_THREADS": number}) for number in ("2", "16", "all")]
+    cells += [
+        dataclasses.replace(
+            cells[0], model={"name": "a", "module": {"arch": "a", "image_size": 32}}
+        )
+    ]
+    assert excluded(cells, [{"env.OMP_NUM_THREADS": ">2"}]) == ({cells[1]}, [])
+    assert excluded(cells, [{"model.arch": "a", "model.image_size": "<64"}]) == ({cells[3]}, [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "error"),
+    [
+        ([{"moed": "eager"}], "unknown key 'moed'; did you mean mode"),
+        ([{}], "must be a list of rules"),
+        ([{"bs": "<inf"}], "comparison with a number"),
+        ([{"mode": {"name": "eager"}}], "mode: expected a value"),
+    ],
+)
+def test_rules_that_are_refused(rules, error):
+    with pytest.raises(ConfigError, match=error):
+        excluded(CELLS, rules)
+
+
+@pytest.fixture(params=range(8))
+def sharded(request):
+    """Cells of random modes and batch sizes, and their shards."""
+    draw = random.Random(request.param)
+    modes = ["eager", *(f"m{n}" for n in range(draw.randint(1, 12)))]
+    points = product(range(1, draw.randint(2, 60)), modes)
+    cells = [a_cell(mode, bs=bs) for bs, mode in points if draw.random() < 0.8]
+    return cells, shards(cells, draw.randint(1, 12))
+
+
+def test_shards_are_disjoint_and_complete(sharded):
+    cells, parts = sharded
+    sharded_keys = Counter(cell.key for part in parts for cell in part)
+    assert sharded_keys == Counter(cell.key for cell in cells)
+
+
+def test_shards_are_balanced_and_keep_together_what_is_compared(sharded):
+    cells, parts = sharded
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= len({cell.mode_name for cell in cells})
+    most = -(-len(cells) // len(parts))
+    for bs, number in Counter(cell.bs for cell in cells).items():
+        together = [part for part in parts if bs in {cell.bs for cell in part}]
+        assert len(together) == 1 or number > most
+
+
+def shard_of(path, name, number=3, label="v1"):
+    """A database with one shard of CELLS; gives the sweep's id."""
+    facts = {
+        "name": "nightly",
+        "label": label,
+        "command": [],
+        "overrides": [],
+        "protocol": {"rounds": 1},
+        "rounds": 1,
+        "baseline_mode": "eager",
+        "seed": 0,
+        "git_revision": "abc",
+        "host": {"hostname": f"node{name}"},
+    }
+    part = shards(CELLS, number)[int(name.split("/")[0]) - 1]
+    with Store.open(path, mode="write") as store:
+        shard = Shard(name, ["nightly", label, number], CELLS)
+        sweep = store.begin_sweep(plan=part, shard=shard, **facts)
+        where = store.add_environment(environment(), {})
+        for cell in part:
+            store.record(
+                sweep,
+                where,
+                Trial(cell.key, 0, Status.OK, latency_ms=cell.bs * (1.0 + len(cell.mode_name))),
+            )
+        store.finish_sweep(sweep, "interrupted" if name.startswith("2") else "completed", name)
+    return sweep
+
+
+def results(path):
+    return [(row["model"], row["bs"], row["mode"], row["speedup"]) for row in results_of(path)]
+
+
+@pytest.fixture
+def merged(tmp_path):
+    """A database into which all shards were imported, the last one first."""
+    path = tmp_path / "merged.db"
+    assert len({shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}) == 1
+    assert outcomes(tmp_path / "3.db", path) == ["imported"]
+    assert info_of(path).state == "partial (1 of 3 shards)"
+    for number in (1, 2):
+        assert outcomes(tmp_path / f"{number}.db", path) == ["completed"]
+    return path
+
+
+def test_shards_merge_into_the_sweep_that_one_run_would_have_given(merged, tmp_path):
+    whole = tmp_path / "whole.db"
+    shard_of(whole, "1/1", 1)
+    assert results(merged) == results(whole)
+    assert len(results(merged)) == len(CELLS)
+    assert Store.check(merged) == []
+    assert outcomes(tmp_path / "1.db", merged) == ["already there"]
+
+
+def test_merged_shards_have_the_whole_plan_and_their_worst_state(merged):
+    with Store.open(merged) as store:
+        (info,) = store.sweeps()
+        assert info.state == "interrupted", "the second shard was"
+        assert store.planned(info.id) == CELLS
+
+
+def test_shards_of_different_runs_stay_apart(tmp_path):
+    ids = {shard_of(tmp_path / "x.db", "1/3"), shard_of(tmp_path / "x.db", "3/3")}
+    assert len(ids) == 1, "one database may hold several shards"
+    with pytest.raises(UsageError, match=r"has shard 1/3 .* resume=\S+ shard=1/3"):
+        shard_of(tmp_path / "x.db", "1/3")
+    assert shard_of(tmp_path / "x.db", "1/3", label="v2") not in ids
+    (both,) = ids
+    with pytest.raises(
+        UsageError, match="has several shards; resume one of them: add shard=1/3 or shard=3/3"
+    ):
+        expand([f"resume={both}", f"db={tmp_path / 'x.db'}"])
+
+
+def test_each_shard_has_a_process_of_its_own(tmp_path):
+    sweep = shard_of(tmp_path / "x.db", "1/3")
+    ended = {**liveness.identity(), "boot": "before"}
+    with Store.open(tmp_path / "x.db", mode="write") as store:
+        store.finish_sweep(sweep, "running", "1/3")
+        assert shard_of(tmp_path / "x.db", "3/3") == sweep
+        host = store.find_sweep(sweep).host
+        assert (processes(host), processes(host, "3/3")) == ([liveness.identity()], [])
+        for process, state in ((liveness.identity(), "running"), (ended, "interrupted")):
+            changed = host | {"process": ended, "processes": {"1/3": process}}
+            with store.writing() as connection:
+                connection.execute(sa.update(SWEEP).values(host=changed))
+            assert store.find_sweep(sweep).state == state
