@@ -56,6 +56,8 @@ STATISTICS = Path("/proc/stat")
 #: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed
 #: batches are slow, too, because virtual cores share physical ones.
 CROWDED = 0.5
+#: The same fraction if the cell has a single trial, which no other process can contradict.
+CROWDED_ALONE = 0.15
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (1, 2, 3, 6, 7)
 #: The column of the time that a hypervisor gave to other virtual machines.
@@ -213,6 +215,8 @@ class HostWatch:
         self.moves = moves
         self.all_threads = all_threads
         self.waits = waits
+        #: fraction of the cores that other processes may use while the CPU is timed
+        self.most_others = CROWDED
         self.run_queue = RunQueue(all_threads)
         self.cores: set[int] = set()
         self.readings: list[float] = []
@@ -326,7 +330,7 @@ class HostWatch:
         if self.theft is not None:
             return self.theft
         others = self.others_fraction or 0.0
-        if not self.is_checked or others <= CROWDED:
+        if not self.is_checked or others <= self.most_others:
             return None
         return f"host busy: other processes used {percent(others)} of the cores"
 

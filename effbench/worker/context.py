@@ -14,7 +14,7 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.core.message import TrialRequest
 from effbench.measure import counters, timing
 from effbench.measure.gpu import Gpu
-from effbench.measure.host import HostWatch
+from effbench.measure.host import CROWDED, CROWDED_ALONE, HostWatch
 from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
 
@@ -27,6 +27,7 @@ class TrialProtocol:
     """The settings of the protocol that a trial uses; `config.Protocol` documents them."""
 
     rules: Rules
+    rounds: int
     host_tolerance: float
     input_sets: int
     check_steps: int
@@ -36,6 +37,7 @@ class TrialProtocol:
     def of(cls, settings: Mapping[str, Any]) -> TrialProtocol:
         return cls(
             rules=Rules.of(settings),
+            rounds=settings.get("rounds", 1),
             host_tolerance=settings.get("host_tolerance") or HOST_TOLERANCE,
             input_sets=settings.get("input_sets", 3),
             check_steps=settings.get("check_steps", 5),
@@ -46,6 +48,13 @@ class TrialProtocol:
     def spread(self) -> float:
         """Ratio of the bounds of a median from which its calls have several speeds."""
         return max(timing.SPREAD, 1 + self.host_tolerance)
+
+    @property
+    def most_others(self) -> float:
+        """Fraction of the cores that other processes may use while the CPU is timed."""
+        if self.rounds > 1:
+            return CROWDED
+        return CROWDED_ALONE
 
 
 class TrialContext:
@@ -82,6 +91,7 @@ class TrialContext:
             usual_high_ms=self.request.host_high_ms,
             waits=self.protocol.rules.patience > 1.0,
         )
+        host.most_others = self.protocol.most_others
         with host.watching():
             yield host
 

@@ -8,9 +8,11 @@ import pytest
 from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
+from effbench.core.settings import Protocol
 from effbench.measure import host
-from effbench.measure.host import CoreTimes, HostWatch, Reading
+from effbench.measure.host import CROWDED, CROWDED_ALONE, CoreTimes, HostWatch, Reading
 from effbench.measure.timing import Timer
+from effbench.worker.context import TrialProtocol
 
 
 class MadeUpQueue:
@@ -261,6 +263,20 @@ class TestOtherProcesses:
         kernel_says(3 * ticks, 4 * ticks, stolen=ticks)
         assert host.core_times({0}) == CoreTimes(3.0, 1.0)
         assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
+
+    def test_a_single_trial_tolerates_fewer_other_processes(self):
+        """No other process of the cell can show that its times are wrong."""
+        limits = {
+            rounds: TrialProtocol.of({**Protocol().__dict__, "rounds": rounds}).most_others
+            for rounds in (1, 2, 5)
+        }
+        assert limits == {1: CROWDED_ALONE, 2: CROWDED, 5: CROWDED}
+        watch = HostWatch(None, 1.25, moves=False, all_threads=True)
+        watch.most_others = limits[1]
+        watch.others_fraction = 0.1
+        assert watch.crowding is None
+        watch.others_fraction = 0.4
+        assert watch.crowding == "host busy: other processes used 40 % of the cores"
 
     @pytest.mark.parametrize(
         ("fraction", "tolerance", "all_threads", "is_crowded"),
