@@ -9,7 +9,7 @@ import pytest
 from made_history import STEP, Made
 from made_pairs import pair, side
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
-from test_comparison_rerun import again
+from test_analysis_rerun import again
 
 from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.limits import limits_of

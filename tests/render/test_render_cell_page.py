@@ -14,7 +14,7 @@ from browsing import (
     visits,
 )
 from made_sweeps import a_cell
-from test_report_cells import GPU, LATER, failed, record, trial
+from test_render_cells import GPU, LATER, failed, record, trial
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount
