@@ -1,4 +1,4 @@
-"""Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs
+"""Parts of the shipped behaviour checks, with the opposite of what they find; test_claims_command.py runs
 them whole."""
 
 import math

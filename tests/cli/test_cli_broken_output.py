@@ -63,7 +63,7 @@ def test_an_error_of_a_data_file_is_reported(monkeypatch, capfd, number, file):
     error = OSError(number, os.strerror(number), *filter(None, [file]))
     monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=error))
     assert command_line.run(["bs=1"]) == 2
-    what = file or r"a file or connection (in effbench/cli.py:"
+    what = file or r"a file or connection (in effbench/cli/main.py:"
     said = capfd.readouterr().err
     assert said.startswith(f"effbench: cannot read or write {what}")
     assert os.strerror(number) in said

@@ -173,7 +173,7 @@ time.sleep(60)
 
 def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes():
     ask = (
-        "import sys; from effbench import processes; print(processes.siblings({*map(int,"
+        "import sys; from effbench.core import processes; print(processes.siblings({*map(int,"
         " sys.argv[1:])}))"
     )
     other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
