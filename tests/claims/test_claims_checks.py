@@ -1,5 +1,5 @@
-"""Parts of the shipped behaviour checks, with the opposite of what they find; test_claims_command.py runs
-them whole."""
+"""Parts of the shipped behaviour checks, with the opposite of what they find;
+test_claims_command.py runs them whole."""
 
 import math
 import os
