@@ -2,15 +2,16 @@
 measure?
 
     python benchmarks/pairs.py [--device cpu] [--rounds 8] [--busy "at times"] [--db FILE]
-        [SETTING ...]
+        [--model MODEL] [--bs SIZES] [--modes MODES] [SETTING ...]
+    python benchmarks/pairs.py --tables --db FILE
     python benchmarks/pairs.py --bias [--device cpu] [--seconds 3]
 
 The first form runs each cell in `--rounds` processes, and compares the standard deviation between
 processes of both speedups: eager's latency ÷ the mode's latency in separate processes of the same
 round, and the median ratio of pairs in one process. `--busy`: other programs work on every core, as
-in `busy_host.py`.
+in `busy_host.py`. The second form prints the tables of all sweeps in a database.
 
-The second form times a mode's batches in one process, after eager's batches and after its own ones,
+The third form times a mode's batches in one process, after eager's batches and after its own ones,
 for several numbers of calls that do not count at the start of a batch. The ratio of both is the
 bias of pairs.
 """
@@ -18,6 +19,7 @@ bias of pairs.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import math
 import statistics
@@ -39,20 +41,34 @@ from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.store import Store
 
-#: Overrides of each sweep, by device.
+#: The modes that are compared on a GPU.
+GPU_MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a sweep: a model, and sizes and modes with commas between them."""
+
+    model: str
+    bs: str
+    modes: str
+    more: tuple[str, ...] = ()
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"model={self.model}", f"bs={self.bs}", f"mode={self.modes}", *self.more]
+
+
+#: The sweeps, by device.
 SWEEPS = {
     "cpu": (
-        ("model=mlp", "bs=1", "mode=eager,default"),
-        ("model=gpt2", "bs=1", "model.module.layers=2", "mode=eager,default"),
+        Cells("mlp", "1", "eager,default"),
+        Cells("gpt2", "1", "eager,default", ("model.module.layers=2",)),
     ),
     "cuda": (
-        ("model=mlp", "bs=8", "mode=eager,default,reduce-overhead,cuda-graph,default+graph"),
-        ("model=gpt2", "bs=1", "mode=eager,default,reduce-overhead,cuda-graph,default+graph"),
-        (
-            "model=resnet50",
-            "bs=1,64",
-            "mode=eager,default,reduce-overhead,cuda-graph,default+graph",
-        ),
+        Cells("mlp", "8", GPU_MODES),
+        Cells("gpt2", "1", GPU_MODES),
+        Cells("resnet50", "1,64", GPU_MODES),
     ),
 }
 #: Timers: the column of the time, and that of the speedup of pairs.
@@ -66,93 +82,179 @@ SIZES = {"cpu": ((32, 6), (256, 6), (1024, 6)), "cuda": ((256, 12), (2048, 12), 
 # --- spread between processes ---
 
 
-def spread(values: Sequence[float]) -> float:
+@dataclass(frozen=True)
+class Cell:
+    """What a table says about a cell. `point`: its model and batch size."""
+
+    point: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """The trials of a mode and of eager in one round, rows of `trial`."""
+
+    own: dict[str, Any]
+    eager: dict[str, Any]
+
+    @property
+    def has_unmarked_pairs(self) -> bool:
+        return self.own["pair_disturbance"] is None
+
+    @property
+    def has_unmarked_times(self) -> bool:
+        """Whether neither separate process was disturbed."""
+        return self.own["disturbance"] is None and self.eager["disturbance"] is None
+
+
+def spread(values: Sequence[float]) -> str:
     """Return the standard deviation of the logarithms."""
-    return statistics.stdev(math.log(value) for value in values)
+    if len(values) < 2:
+        return "—"
+    return f"{statistics.stdev(math.log(value) for value in values):.1%}"
+
+
+def average(values: Sequence[float]) -> str:
+    if not values:
+        return "—"
+    return f"{statistics.geometric_mean(values):.3f}"
 
 
 def first_attempts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["attempt"] == 0 and row["status"] == "ok"]
 
 
-def compare(
-    rows: Sequence[dict[str, Any]], names: dict[str, tuple[str, str]], timer: str
-) -> list[str]:
-    """Return the lines of the table for one timer. `names`: cell key -> the point (model and bs)
-    and the mode."""
-    time_column, pair_column = TIMERS[timer]
-    eager = {
-        (names[row["cell_key"]][0], row["round"]): row[time_column]
+def rounds_of(
+    cell: Cell, rows: Sequence[dict[str, Any]], cells: dict[str, Cell], pair_column: str
+) -> list[Round]:
+    """Return the rounds in which this cell has pairs and eager has a time. `cells`: by key."""
+    baseline = Cell(cell.point, "eager")
+    eager = {row["round"]: row for row in rows if cells[row["cell_key"]] == baseline}
+    return [
+        Round(row, eager[row["round"]])
         for row in rows
-        if names[row["cell_key"]][1] == "eager"
+        if cells[row["cell_key"]] == cell and row[pair_column] is not None and row["round"] in eager
+    ]
+
+
+def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
+    """Return the line of the table of speedups."""
+    time_column, pair_column = TIMERS[timer]
+
+    def separate(chosen: Sequence[Round]) -> list[float]:
+        return [it.eager[time_column] / it.own[time_column] for it in chosen]
+
+    def paired(chosen: Sequence[Round]) -> list[float]:
+        return [it.own[pair_column] for it in chosen]
+
+    unmarked_times = [it for it in rounds if it.has_unmarked_times]
+    unmarked_pairs = [it for it in rounds if it.has_unmarked_pairs]
+    busy_ratios = [it.own[f"{pair_column}_disturbed"] for it in rounds]
+    ratio = statistics.geometric_mean(paired(rounds)) / statistics.geometric_mean(separate(rounds))
+    values = (
+        cell.point,
+        cell.mode,
+        timer,
+        f"{len(rounds)}",
+        spread(separate(rounds)),
+        spread(paired(rounds)),
+        average(paired(rounds)),
+        f"{ratio:.3f}",
+        average([value for value in busy_ratios if value is not None]),
+        f"{len(unmarked_times)}",
+        spread(separate(unmarked_times)),
+        f"{len(unmarked_pairs)}",
+        spread(paired(unmarked_pairs)),
+    )
+    return f"| {' | '.join(values)} |"
+
+
+def describe_times(cell: Cell, rows: Sequence[dict[str, Any]], timer: str) -> str:
+    """Return the line of the table of times. `rows`: the cell's trials."""
+    column, _ = TIMERS[timer]
+    unmarked = [row for row in rows if row["disturbance"] is None]
+    disturbed = [row["disturbed_fraction"] for row in rows if row["disturbed_fraction"] is not None]
+    host = "—"
+    if disturbed:
+        host = f"{statistics.median(disturbed):.0%} ({min(disturbed):.0%}–{max(disturbed):.0%})"
+    values = (
+        cell.point,
+        cell.mode,
+        timer,
+        f"{statistics.median(row[column] for row in rows):.4g}",
+        f"{len(rows)}",
+        spread([row[column] for row in rows]),
+        f"{len(unmarked)}",
+        spread([row[column] for row in unmarked]),
+        host,
+        f"{statistics.mean(row['wall_s'] for row in rows):.1f}",
+    )
+    return f"| {' | '.join(values)} |"
+
+
+def print_head(texts: Sequence[str], numbers: Sequence[str]) -> None:
+    print(f"\n| {' | '.join([*texts, *numbers])} |")
+    print(f"|{' --- |' * len(texts)}{' ---: |' * len(numbers)}")
+
+
+def print_tables(db: str, sweep_id: str) -> None:
+    """Print the tables of a sweep: speedups, then times."""
+    results = effbench.results(db, sweep_id)
+    cells = {
+        row.cell_key: Cell(f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()
     }
-    lines = []
-    for key, (point, mode) in names.items():
-        of_cell = [row for row in rows if row["cell_key"] == key and row[pair_column] is not None]
-        both = [row for row in of_cell if (point, row["round"]) in eager]
-        if mode == "eager" or len(both) < 2:
-            continue
-        separate = [eager[point, row["round"]] / row[time_column] for row in both]
-        paired = [row[pair_column] for row in both]
-        ratio = statistics.geometric_mean(paired) / statistics.geometric_mean(separate)
-        marked = sum(row["pair_disturbance"] is not None for row in both)
-        busy_column = f"{pair_column}_disturbed"
-        disturbed = [row[busy_column] for row in both if row[busy_column] is not None]
-        values = (
-            point,
-            mode,
-            timer,
-            f"{len(both)}",
-            f"{spread(separate):.1%}",
-            f"{spread(paired):.1%}",
-            f"{statistics.geometric_mean(paired):.3f}",
-            f"{ratio:.3f}",
-            f"{statistics.geometric_mean(disturbed):.3f}" if disturbed else "—",
-            f"{marked}",
-        )
-        lines.append(f"| {' | '.join(values)} |")
-    return lines
+    with Store.open(db, mode="read") as store:
+        rows = first_attempts(store.trials(sweep_id))
+    timers = [timer for timer, (_, column) in TIMERS.items() if any(row[column] for row in rows)]
+    texts = ("cell", "mode", "timer")
+    speedups = ("processes", "SD separate", "SD paired", "paired speedup", "paired ÷ separate")
+    parts = ("in disturbed moments", "unmarked separate", "SD", "unmarked pairs", "SD")
+    print_head(texts, (*speedups, *parts))
+    for timer, cell in itertools.product(timers, cells.values()):
+        rounds = rounds_of(cell, rows, cells, TIMERS[timer][1])
+        if rounds:
+            print(compare(cell, rounds, timer), flush=True)
+    times = ("median ms", "processes", "SD", "unmarked", "SD", "host disturbed", "s per trial")
+    print_head(texts, times)
+    for timer, cell in itertools.product(timers, cells.values()):
+        of_cell = [row for row in rows if cells[row["cell_key"]] == cell]
+        if of_cell:
+            print(describe_times(cell, of_cell, timer), flush=True)
+    for row in results[results["status"] != "ok"].itertuples():
+        print(f"{row.model} {row.mode}: {row.status}: {row.reason}")
+
+
+def chosen_cells(args: argparse.Namespace) -> list[Cells]:
+    """Return the sweeps of the device, with the model, sizes and modes of the command."""
+    changes = {}
+    if args.bs:
+        changes["bs"] = args.bs
+    if args.modes:
+        changes["modes"] = args.modes
+    return [
+        dataclasses.replace(cells, **changes)
+        for cells in SWEEPS[args.device]
+        if args.model in (None, cells.model)
+    ]
 
 
 def spreads(args: argparse.Namespace) -> None:
-    headings = (
-        "cell",
-        "mode",
-        "timer",
-        "processes",
-        "SD separate",
-        "SD paired",
-        "paired speedup",
-        "paired ÷ separate",
-        "in disturbed moments",
-        "marked",
-    )
-    print(f"| {' | '.join(headings)} |")
-    print(f"| --- | --- | --- |{' ---: |' * (len(headings) - 3)}")
     with tempfile.TemporaryDirectory() as folder, busy(args.busy):
         db = args.db or str(Path(folder) / "pairs.db")
-        chosen = [
-            words
-            for words in SWEEPS[args.device]
-            if not args.model or words[0] == f"model={args.model}"
-        ]
-        for words in chosen:
+        for cells in chosen_cells(args):
             began = time.monotonic()
-            rounds = f"protocol.rounds={args.rounds}"
-            more = (f"db={db}", f"device={args.device}", *args.settings)
-            sweep = effbench.sweep([*words, rounds, *more])
-            results = sweep.results()
-            names = {
-                row.cell_key: (f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()
-            }
-            with Store.open(db, mode="read") as store:
-                rows = first_attempts(store.trials(sweep.id))
-            for timer, (column, _) in TIMERS.items():
-                if any(row[column] is not None for row in rows):
-                    print("\n".join(compare(rows, names, timer)), flush=True)
-            for row in results[results["status"] != "ok"].itertuples():
-                print(f"{row.model} {row.mode}: {row.status}: {row.reason}")
-            print(f"(sweep of {words[0]}: {time.monotonic() - began:.0f} s)", flush=True)
+            more = (f"db={db}", f"device={args.device}", f"protocol.rounds={args.rounds}")
+            sweep = effbench.sweep([*cells.overrides, *more, *args.settings])
+            print_tables(db, sweep.id)
+            print(f"(sweep of {cells.model}: {time.monotonic() - began:.0f} s)", flush=True)
+
+
+def stored_tables(db: str) -> None:
+    """Print the tables of all sweeps in a database, oldest first."""
+    with Store.open(db, mode="read") as store:
+        sweeps = store.sweeps()
+    for info in reversed(sweeps):
+        print_tables(db, info.id)
 
 
 # --- bias ---
@@ -233,11 +335,20 @@ def main() -> None:
     parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
     parser.add_argument("--db", help="database to keep; default: a temporary one")
     parser.add_argument("--model", help="only this model of the sweeps")
+    parser.add_argument("--bs", help="other batch sizes, with commas between them")
+    parser.add_argument("--modes", help="other modes, with commas between them; `eager` among them")
+    parser.add_argument(
+        "--tables", action="store_true", help="only print the tables of the sweeps in --db"
+    )
     parser.add_argument("--bias", action="store_true", help="measure the bias of pairs instead")
     parser.add_argument("--seconds", type=float, default=3.0, help="per figure of --bias")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
-    if args.bias:
+    if args.tables and not args.db:
+        parser.error("--tables needs --db")
+    if args.tables:
+        stored_tables(args.db)
+    elif args.bias:
         biases(args)
     else:
         spreads(args)
