@@ -365,9 +365,8 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
     protocol = {
         **after.protocol,
         "rounds": rounds,
-        # cells that are known within ± 1 % stop early, and no mode depends on another
+        # cells that are known within ± 1 % stop early
         "enough_interval": 0.01,
-        "eliminate": None,
         "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
     }
     recorded = recorded_settings(after)

@@ -275,8 +275,9 @@ def cached_results(
 
 
 def is_comparable(sweep: SweepInfo, settings: Settings) -> bool:
-    protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
-    return protocol == vars(settings.protocol) and sweep.baseline_mode == settings.baseline_mode
+    wanted = vars(settings.protocol)
+    protocol = {name: sweep.protocol.get(name) for name in wanted}
+    return protocol == wanted and sweep.baseline_mode == settings.baseline_mode
 
 
 def is_final(result: Result, sweep: SweepInfo) -> bool:

@@ -19,7 +19,7 @@ from effbench.core import streams
 from effbench.core.buckets import PRESETS, capture_sizes
 from effbench.core.cell import Result
 from effbench.core.errors import ConfigError, NothingFoundError, UsageError
-from effbench.core.labels import ABSENT, LabelledRow
+from effbench.core.labels import ABSENT
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, percent
 from effbench.core.printable import one_line
 from effbench.core.settings import DEFAULT_DB, db_option, quoted
@@ -36,7 +36,6 @@ from effbench.render.advice import (
 )
 from effbench.render.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
 from effbench.render.tables import TIMES, Estimate, rows_of
-from effbench.stats.elimination import Race
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -272,8 +271,7 @@ def advise_mode(args: argparse.Namespace) -> Advice:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-        race = race_in(store, sweep, rows, CALL[args.metric])
-    advice = render(recommend(rows, question_of(args, sweep), race))
+    advice = render(recommend(rows, question_of(args, sweep)))
     advice.data["sweep"] = sweep.id
     if args.stored:
         advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
@@ -300,13 +298,13 @@ def advise_model(args: argparse.Namespace) -> Advice:
     from effbench.run.client import ForkServer
 
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
-        from effbench.config.adaptive import find
+        from effbench.config.short_sweep import find
 
         asked = overrides_of(args)
         is_quiet = args.format == "json" or args.out is not None
         results = find(["-m", *asked.shortening, *asked.words], server, args.fresh, is_quiet)
     rows = rows_at(results.rows)
-    advice = render(recommend(rows, question_of(args, results.sweep), results.race))
+    advice = render(recommend(rows, question_of(args, results.sweep)))
     commands = [
         shlex.join(masked(["effbench", "-m", *asked.words])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
@@ -335,8 +333,8 @@ class ShortSweep:
 
 def overrides_of(args: argparse.Namespace) -> ShortSweep:
     """Return the overrides of a command line. Raises UsageError for words that do not fit."""
-    from effbench.config.adaptive import CANDIDATES
     from effbench.config.overrides import key_of
+    from effbench.config.short_sweep import CANDIDATES, ROUNDS
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     models = [word for word in args.words if word not in overrides]
@@ -352,14 +350,12 @@ def overrides_of(args: argparse.Namespace) -> ShortSweep:
     check_words(args, models, overridden)
     bs = [] if args.bs is None else [f"bs={args.bs}"]
     db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
+    shortening = missing("sweep.name=advise", "on_failure=ignore")
+    if "protocol" not in overridden:
+        shortening += ["protocol=quick", *missing(f"protocol.rounds={ROUNDS}")]
     return ShortSweep(
         words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
-        shortening=missing(
-            "protocol=advise",
-            f"protocol.eliminate={CALL[args.metric]}",
-            "sweep.name=advise",
-            "on_failure=ignore",
-        ),
+        shortening=shortening,
     )
 
 
@@ -391,20 +387,6 @@ def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:
     if is_new:
         when = "measured now"
     return f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}"
-
-
-def race_in(
-    store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow], column: str
-) -> Race | None:
-    """Return the race of these rows of a sweep; None if it did not eliminate modes by the
-    column."""
-    if sweep.protocol.get("eliminate") != column:
-        return None
-    from effbench.run.rounds import race_of
-
-    history = store.history(sweep.id, rows[0].result.environment_id)
-    keys = [row.result.cell_key for row in rows]
-    return race_of({key: history.get(key, []) for key in keys}, sweep.protocol)
 
 
 # --- mode: the answer ---
@@ -466,7 +448,6 @@ def record(candidate: Candidate, column: str) -> dict[str, Any]:
         "cell_key": result.cell_key,
         "disturbance": result.disturbance,
         "marked": candidate.is_marked,
-        "eliminated": candidate.eliminated,
     }
 
 
@@ -497,9 +478,6 @@ def table_of_modes(advice: Recommendation) -> Table:
         preparation = seconds(candidate.prepare_s)
         if candidate.is_warm:
             preparation += " (warm)"
-        rounds = str(candidate.result.trials)
-        if candidate.eliminated is not None:
-            rounds += ", then left out"
         rows.append(
             {
                 "mode": candidate.mode,
@@ -509,7 +487,7 @@ def table_of_modes(advice: Recommendation) -> Table:
                 "preparation": preparation,
                 "break_even": candidate.break_even,
                 "memory_bytes": candidate.result.peak_reserved_bytes,
-                "rounds": rounds,
+                "rounds": candidate.result.trials,
             }
         )
     if not question.calls:

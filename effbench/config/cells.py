@@ -243,10 +243,6 @@ def check_devices(matrix: Sequence[Cell], settings: Settings, has_cuda: bool) ->
         raise ConfigError(
             "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
         )
-    if devices == {"cpu"} and settings.protocol.eliminate == "period_ms":
-        raise ConfigError(
-            "protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured"
-        )
 
 
 def dropped_keys(job: Job, cell: Cell) -> set[str]:

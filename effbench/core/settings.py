@@ -202,9 +202,6 @@ class Protocol:
     check_steps: Count = 5  # training: number of steps compared with eager's
     # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: Positive | None = None
-    # stop the rounds of modes that are significantly slower than the best by `latency_ms` or
-    # `period_ms`; null: never
-    eliminate: Literal["latency_ms", "period_ms"] | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction
     # (CPU: if threads wait for a core for more than half of it); null: 0.1, but disturbed samples
     # are not discarded

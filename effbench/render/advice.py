@@ -13,7 +13,6 @@ from effbench.core.labels import LabelledRow, flatten, grouped, label_rows
 from effbench.core.metrics import INTERVALS, format_bytes
 from effbench.render.reasons import reason
 from effbench.render.tables import TIMES, is_baseline, log_of, speedup_table
-from effbench.stats.elimination import Race
 from effbench.stats.intervals import LogEstimate, is_less
 from effbench.store.summary import break_even_calls
 from effbench.store.sweeps import recorded_here_first
@@ -122,9 +121,8 @@ class Candidate:
 
     `call_ms`: its time per call; `score_ms`: with its part of the preparation, and `score` its
     logarithm. `prepare_s`: time until the mode is ready (`is_warm`: with a filled compile cache).
-    `break_even`: calls until the preparation pays back; None if it never does. `eliminated`: the
-    round after which a race left it out. Figures of a disturbed host are marked: they come last and
-    tie with none.
+    `break_even`: calls until the preparation pays back; None if it never does. Figures of a
+    disturbed host are marked: they come last and tie with none.
     """
 
     mode: str
@@ -135,7 +133,6 @@ class Candidate:
     prepare_s: float
     is_warm: bool
     break_even: int | None
-    eliminated: int | None
 
     @property
     def is_marked(self) -> bool:
@@ -195,25 +192,15 @@ class Recommendation:
         return reason(replace(row, leader=self.mode.mode, tied=tied))
 
 
-def recommend(
-    rows: Sequence[LabelledRow], question: Question, race: Race | None = None
-) -> Recommendation:
+def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation:
     """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
     excluded = exclude(rows, question)
     kept = [row for row in rows if row.mode not in excluded]
-    if race and not is_valid(race, kept):
-        race = None
     base = base_of(rows, question.baseline_mode)
-    candidates = [candidate_of(row, base, question, race) for row in kept]
-
-    def rank(candidate: Candidate) -> tuple[bool, bool, float]:
-        is_out = candidate.eliminated is not None and not question.calls
-        return is_out, candidate.is_marked, candidate.score_ms
-
-    ranked = sorted(candidates, key=rank)
-    ties = ties_of(ranked, race is not None and not question.calls)
-    are_alike = race.is_tie if race else ranked[0].score.error is not None
-    return Recommendation(question, rows, ranked, ties, are_alike, excluded)
+    candidates = [candidate_of(row, base, question) for row in kept]
+    ranked = sorted(candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms))
+    are_alike = ranked[0].score.error is not None
+    return Recommendation(question, rows, ranked, ties_of(ranked), are_alike, excluded)
 
 
 def base_of(rows: Sequence[LabelledRow], baseline_mode: str) -> Result | None:
@@ -256,21 +243,7 @@ def why_excluded(result: Result, question: Question) -> str | None:
     return None
 
 
-def is_valid(race: Race, rows: Sequence[LabelledRow]) -> bool:
-    """Return whether a race is one of these results. If a round was measured again, the race would
-    have gone otherwise with its new figure."""
-    for row in rows:
-        key = row.result.cell_key
-        if key not in race.estimates:
-            return False
-        if key in race.eliminated and row.result.trials > race.eliminated[key]:
-            return False
-    return True
-
-
-def candidate_of(
-    row: LabelledRow, base: Result | None, question: Question, race: Race | None
-) -> Candidate:
+def candidate_of(row: LabelledRow, base: Result | None, question: Question) -> Candidate:
     """Return a row as a candidate. `base`: the baseline's result, None if it failed."""
     result = row.result
     call_ms = result.value(question.column)
@@ -282,10 +255,6 @@ def candidate_of(
     if question.calls:
         score_ms += 1000 * times[0] / question.calls
     call = log_of(result, question.column)
-    eliminated = None
-    if race is not None:
-        call = race.estimates[result.cell_key]
-        eliminated = race.eliminated.get(result.cell_key)
     error = call.error
     if error is not None:  # only the time per call is uncertain
         error *= call_ms / score_ms
@@ -298,7 +267,6 @@ def candidate_of(
         prepare_s=times[0],
         is_warm=cold is None and warm is not None,
         break_even=break_even_of(result, base, question.column, times[0]),
-        eliminated=eliminated,
     )
 
 
@@ -313,14 +281,12 @@ def break_even_of(result: Result, base: Result | None, column: str, prepare_s: f
     return break_even_calls(prepare_s, base.value(column) or 0.0, result.value(column) or 0.0)
 
 
-def ties_of(ranked: Sequence[Candidate], by_race: bool) -> list[Candidate]:
+def ties_of(ranked: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates whose difference from the first one is not significant."""
     best, *others = ranked
     rivals = [candidate for candidate in others if not candidate.is_marked]
     if best.is_marked:
         return []
-    if by_race:
-        return [rival for rival in rivals if rival.eliminated is None]
     # without intervals all tie, but a preparation alone may cost more than all of the best mode
     return [
         rival

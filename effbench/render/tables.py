@@ -3,7 +3,6 @@ the winner of each row, and the legend."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import (
     Callable,
     Iterator,
@@ -39,7 +38,6 @@ from effbench.core.table import (
 )
 from effbench.render import marks
 from effbench.render.marks import signed
-from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS
 
@@ -488,10 +486,6 @@ def least(results: Sequence[Result], metric: str = "latency_ms") -> tuple[int, l
     best one has no interval. All must have the metric."""
     means = {place: cost_of(result, metric) for place, result in enumerate(results)}
     best = min(means, key=lambda place: means[place].value)
-    for place, result in enumerate(results):  # modes that were eliminated after one round
-        if result.trials == 1 and means[best].error is not None:
-            cost = math.exp(means[place].value)
-            means[place] = moderated({place: [cost]}, {place: 0.0})[place]
     tied = []
     for place, mean in means.items():
         if place != best and not is_less(means[best], mean):

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.printable import count
+from effbench.core.settings import Protocol
 from effbench.core.table import Column, Table
 from effbench.run.estimate import Durations, duration_text
 from effbench.run.interpreters import Facts
@@ -26,7 +28,7 @@ FLAG = "--dry-run"
 #: Batch sizes that a row lists before it counts them.
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
-NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
+NOT_OF_DURATION = ("name", "rounds", "compilations", "enough_interval")
 
 
 def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Command) -> None:
@@ -81,7 +83,11 @@ def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durati
 
 def timing_settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that determine how long a trial takes."""
-    return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
+    return {
+        setting.name: protocol.get(setting.name)
+        for setting in fields(Protocol)
+        if setting.name not in NOT_OF_DURATION
+    }
 
 
 def plan_table(cells: Iterable[Cell]) -> Table:

@@ -105,7 +105,7 @@ def protocol_span(trial: PlannedTrial, settings: Settings) -> Span:
     if "modes.eager." not in trial.run.cell.mode.get("_target_", ""):
         high_s += COMPILE_S
     high_s = min(high_s, settings.timeout_s)
-    if trial.round > 0 and (protocol.enough_interval or protocol.eliminate):
+    if trial.round > 0 and protocol.enough_interval:
         low_s = 0.0  # rounds may end early
     return Span(min(low_s, high_s), high_s)
 

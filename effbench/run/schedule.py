@@ -104,7 +104,7 @@ class Schedule:
         for trial, record in records.items():
             self.sweep.record(trial, record)
         for trial, record in records.items():
-            over = self.rounds.eliminated(trial.run)
+            over: set[CellRun] = set()
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured:
                 over.add(trial.run)

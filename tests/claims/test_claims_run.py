@@ -186,7 +186,7 @@ def test_ctrl_c_judges_nothing(measured, mine, monkeypatch):
     assert stored()[0] == before
 
 
-PROTOCOL = SimpleNamespace(name="standard", rounds=5, eliminate=None)
+PROTOCOL = SimpleNamespace(name="standard", rounds=5)
 SETTINGS = SimpleNamespace(protocol=PROTOCOL, baseline_mode="eager")
 
 

@@ -94,10 +94,6 @@ def test_refused_before_anything_starts(cli, line, said):
         (["model=tiny", "executor.gpus=[97]"], ["executor.gpus names [97]"]),
         (["model=tiny", "device=cuda"], ["device=cuda", "no GPU"]),
         (
-            ["model=tiny", "device=cpu", "protocol=advise", "protocol.eliminate=period_ms"],
-            ["eliminate=period_ms needs CUDA"],
-        ),
-        (
             ["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"],
             ["device=cuda", "no GPU"],
         ),

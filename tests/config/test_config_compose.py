@@ -125,8 +125,6 @@ def test_a_quoted_text_is_read_back(compose, text):
     assert compose([f"folder={quoted(text)}"]).folder == text
 
 
-@pytest.mark.parametrize(
-    ("protocol", "patience"), [("quick", 1.5), ("standard", 2.0), ("advise", 1.5)]
-)
+@pytest.mark.parametrize(("protocol", "patience"), [("quick", 1.5), ("standard", 2.0)])
 def test_how_long_each_protocol_waits_for_a_quiet_host(compose, protocol, patience):
     assert compose([f"protocol={protocol}"]).protocol.patience == patience

@@ -23,7 +23,6 @@ from effbench.core.errors import ConfigError, EffbenchError
         ("sweep.seed", "a whole number"),
         ("protocol.profile", "true or false"),
         ("on_failure", "one of fail, ignore"),
-        ("protocol.eliminate", "one of latency_ms, period_ms or null"),
         ("artifacts", "a list of code, graph, snapshot, trace"),
         ("shard", "text or null"),
         ("executor.gpus", "auto or a list of whole numbers"),

@@ -58,7 +58,6 @@ PROTOCOL = {
     "rounds": 1,
     "compilations": 1,
     "enough_interval": None,
-    "eliminate": None,
     "profile": True,
     "duet": False,
 }

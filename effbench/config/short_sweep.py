@@ -1,10 +1,9 @@
-"""Find the results that tell which mode a model should run in: those of a stored sweep, or of a
-short new one whose rounds end for modes that are significantly slower than the best
-(conf/protocol/advise.yaml)."""
+"""Which results tell in which mode a model should run? Those of a stored sweep, or of a short new
+one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,7 @@ from effbench.core.errors import UsageError
 from effbench.run import client
 from effbench.run.probe import probe
 from effbench.run.resume import resume_command
-from effbench.run.rounds import race_of
 from effbench.run.sweep import Command
-from effbench.stats.elimination import Race
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, recorded_here_first
@@ -25,33 +22,20 @@ from effbench.store.sweeps import SweepInfo, recorded_here_first
 #: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take
 #: minutes.
 CANDIDATES = "eager,cuda-graph,default,reduce-overhead,default+graph"
+#: Rounds of a short sweep, and the least trials of each mode in a stored one.
+ROUNDS = 3
 #: Facts of an environment that stored results must share with this machine.
 ALIKE = ("gpu_name", "cpu_name", "torch_version")
-#: Least trials of each mode in a stored sweep that did not eliminate modes.
-LEAST_TRIALS = 3
 
 
 @dataclass(frozen=True)
 class ModeResults:
-    """The rows of one case in a sweep of a database (its name). `race`: of the cell keys; None if
-    the sweep did not eliminate modes. `is_new`: it has just run."""
+    """The rows of one case in a sweep of a database (its name). `is_new`: it has just run."""
 
     database: str
     sweep: SweepInfo
     rows: list[Result]
-    race: Race | None
     is_new: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """The cells to choose from. `metric`: column of the time that counts; `timeout_s`: trials that
-    ended after less time say nothing; `here`: the environment that results must resemble."""
-
-    keys: frozenset[str]
-    metric: str | None
-    timeout_s: float
-    here: Environment
 
 
 def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> ModeResults:
@@ -72,20 +56,18 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
                 "advise mode answers for one model at one batch size and dtype: give one value of"
                 " each"
             )
-        case = Case(
-            frozenset(cell.key for cell in cells),
-            settings.protocol.eliminate,
-            settings.timeout_s,
-            Environment(**probed["environment"]),
-        )
+        keys = {cell.key for cell in cells}
+        here = Environment(**probed["environment"])
         with Store.open(settings.db, mode="write") as store:
-            stored = None if fresh else find_stored(store, case)
+            stored = None
+            if not fresh:
+                stored = find_stored(store, keys, here, settings.timeout_s)
             if stored is None and not has_cuda and any(cell.device == "cuda" for cell in cells):
                 raise UsageError(
                     f"this machine has no CUDA GPU, and {store.name} no results of it to use;"
                     " --stored answers from those of another machine"
                 )
-        measured = stored or measure(jobs, command, settings.db, case)
+        measured = stored or measure(jobs, command, settings.db, keys)
         if measured is not None:
             answers.append(measured)
 
@@ -95,7 +77,7 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
     return answers[0]
 
 
-def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> ModeResults | None:
+def measure(jobs: Sequence[Job], command: Command, db: str, keys: set[str]) -> ModeResults | None:
     """Run the sweep of these jobs and return its results; None if there are none."""
     outcome = conduct(jobs, command)
     if outcome.state == "interrupted":
@@ -104,66 +86,58 @@ def measure(jobs: Sequence[Job], command: Command, db: str, case: Case) -> ModeR
         raise KeyboardInterrupt
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
-        for measured in measured_cells(store, sweep, case):
-            return ModeResults(store.name, sweep, measured.rows, measured.race(sweep), is_new=True)
+        for measured in measured_cells(store, sweep, keys):
+            return ModeResults(store.name, sweep, measured.rows, is_new=True)
     return None
 
 
-def find_stored(store: Store, case: Case) -> ModeResults | None:
-    """Return sufficient results of a completed sweep on hardware and torch like those here, if the
-    database has any."""
+def find_stored(
+    store: Store, keys: set[str], here: Environment, timeout_s: float
+) -> ModeResults | None:
+    """Return sufficient results of these cells in a completed sweep on hardware and torch like
+    those here, if the database has any. `timeout_s`: the limit of a trial here."""
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        for measured in measured_cells(store, sweep, case):
-            if measured.is_like(case.here) and measured.is_whole(case):
-                return ModeResults(store.name, sweep, measured.rows, measured.race(sweep))
+        for measured in measured_cells(store, sweep, keys):
+            is_whole = len(measured.rows) == len(keys) and measured.is_sufficient(timeout_s)
+            if is_whole and measured.is_like(here):
+                return ModeResults(store.name, sweep, measured.rows)
     return None
 
 
 @dataclass(frozen=True)
 class MeasuredCells:
-    """Results and trials of the cells in one environment of a sweep. `is_adaptive`: the sweep has
-    eliminated modes by this time."""
+    """Results and trials of the cells in one environment of a sweep."""
 
     environment: dict[str, Any]
     rows: list[Result]
-    trials: dict[Hashable, Sequence[Trial]]
-    is_adaptive: bool
+    trials: list[Trial]
 
     def is_like(self, here: Environment) -> bool:
         return all(self.environment[name] == getattr(here, name) for name in ALIKE)
 
-    def is_whole(self, case: Case) -> bool:
-        """Return whether every cell has results that tell how fast it is."""
-        least = 1 if self.is_adaptive else LEAST_TRIALS
+    def is_sufficient(self, timeout_s: float) -> bool:
+        """Return whether every result tells how fast its mode is."""
         for row in self.rows:
-            is_few = row.status.is_measured and row.trials < least
+            is_few = row.status.is_measured and row.trials < ROUNDS
             if is_few or row.marked:
                 return False
-        for trials in self.trials.values():
-            for trial in trials:
-                if trial.status is Status.TIMEOUT and (trial.wall_s or 0) < case.timeout_s:
-                    return False
-        return len(self.rows) == len(case.keys)
-
-    def race(self, sweep: SweepInfo) -> Race | None:
-        if self.is_adaptive:
-            return race_of(self.trials, sweep.protocol)
-        return None
+        for trial in self.trials:
+            # with more time, it might have ended well
+            if trial.status is Status.TIMEOUT and (trial.wall_s or 0) < timeout_s:
+                return False
+        return True
 
 
-def measured_cells(store: Store, sweep: SweepInfo, case: Case) -> Iterator[MeasuredCells]:
+def measured_cells(store: Store, sweep: SweepInfo, keys: set[str]) -> Iterator[MeasuredCells]:
     """Yield the results of exactly these cells in each environment of the sweep, if it has all
     cells."""
-    if not case.keys <= store.cell_overrides(sweep.id).keys():
+    if not keys <= store.cell_overrides(sweep.id).keys():
         return
-    rows = [row for row in store.results(sweep.id) if row.cell_key in case.keys]
-    is_adaptive = sweep.protocol.get("eliminate") == case.metric
+    rows = [row for row in store.results(sweep.id) if row.cell_key in keys]
     for environment in store.environments(row.environment_id for row in rows):
         own = [row for row in rows if row.environment_id == environment["id"]]
         history = store.history(sweep.id, environment["id"])
-        trials: dict[Hashable, Sequence[Trial]] = {
-            key: done for key, done in history.items() if key in case.keys
-        }
-        yield MeasuredCells(environment, own, trials, is_adaptive)
+        trials = [trial for key in keys for trial in history.get(key, [])]
+        yield MeasuredCells(environment, own, trials)
