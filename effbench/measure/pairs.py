@@ -23,7 +23,9 @@ import torch
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.timing import (
     BATCH_MS,
+    FEWEST_CALLS,
     FEWEST_SAMPLES,
+    LONGEST_S,
     SPREAD,
     Rules,
     Timer,
@@ -44,8 +46,6 @@ CPU_WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long
 #: as usual.
 WARM_PART = 0.2
-#: Fewer pairs give no interval of their median. Long calls get this many times the budget for them.
-LEAST_PAIRS, LONGER = 6, 3.0
 #: Pairs between two looks at whether the ratio is known.
 EVERY = 10
 
@@ -208,8 +208,8 @@ def take_pairs(
         longest_s = budget_s
         if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
             longest_s *= rules.patience
-        if number < LEAST_PAIRS:
-            longest_s = max(longest_s, LONGER * budget_s)
+        if number < FEWEST_CALLS:
+            longest_s = max(longest_s, LONGEST_S)
         if seconds >= longest_s or number >= rules.max_samples:
             break
         if number % EVERY == 0 and is_known(pairs, rules, seconds):

@@ -44,6 +44,9 @@ SPREAD = 1.5  # ratio of the bounds of a median from which its calls have severa
 # minimum undisturbed samples for that, also as a part of the disturbed ones
 FEWEST_SAMPLES, FEWEST_PART = 10, 0.1
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
+# calls (or pairs) that a timer makes even beyond its budget, but for at most so many seconds: fewer
+# samples have no interval of their median
+FEWEST_CALLS, LONGEST_S = 6, 10.0
 
 
 @dataclass(frozen=True)
@@ -179,11 +182,13 @@ class TimingFigure:
         return f"anywhere from {low} to {high}"
 
     def down_to_fastest(self) -> TimingFigure:
-        """Return this figure with an interval that reaches down to the fastest sample."""
-        value, high = self.median.value, self.median.high
+        """Return this figure with an interval that reaches down to the fastest sample, and up to
+        the slowest of a few."""
+        samples_ms = self.timing.samples_ms
+        high = self.median.high
         if high is None:
-            high = value
-        median = Interval(value, min(self.timing.samples_ms), high)
+            high = max(samples_ms)
+        median = Interval(self.median.value, min(samples_ms), high)
         return dataclasses.replace(self, median=median)
 
 
@@ -386,17 +391,21 @@ class Timer:
         result = Timing()
         seconds = 0.0
         rules = self.rules.of_passes(self.whole)
-        until = time.perf_counter() + rules.patience * budget_s
+        began = time.perf_counter()
+        until = began + rules.patience * budget_s
         while True:
             counted = pass_means(self.counted(result), self.whole)
             passes = next_batch(counted, seconds, rules, budget_s)
+            deadline = self.deadline(result, began, until)
             if not passes:
-                return result
+                if deadline == until or time.perf_counter() >= deadline:
+                    return result
+                passes = 1
             if self.host and not counted and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
-            elapsed = self.call_watched(rotation, passes * self.whole, result, until)
+            elapsed = self.call_watched(rotation, passes * self.whole, result, deadline)
             # to ask the driver takes longer than some series
             is_lost = self.watch and len(result.samples_ms) > kept and self.watch.disturbed()
             if not is_lost:
@@ -405,8 +414,15 @@ class Timer:
                 result.drop(kept)
             else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
                 result.forget(kept, lost)
-            if self.host and time.perf_counter() >= until:
+            if self.host and time.perf_counter() >= self.deadline(result, began, until):
                 return result
+
+    def deadline(self, result: Timing, began: float, until: float) -> float:
+        """Return when the latency timer ends: `until`, or later while a few calls are missing."""
+        calls = len(result.samples_ms) + len(result.disturbed_ms)
+        if self.whole > 1 or calls >= min(FEWEST_CALLS, self.rules.max_samples):
+            return until
+        return max(until, began + LONGEST_S)
 
     def counted(self, result: Timing) -> list[float]:
         """Return the samples that the stopping rules look at."""

@@ -49,6 +49,10 @@ class TrialProtocol:
         """Ratio of the bounds of a median from which its calls have several speeds."""
         return max(timing.SPREAD, 1 + self.host_tolerance)
 
+    def is_too_few(self, samples: int) -> bool:
+        """Return whether so few samples give a figure that no other trial of the cell supports."""
+        return self.rounds == 1 and samples < min(timing.FEWEST_CALLS, self.rules.max_samples)
+
     @property
     def most_others(self) -> float:
         """Fraction of the cores that other processes may use while the CPU is timed."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from effbench.core.cell import Trial, mode_settings
 from effbench.core.errors import UnsupportedError
-from effbench.core.printable import describe
+from effbench.core.printable import count, describe
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
@@ -27,7 +27,7 @@ from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
-from effbench.worker.context import CompilationWatch
+from effbench.worker.context import CompilationWatch, TrialProtocol
 from effbench.worker.timings import Timings
 from effbench.workloads.base import Workload, copies
 
@@ -62,12 +62,14 @@ class PairedSpeedup:
     def count(self) -> int:
         return len(self.pairs.undisturbed) + len(self.pairs.disturbed)
 
-    def disturbance(self, host: HostWatch | None) -> str | None:
+    def disturbance(self, host: HostWatch | None, protocol: TrialProtocol) -> str | None:
         """Return why the speedup is marked, or None."""
         if self.figure.is_marked:
             return host.reason() if host else "host busy"
         if host is not None and host.theft is not None:
             return host.theft
+        if protocol.is_too_few(self.count):
+            return f"only {count(self.count, 'pair')} of calls could be timed"
         if self.figure.varies:
             return f"unsteady: the speedup of pairs is {self.figure.range_text}"
         return None
@@ -194,11 +196,11 @@ def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
     spread = context.protocol.spread
     latency = PairedSpeedup(calls.figure(rules, spread), calls)
     if blocks is None:
-        return PairedSpeedups(latency, None, latency.disturbance(host))
+        return PairedSpeedups(latency, None, latency.disturbance(host, context.protocol))
     period = PairedSpeedup(blocks.figure(rules, spread), blocks)
     disturbance = (
         context.watcher.newest_disturbance()
-        or latency.disturbance(host)
-        or period.disturbance(host)
+        or latency.disturbance(host, context.protocol)
+        or period.disturbance(host, context.protocol)
     )
     return PairedSpeedups(latency, period, disturbance)

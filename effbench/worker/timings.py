@@ -12,6 +12,7 @@ import numpy as np
 
 from effbench.core.cell import Trial
 from effbench.core.meeting import DUET
+from effbench.core.printable import count
 from effbench.measure import timing, watch
 from effbench.measure.duet import DuetFigures, DuetResult, figures_of
 from effbench.measure.host import HostFacts, HostWatch
@@ -220,6 +221,10 @@ class Timings:
         else:
             if not self.workload.has_varied_calls:
                 disturbance = disturbance or figures.variation()
+            calls = len(samples.latency.all_samples().samples_ms)
+            if self.context.protocol.is_too_few(calls):
+                disturbance = disturbance or f"only {count(calls, 'call')} could be timed"
+                figures = figures.down_to_fastest()
             if host is not None and host.crowding is not None:
                 disturbance = host.crowding
                 figures = figures.down_to_fastest()

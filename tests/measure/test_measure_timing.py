@@ -173,6 +173,24 @@ def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
     assert measured.figure(30, slowdown=3.0, discards=False) == figure
 
 
+@pytest.mark.parametrize(
+    ("call_s", "most", "calls"),
+    [(0.5, 100, 6), (3.0, 100, 4), (30.0, 100, 1), (0.5, 2, 2)],
+    ids=["beyond the budget", "for ten seconds", "one at least", "no more than allowed"],
+)
+def test_a_few_calls_are_timed_even_beyond_the_budget(monkeypatch, call_s, most, calls):
+    """Fewer samples have no interval of their median."""
+    clock = TurnedClock(monkeypatch)
+    timer = Timer(clock.taking(lambda *_, **more: call_s), INPUTS, CPU, rules(max_samples=most))
+    result = timer.latency(0.2)
+    assert result.samples_ms == pytest.approx([call_s * 1e3] * calls)
+    timer.host = SimpleNamespace(
+        read=lambda: 0.0, is_undisturbed=lambda *_: False, calm=lambda: None
+    )
+    result = timer.latency(0.2)
+    assert (result.samples_ms, len(result.disturbed_ms)) == ([], calls)
+
+
 class TestStream:
     """Whole passes, every size with its weight, disturbed passes thrown away whole."""
 
@@ -223,12 +241,12 @@ class TestStream:
         clock = TurnedClock(monkeypatch)
         lost = iter([True])
         watch = SimpleNamespace(disturbed=lambda: next(lost, False))
-        timer = Timer(clock.taking(lambda *_, **more: 5.0), INPUTS, CPU, rules(), watch)
+        timer = Timer(clock.taking(lambda *_, **more: 12.0), INPUTS, CPU, rules(), watch)
         timer.host = SimpleNamespace(
             read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None
         )
         result = timer.latency(1.0)
-        assert (result.samples_ms, result.disturbed_ms) == ([], pytest.approx([5000.0]))
+        assert (result.samples_ms, result.disturbed_ms) == ([], pytest.approx([12000.0]))
         assert result.figure(30, slowdown=1.0).is_marked
 
 

@@ -162,6 +162,20 @@ class TestMarks:
         assert record.latency_median_low_ms == (0.6 if is_marked else 1.0)
 
     @pytest.mark.parametrize(
+        ("calls", "rounds", "is_marked"),
+        [(5, 1, True), (6, 1, False), (5, 2, False)],
+        ids=["a single trial", "enough calls", "other trials show the variation"],
+    )
+    def test_too_few_calls_in_a_single_trial(self, calls, rounds, is_marked):
+        running = trial_of()
+        protocol = replace(running.context.protocol, rounds=rounds)
+        running.context.protocol = protocol
+        record = timed(running, Timing([1.0] * (calls - 1) + [1.2]), busy_fraction=0.0)
+        assert (record.disturbance == f"only {calls} calls could be timed") is is_marked
+        if is_marked:
+            assert (record.latency_median_low_ms, record.latency_median_high_ms) == (1.0, 1.2)
+
+    @pytest.mark.parametrize(
         ("quiet", "disturbance", "latency_ms", "samples"),
         [(5, None, 1.0, 5), (4, "host busy for 83 % of the timing", 3.0, 24)],
     )
