@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +15,6 @@ from typing import Any
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe, one_line
 
-#: Columns that may split a claim (`each`), besides the swept parameters.
-AXES = ("model", "bs", "mode", "dtype", "phase", "device")
-#: Sections whose settings become columns if a sweep sets them.
-SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
-#: Start of the settings that cells hold only as arguments of their module, such as model.arch.
-OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
 #: Constants that are read without running the file.
 CONSTANTS = ("GPU_SECONDS", "NEEDS", "SWEEPS")
 
@@ -88,25 +80,10 @@ class Experiment:
     claims: Sequence[Claim]
     checks: Sequence[str] = ()
 
-    @property
-    def swept(self) -> dict[str, str]:
-        """Column -> path of each parameter that the sweeps set: `width` for
-        `model.module.width=16,32`. A name that several have, or that is a column of the view,
-        remains whole: `mode.mode`."""
-        paths = []
-        for words in self.sweeps.values():
-            settings = [word.partition("=")[0] for word in words if word.startswith(SWEPT)]
-            paths += [OF_NETWORK.sub("model.module.", setting) for setting in settings]
-        names = {path: path.rpartition(".")[2] for path in paths}
-        counts = Counter([*AXES, *names.values()])
-        columns = {}
-        for path, name in names.items():
-            is_unique = counts[name] == 1
-            columns[name if is_unique else path] = path
-        return columns
 
-
-# --- find ---
+def name_of(path: Path) -> str:
+    """Return the name of the experiment in a file."""
+    return path.stem.replace("_", "-")
 
 
 def load_all() -> list[Experiment]:
@@ -121,15 +98,15 @@ def find(words: Sequence[str]) -> list[Experiment]:
     ConfigError."""
     known: dict[str, list[Path]] = {}
     for shipped in load_all():
-        ids = [claim.id for claim in shipped.claims]
+        ids = [claim.id.lower() for claim in shipped.claims]
         for name in ("all", shipped.name, *ids):
             known.setdefault(name, []).append(shipped.path)
     chosen: list[Path] = []
     for word in words:
         if word.endswith(".py"):
             chosen.append(Path(word))
-        elif word in known or word.upper() in known:
-            chosen += known.get(word) or known[word.upper()]
+        elif word.lower() in known:
+            chosen += known[word.lower()]
         else:
             raise ConfigError(
                 f"no experiment {word!r}{suggest(word, known)}; `effbench reproduce` lists them, or"
@@ -142,16 +119,30 @@ def outline(path: Path) -> Experiment:
     """Return an experiment's question, constants and claims (without their functions), without
     running its file and so without importing torch. Raises ConfigError."""
     try:
-        return outline_of(ast.parse(path.read_text(encoding="utf-8")), path)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants, claims = literals_of(tree)
+        sweeps = dict(constants.get("SWEEPS", {}))
     # unreadable, no Python, no literal, or no argument of Claim
     except (OSError, SyntaxError, ValueError, TypeError) as error:
         raise ConfigError(
             f"cannot read the experiment {path}: {one_line(error)} (constants and arguments of"
             " Claim must be literals)"
         ) from error
+    needs = constants.get("NEEDS")
+    question, _, _ = (ast.get_docstring(tree) or "").partition("\n\n")
+    return Experiment(
+        name=name_of(path),
+        question=" ".join(question.split()),
+        path=path,
+        gpu_seconds=constants.get("GPU_SECONDS", 0),
+        sweeps=sweeps,
+        claims=[replace(claim, needs=claim.needs or needs) for claim in claims],
+    )
 
 
-def outline_of(tree: ast.Module, path: Path) -> Experiment:
+def literals_of(tree: ast.Module) -> tuple[dict[str, Any], list[Claim]]:
+    """Return the constants and the claims of a file. Raises ValueError for what is no literal,
+    TypeError for what is no argument of Claim."""
     constants: dict[str, Any] = {}
     claims = []
     for node in ast.walk(tree):
@@ -161,20 +152,9 @@ def outline_of(tree: ast.Module, path: Path) -> Experiment:
                 constants[name] = ast.literal_eval(node.value)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Claim":
             values = [ast.literal_eval(word) for word in node.args]
-            settings = {}
-            for word in node.keywords:
-                settings[str(word.arg)] = ast.literal_eval(word.value)
+            settings = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
             claims.append(Claim(*values, **settings))
-    needs = constants.get("NEEDS")
-    question, _, _ = (ast.get_docstring(tree) or "").partition("\n\n")
-    return Experiment(
-        name=path.stem.replace("_", "-"),
-        question=" ".join(question.split()),
-        path=path,
-        gpu_seconds=constants.get("GPU_SECONDS", 0),
-        sweeps=constants.get("SWEEPS", {}),
-        claims=[replace(claim, needs=claim.needs or needs) for claim in claims],
-    )
+    return constants, claims
 
 
 def load(path: Path) -> Experiment:
@@ -182,28 +162,18 @@ def load(path: Path) -> Experiment:
     and the fault."""
     listed = outline(path)
     values = vars(execute(path))
-    functions = {}
-    for value in values.values():
-        if isinstance(value, Claim):
-            functions[value.id] = value.function
-    claims = []
-    for claim in listed.claims:
-        claims.append(replace(claim, function=functions.get(claim.id)))
-    checks = [name for name, value in values.items() if is_check(value)]
+    functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
+    claims = [replace(claim, function=functions.get(claim.id)) for claim in listed.claims]
+    checks = []
+    for name, value in values.items():
+        if inspect.isfunction(value) and hasattr(value, "needs"):
+            checks.append(name)
     experiment = replace(listed, claims=claims, checks=checks)
-    if not isinstance(listed.sweeps, dict) or not all(
-        isinstance(words, list) for words in listed.sweeps.values()
-    ):
-        raise ConfigError(f"{path}: SWEEPS: expected name -> list of overrides")
     for claim in claims:
         fault = fault_of(claim, experiment)
         if fault:
             raise ConfigError(f"{path}: claim {claim.id} {fault}")
     return experiment
-
-
-def is_check(value: Any) -> bool:
-    return inspect.isfunction(value) and hasattr(value, "needs")
 
 
 def execute(path: Path) -> ModuleType:
@@ -223,9 +193,6 @@ def execute(path: Path) -> ModuleType:
     return module
 
 
-# --- mistakes ---
-
-
 def fault_of(claim: Claim, experiment: Experiment) -> str:
     """Return what is wrong with a claim of this experiment; empty if nothing is."""
     ids = [other.id for other in experiment.claims]
@@ -233,16 +200,11 @@ def fault_of(claim: Claim, experiment: Experiment) -> str:
         return "is defined twice; change one id"
     if (claim.function is None) == (claim.not_measurable is None):
         return "needs either a function at the top level of the file or not_measurable"
-    if claim.function is None:
-        return ""
     inputs = set(claim.inputs)
-    known = ["rows", *experiment.sweeps, *experiment.checks]
-    if not inputs or not inputs <= set(known):
-        text = ", ".join(claim.inputs)
-        return f"takes {text or 'nothing'}; expected some of {', '.join(known)}"
-    columns = [*AXES, *experiment.swept]
-    if not set(claim.axes) <= set(columns):
-        return f"has each={claim.each!r}; expected columns among {', '.join(columns)}"
-    if claim.axes and len(inputs - set(experiment.checks)) != 1:
+    rows = ["rows", *experiment.sweeps]
+    if claim.function and not (inputs and inputs <= {*rows, *experiment.checks}):
+        expected = ", ".join([*rows, *experiment.checks])
+        return f"takes {', '.join(claim.inputs) or 'nothing'}; expected some of {expected}"
+    if claim.axes and len(inputs & set(rows)) != 1:
         return "splits rows by each; take the rows of exactly one sweep"
     return ""

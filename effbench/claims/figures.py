@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import TypeAlias
 
 OPEN = "the interval leaves it open"
@@ -110,7 +111,7 @@ class Figure:
         figure = replace(self, gaps=difference.gaps)
         if is_true or is_false:
             return Statement(is_true, "", figure)
-        if math.isfinite(difference.low) and math.isfinite(difference.high):
+        if math.isfinite(difference.high - difference.low):
             return Statement(None, OPEN, figure)
         return Statement(None, NO_INTERVAL, figure)
 
@@ -121,8 +122,6 @@ class Figure:
 
 
 Number = Figure | float | None
-#: A column of a frame, or a list.
-Column = Iterable[Number]
 
 
 def missing(*gaps: str) -> Figure:
@@ -140,10 +139,9 @@ def as_figure(value: Number) -> Figure:
 
 
 def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
-    gaps: dict[str, None] = {}
-    for figure in figures:
-        gaps |= dict.fromkeys(figure.gaps)
-    return tuple(gaps)
+    """Return the gaps of all figures, each once."""
+    gaps = [gap for figure in figures for gap in figure.gaps]
+    return tuple(dict.fromkeys(gaps))
 
 
 def combine(function: Function, left: Number, right: Number) -> Figure:
@@ -156,100 +154,96 @@ def combine(function: Function, left: Number, right: Number) -> Figure:
     if function is operator.truediv and b.low <= 0 <= b.high:
         if b.value == 0:
             return missing(*gaps, UNDEFINED)
-        quotient = a.value / b.value
-        return Figure(quotient, -math.inf, math.inf, gaps)
+        return Figure(a.value / b.value, -math.inf, math.inf, gaps)
     value = function(a.value, b.value)
-    bounds = [value]
-    for x in (a.low, a.high):
-        bounds += [function(x, b.low), function(x, b.high)]
+    extremes = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    bounds = [value, *extremes]
     known = [bound for bound in bounds if not math.isnan(bound)]  # an unknown bound times 0
     return Figure(value, min(known), max(known), gaps)
 
 
 def log(number: Number) -> Figure:
     figure = as_figure(number)
-    if figure.is_missing:
-        return figure
     if figure.value <= 0:
         return missing(*figure.gaps, UNDEFINED)
-    value = math.log(figure.value)
     low = -math.inf
     if figure.low > 0:
         low = math.log(figure.low)
-    high = math.log(figure.high)
-    return Figure(value, low, high, figure.gaps)
+    return Figure(math.log(figure.value), low, math.log(figure.high), figure.gaps)
 
 
 # --- helpers of claims ---
 
-
-def reduce(values: Column, function: Callable[[list[Figure]], Figure]) -> Figure:
-    """Return a function of the measured figures of a column; a missing figure without any."""
-    figures = [as_figure(value) for value in values]
-    measured = [figure for figure in figures if not figure.is_missing]
-    gaps = gaps_of(figures)
-    if not measured:
-        return missing(*gaps)
-    return replace(function(measured), gaps=gaps)
+#: A column of a frame, a list, or a single figure.
+Column = Number | Iterable[Number]
 
 
-def interval(values: Number | Column) -> Figure:
-    """Return a number, or the figure of the only row, as a figure. Raises ValueError for several
-    rows."""
-    if not isinstance(values, Iterable):
-        return as_figure(values)
+def over_rows(function: Callable[[list[Figure]], Figure]) -> Callable[[Column], Figure]:
+    """Return the helper that applies a function to the measured figures of a column. It returns a
+    missing figure if there are none."""
 
-    def only(figures: list[Figure]) -> Figure:
-        if len(figures) > 1:
-            rows = f"{len(figures)} are left; select one with where()"
-            raise ValueError(f"interval() takes one row, but {rows}")
-        return figures[0]
+    @wraps(function)
+    def helper(values: Column) -> Figure:
+        if not isinstance(values, Iterable):
+            values = [values]
+        figures = [as_figure(value) for value in values]
+        measured = [figure for figure in figures if not figure.is_missing]
+        if not measured:
+            return missing(*gaps_of(figures))
+        combined = function(measured)
+        return replace(combined, gaps=gaps_of([combined, *figures]))
 
-    return reduce(values, only)
+    return helper
 
 
-def mean(values: Column) -> Figure:
+def columns_of(figures: list[Figure]) -> tuple[list[float], list[float], list[float]]:
+    """Return the values, the lower and the upper bounds."""
+    values = [figure.value for figure in figures]
+    return values, [figure.low for figure in figures], [figure.high for figure in figures]
+
+
+@over_rows
+def interval(figures: list[Figure]) -> Figure:
+    """Return the figure of the only row. Raises ValueError for several rows."""
+    if len(figures) > 1:
+        rows = f"{len(figures)} are left; select one with where()"
+        raise ValueError(f"interval() takes one row, but {rows}")
+    return figures[0]
+
+
+@over_rows
+def mean(figures: list[Figure]) -> Figure:
     """Return the mean; the intervals are taken as independent."""
-
-    def of_figures(figures: list[Figure]) -> Figure:
-        center = sum(figure.value for figure in figures)
-        below = math.hypot(*[figure.low - figure.value for figure in figures])
-        above = math.hypot(*[figure.high - figure.value for figure in figures])
-        total = Figure(center, center - below, center + above)
-        return total / len(figures)
-
-    return reduce(values, of_figures)
+    values, lows, highs = columns_of(figures)
+    number = len(figures)
+    center = sum(values) / number
+    below = math.dist(values, lows) / number
+    above = math.dist(values, highs) / number
+    return Figure(center, center - below, center + above)
 
 
-def geomean(values: Column) -> Figure:
+@over_rows
+def geomean(figures: list[Figure]) -> Figure:
     """Return the geometric mean of positive figures; the intervals are taken as independent."""
-
-    def of_figures(figures: list[Figure]) -> Figure:
-        if any(figure.value <= 0 for figure in figures):
-            return missing(UNDEFINED)
-        center = mean([log(figure) for figure in figures])
-        low = math.exp(center.low)
-        high = math.exp(center.high)
-        return Figure(math.exp(center.value), low, high)
-
-    return reduce(values, of_figures)
+    logarithms = [log(figure) for figure in figures]
+    if any(figure.is_missing for figure in logarithms):
+        return missing(UNDEFINED)
+    center = mean(logarithms)
+    return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
 
 
-def lowest(values: Column) -> Figure:
+@over_rows
+def lowest(figures: list[Figure]) -> Figure:
     """Return the lowest value, with the lowest of the bounds."""
-    return reduce(values, lambda figures: extreme(figures, min))
+    values, lows, highs = columns_of(figures)
+    return Figure(min(values), min(lows), min(highs))
 
 
-def highest(values: Column) -> Figure:
+@over_rows
+def highest(figures: list[Figure]) -> Figure:
     """Return the highest value, with the highest of the bounds."""
-    return reduce(values, lambda figures: extreme(figures, max))
-
-
-def extreme(figures: list[Figure], choose: Callable[[Iterable[float]], float]) -> Figure:
-    value = choose(figure.value for figure in figures)
-    low = choose(figure.low for figure in figures)
-    high = choose(figure.high for figure in figures)
-    return Figure(value, low, high)
+    values, lows, highs = columns_of(figures)
+    return Figure(max(values), max(lows), max(highs))
 
 
 def fraction(part: Number, whole: Number) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,8 +21,16 @@ from effbench.claims.figures import (
 )
 from effbench.claims.frames import split
 from effbench.core.cell import Status
+from effbench.core.labels import grouped
 from effbench.core.printable import listed, one_line
 from effbench.store.decisions import ClaimVerdict
+
+NO_ROW = "no row was measured"
+#: What a statement is -> the words before the labels of such parts in a reason.
+TITLES = {True: "holds for", False: "not for", None: "open for"}
+UNMEASURED = "not measured for"
+#: The same for a claim of one statement; otherwise the statement says why.
+ALONE = {True: "holds", False: "does not hold"}
 
 
 @dataclass(frozen=True)
@@ -37,9 +45,9 @@ class Part:
     @property
     def title(self) -> str:
         """The words before the label in the reason of a verdict."""
-        if not self.statement.is_measured:
-            return "not measured for"
-        return {True: "holds for", False: "not for", None: "open for"}[self.statement.holds]
+        if self.statement.is_measured:
+            return TITLES[self.statement.holds]
+        return UNMEASURED
 
 
 @dataclass(frozen=True)
@@ -61,16 +69,10 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     """
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {}
-    absences = []
-    for name, value in inputs.items():
-        if isinstance(value, ClaimFacts):
-            absences.append(value.absence)
-        else:
-            frames[name] = value
-    if any(frame.empty for frame in frames.values()):
-        return unmeasured(claim, "no row was measured")
-    if not frames and all(absences):
+    absences = [absence_of(value) for value in inputs.values()]
+    if NO_ROW in absences:
+        return unmeasured(claim, NO_ROW)
+    if all(absences):
         return unmeasured(claim, absences[0])
     if not claim.axes:
         answer = answer_of(claim, inputs)
@@ -78,30 +80,36 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     answer = Answer(None)
     with suppress(ValueError):  # interval() finds one row in each part, but several in all
         answer = answer_of(claim, inputs)
-    ((name, frame),) = frames.items()
+    (name,) = [name for name, value in inputs.items() if not isinstance(value, ClaimFacts)]
     parts = []
-    for label, rows in split(frame, claim.axes):
-        inputs_of_part = {**inputs, name: rows}
-        parts += parts_of(answer_of(claim, inputs_of_part), label)
+    for label, rows in split(inputs[name], claim.axes):
+        parts += parts_of(answer_of(claim, {**inputs, name: rows}), label)
     return judge_parts(claim, answer, parts)
+
+
+def absence_of(value: Any) -> str:
+    """Return why an input of a claim has nothing to judge by; empty if it has."""
+    if isinstance(value, ClaimFacts):
+        return value.absence
+    return NO_ROW if value.empty else ""
 
 
 def judge_parts(claim: Claim, answer: Answer, parts: Sequence[Part]) -> Judgement:
     """Judge a claim by its parts. A part of the matrix without measurements is omitted; a statement
     without measurements stays open."""
-    figures = [part.statement.figure for part in parts if part.statement.figure is not None]
     measured = [part for part in parts if part.statement.is_measured]
     if not parts:
-        return unmeasured(claim, "no row was measured")
+        return unmeasured(claim, NO_ROW)
     if not measured:
         return unmeasured(claim, parts[0].statement.why)
+    gaps = gaps_of(part.statement.figure for part in parts if part.statement.figure is not None)
     if claim.axes:
         parts = measured
-    verdict = verdict_of([part.statement.holds for part in parts])
-    reason = reason_of(verdict, parts)
-    left_out = [gap for gap in gaps_of(figures) if gap not in reason]
+    reason = reason_of(parts)
+    left_out = [gap for gap in gaps if gap not in reason]
     if left_out:
         reason += f"; left out: {listed(left_out, 3)}"
+    verdict = verdict_of({part.statement.holds for part in parts})
     return Judgement(claim, verdict, one_line(reason), value_of(answer), parts, answer.also)
 
 
@@ -112,30 +120,30 @@ def unmeasured(claim: Claim, reason: str) -> Judgement:
     return Judgement(claim, verdict, one_line(reason))
 
 
-def verdict_of(holds: Sequence[bool | None]) -> ClaimVerdict:
-    if True in holds and False in holds:
+def verdict_of(outcomes: set[bool | None]) -> ClaimVerdict:
+    if {True, False} <= outcomes:
         return ClaimVerdict.DEPENDS
-    if None in holds:
+    if None in outcomes:
         return ClaimVerdict.UNDECIDED
-    if True in holds:
+    if True in outcomes:
         return ClaimVerdict.CONFIRMED
     return ClaimVerdict.REFUTED
 
 
-def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
+def reason_of(parts: Sequence[Part]) -> str:
     """Return where the claim holds and where it does not."""
     if len(parts) == 1 and not parts[0].label:
-        words = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
-        return words.get(verdict, parts[0].statement.why)
+        statement = parts[0].statement
+        return statement.why or ALONE[bool(statement.holds)]
     separator = ", "
     if any(separator in part.label for part in parts):
         separator = " · "
+    by_title = grouped(parts, lambda part: part.title)
     texts = []
-    for title in ("holds for", "not for", "open for", "not measured for"):
-        group = [part for part in parts if part.title == title]
-        if group:
-            labels = listed([part.label for part in group], 6, separator)
-            text = f"{title} {labels}"
+    for title in (*TITLES.values(), UNMEASURED):
+        if title in by_title:
+            group = by_title[title]
+            text = f"{title} {listed([part.label for part in group], 6, separator)}"
             why = group[0].statement.why
             if why not in ("", OPEN):
                 text += f" ({why})"
@@ -149,28 +157,21 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
 def answer_of(claim: Claim, inputs: Mapping[str, Any]) -> Answer:
     assert claim.function is not None
     try:
-        result = claim.function(**inputs)
+        answer = claim.function(**inputs)
     except NotMeasuredError as error:
         return Answer(Statement(None, str(error)))
-    if isinstance(result, Answer):
-        return result
-    statement = statement_of(result)
+    if isinstance(answer, Answer):
+        return answer
+    statement = statement_of(answer)
     return Answer(statement, statement.figure)
 
 
 def parts_of(answer: Answer, label: str) -> list[Part]:
-    if isinstance(answer.holds, Mapping):
-        where = f": {label}" if label else ""
-        parts = []
-        for text, held in answer.holds.items():
-            parts.append(Part(text + where, statement_of(held)))
-        return parts
-    statement = statement_of(answer.holds)
-    value = value_of(answer)
-    if value is None and answer.value is not None and statement.holds is not None:
-        # a comparison with NaN is false, but decides nothing
-        statement = Statement(None, "its figure was not measured")
-    return [Part(label, statement, value)]
+    """Return the statements of an answer; `label`: of the part of the matrix."""
+    if not isinstance(answer.holds, Mapping):
+        return [Part(label, statement_of(answer.holds), value_of(answer))]
+    end = f": {label}" if label else ""
+    return [Part(text + end, statement_of(held)) for text, held in answer.holds.items()]
 
 
 def statement_of(value: Any) -> Statement:
@@ -191,9 +192,7 @@ def statement_of(value: Any) -> Statement:
 
 def value_of(answer: Answer) -> Figure | None:
     value = as_figure(answer.value)
-    if value.is_missing:
-        return None
-    return value
+    return None if value.is_missing else value
 
 
 # --- JSON ---
@@ -207,18 +206,13 @@ def bounds(value: Figure | None) -> dict[str, float]:
 
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
+    return json.loads(json.dumps(value, default=plain), parse_constant=lambda name: None)
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON does not know."""
     if isinstance(value, Figure):
-        if value.low < value.high:
-            return as_json(bounds(value))
-        return as_json(value.value)
+        return bounds(value) if value.low < value.high else value.value
     if hasattr(value, "tolist"):  # NumPy and pandas
-        return as_json(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): as_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
+        return value.tolist()
     return str(value)

@@ -1,15 +1,14 @@
 """Run an experiment: measure what its sweeps lack, run its checks, judge its claims, and store the
 verdicts.
 
-Cells that are compared with each other (all modes of one case) come from one sweep, because a
-speedup across sweeps would compare two sessions. So a case that no sweep measured completely is
-measured again.
+The cells of a sweep are compared with each other, so they are measured together: a sweep is reused
+whole or not at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -21,9 +20,8 @@ from effbench.claims.judge import Judgement, as_json, bounds, judge
 from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
 from effbench.config.overrides import key_of
-from effbench.core.cell import Cell, Environment, Result, Status
+from effbench.core.cell import Environment, Result, Status
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.labels import grouped
 from effbench.core.message import CheckRequest, ProbeRequest
 from effbench.core.printable import describe
 from effbench.core.settings import Config, quoted
@@ -35,7 +33,7 @@ from effbench.run.selection import excluded
 from effbench.run.sweep import Command
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo, recorded_here_first
+from effbench.store.sweeps import recorded_here_first
 
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
 #: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
@@ -77,17 +75,6 @@ class Reproduction:
     def on_cpu(self) -> bool:
         return not self.probed["gpus"] or "device=cpu" in self.overrides
 
-    def asked(self, names: Iterable[str]) -> list[str]:
-        """Return the sweeps or checks among these names that a claim needs; without a GPU, claims
-        about CUDA need none."""
-        used: set[str] = set()
-        for claim in self.experiment.claims:
-            if not (self.on_cpu and claim.needs):
-                used.update(claim.inputs)
-        if "rows" in used:
-            used |= self.experiment.sweeps.keys()
-        return [name for name in names if name in used]
-
     def execute(self) -> None:
         """Measure what is missing, judge the claims and store the verdicts.
 
@@ -107,33 +94,38 @@ class Reproduction:
             store.add_environment(environment, self.probed["details"])
             store.add_verdicts(environment.id, verdicts)
 
+    def asked(self, names: Iterable[str]) -> list[str]:
+        """Return the sweeps or checks among these names that a claim needs; without a GPU, claims
+        about CUDA need none."""
+        used: set[str] = set()
+        for claim in self.experiment.claims:
+            if not (self.on_cpu and claim.needs):
+                used.update(claim.inputs)
+        if "rows" in used:
+            used |= self.experiment.sweeps.keys()
+        return [name for name in names if name in used]
+
     # --- measure ---
 
     def collect_results(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
-        """Collect the results of one sweep, after measuring what is missing. Hydra's launcher calls
-        it like `conduct`."""
+        """Collect the results of one sweep, after measuring it if no earlier one is as good.
+        Hydra's launcher calls it like `conduct`."""
         parts, settings = plan.split(jobs)
         answer = probe(self.server, parts, settings.baseline_mode)
-        environment_id = Environment(**answer["environment"]).id
+        environment = Environment(**answer["environment"])
         cells = plan.resolve(parts, bool(answer["gpus"]))
         unwanted, _ = excluded(cells, settings.exclude)
-        wanted = [cell for cell in cells if cell not in unwanted]
-        keys = [cell.key for cell in wanted]
+        keys = [cell.key for cell in cells if cell not in unwanted]
         with Store.open(settings.db, mode="write") as store:
-            cached = partial(cached_results, store, wanted, environment_id, settings)
-            results = []
-            if not self.fresh:
-                results = cached(accepts_marked=False)
-            self.reused += len(results)
-            lacking = set(keys) - {result.cell_key for result in results}
-            if lacking:
-                pairs = zip(cells, jobs, strict=True)
-                left = [job for cell, job in pairs if cell.key in lacking]
-                if plan.conduct(left, command).state == "interrupted":
-                    raise KeyboardInterrupt
-                results = cached()
-        results.sort(key=lambda result: keys.index(result.cell_key))
-        self.results[name] = results
+            reused = None if self.fresh else earlier(store, keys, environment.id, settings)
+            if reused is not None:
+                self.results[name] = reused
+                self.reused += len(reused)
+                return
+            outcome = plan.conduct(jobs, command)
+            if outcome.state == "interrupted":
+                raise KeyboardInterrupt
+            self.results[name] = in_order(store.results(outcome.sweep_id), keys, environment.id)
 
     def collect_facts(self) -> None:
         """Run the checks."""
@@ -160,7 +152,7 @@ class Reproduction:
         """Return the argument of a claim's function for a parameter: a frame of rows, or a check's
         facts."""
         if name not in self.experiment.checks:
-            return frame_of(self.results_of(name), self.experiment.swept)
+            return frame_of(self.results_of(name))
         check = self.checks[name]
         if check["status"] == Status.OK:
             return facts_of(check["facts"] or {})
@@ -183,24 +175,29 @@ class Reproduction:
     def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
         claim = judgement.claim
-        checks = [name for name in claim.inputs if name in self.checks]
-        sweeps: set[str] = set()
+        results = [result for name in claim.inputs for result in self.results_of(name)]
+        sweeps = sorted({result.sweep_id for result in results})
+        parts = []
+        for part in judgement.parts:
+            if part.label:
+                holds = {"label": part.label, "holds": part.statement.holds}
+                parts.append(holds | bounds(part.value))
+        evidence = {}
         for name in claim.inputs:
-            sweeps.update(result.sweep_id for result in self.results_of(name))
-        overrides = [word for word in self.overrides if key_of(word) != "device"]
-        parts = [
-            {"label": part.label, "holds": part.statement.holds, **bounds(part.value)}
-            for part in judgement.parts
-            if part.label
-        ]
+            if name in self.checks:
+                check = self.checks[name]
+                evidence[name] = {key: check[key] for key in ("status", "reason", "facts")}
+        overrides = [word for word in self.overrides if sweeps and key_of(word) != "device"]
         measured = {
+            "statement": claim.text,
+            "published": claim.published,
             **bounds(judgement.value),
             "unit": claim.unit,
             "parts": parts,
             "also": judgement.also,
-            "sweeps": sorted(sweeps),
-            "overrides": overrides if sweeps else [],
-            "evidence": {name: evidence(self.checks[name]) for name in checks},
+            "sweeps": sweeps,
+            "overrides": overrides,
+            "evidence": evidence,
         }
         return {
             "claim": claim.id,
@@ -210,10 +207,6 @@ class Reproduction:
             "reason": judgement.reason,
             "measured": as_json(measured),
         }
-
-
-def evidence(check: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: check[key] for key in ("status", "reason", "facts")}
 
 
 def check_settings(overrides: Sequence[str]) -> None:
@@ -246,42 +239,25 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     return [*words, *overrides]
 
 
-def cached_results(
-    store: Store,
-    cells: Iterable[Cell],
-    environment_id: str,
-    settings: Settings,
-    accepts_marked: bool = True,
-) -> list[Result]:
-    """Return the results of the complete cases, each from the newest sweep that measured it with
-    the same protocol in this environment. `accepts_marked`: otherwise a marked case is measured
-    again, perhaps on a quieter host."""
-    cases = grouped(cells, lambda cell: cell.comparison_key)
-    complete: list[Result] = []
-    for sweep in recorded_here_first(store.sweeps()):
-        if not is_comparable(sweep, settings):
-            continue
-        final = {}
-        for result in store.results(sweep.id):
-            is_wanted = result.environment_id == environment_id and is_final(result, sweep)
-            if is_wanted and (accepts_marked or not result.marked):
-                final[result.cell_key] = result
-        for case, members in list(cases.items()):
-            keys = [cell.key for cell in members]
-            if final.keys() >= set(keys):
-                complete += [final[key] for key in keys]
-                del cases[case]
-    return complete
-
-
-def is_comparable(sweep: SweepInfo, settings: Settings) -> bool:
+def earlier(
+    store: Store, keys: Sequence[str], environment_id: str, settings: Settings
+) -> list[Result] | None:
+    """Return the results of the newest completed sweep that measured all these cells with the same
+    protocol in this environment, on a quiet host; None without one."""
     wanted = vars(settings.protocol)
-    protocol = {name: sweep.protocol.get(name) for name in wanted}
-    return protocol == wanted and sweep.baseline_mode == settings.baseline_mode
+    for sweep in recorded_here_first(store.sweeps()):
+        protocol = {name: sweep.protocol.get(name) for name in wanted}
+        is_same = protocol == wanted and sweep.baseline_mode == settings.baseline_mode
+        if not is_same or sweep.state != "completed":
+            continue
+        results = in_order(store.results(sweep.id), keys, environment_id)
+        is_marked = any(result.marked for result in results)
+        if len(results) == len(keys) and not is_marked:
+            return results
+    return None
 
 
-def is_final(result: Result, sweep: SweepInfo) -> bool:
-    """Return whether further trials would not have changed the result. A cell may end before the
-    last round if its interval is narrow enough."""
-    has_ended = sweep.state == "completed" or result.trials >= sweep.rounds
-    return has_ended or not result.status.is_measured
+def in_order(results: Iterable[Result], keys: Collection[str], environment_id: str) -> list[Result]:
+    """Return the results of these cells in this environment, in their order."""
+    by_key = {r.cell_key: r for r in results if r.environment_id == environment_id}
+    return [by_key[key] for key in keys if key in by_key]

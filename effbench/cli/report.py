@@ -69,8 +69,8 @@ def write_markdown(args: argparse.Namespace) -> None:
 
 def write_html(args: argparse.Namespace) -> None:
     began = time.perf_counter()
-    from effbench.cli.claims import every_entry  # all slow
-    from effbench.render import data
+    from effbench.render import data  # all slow
+    from effbench.render.claims import entries
     from effbench.render.site.build import write_site
     from effbench.render.site.writer import is_site
 
@@ -79,7 +79,7 @@ def write_html(args: argparse.Namespace) -> None:
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
         content = data.read(store, args.db, args.sweep, baseline=args.baseline)
-        content.claims = every_entry(store)
+        content.claims = entries(store.verdicts())
     warn_of_other_references(content, args.baseline)
     if args.axis:
         content.set_axis(args.axis)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from effbench.claims import FOLDER
-from effbench.claims.definition import Claim
+from effbench.claims.definition import Claim, load_all
 from effbench.claims.figures import Figure
 from effbench.core.labels import ABSENT, grouped, natural
 from effbench.core.metrics import is_missing, significant
@@ -21,6 +20,8 @@ from effbench.store.secrets import masked
 
 #: A record of `entries`, or a row of the table `claim_verdict` with its environment.
 Record = Mapping[str, Any]
+#: Statement of a claim that was judged by an earlier effbench.
+NO_STATEMENT = "(claim of your own experiment; its file has the statement)"
 #: Verdict -> tone of the table.
 TONES = {
     ClaimVerdict.CONFIRMED: "good",
@@ -70,44 +71,51 @@ def value_text(value: Any, unit: str = "") -> str:
     return str(value)
 
 
-def entries(
-    claims: Sequence[tuple[str, Claim]],
-    verdicts: Sequence[Record],
-    shipped: Sequence[Record] = (),
-    files: Mapping[str, Path] | None = None,
-) -> list[dict[str, Any]]:
-    """Return one record per claim and machine, with the newest verdict; `machine` is None without a
-    verdict.
+def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return one record per claim and machine, with the newest verdict, in natural order of the
+    claims' ids. `machine` is None without a verdict.
 
-    `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them.
-    `shipped`: records of the reference machine, for claims without a verdict of their own. `files`:
-    name -> file of the user's own experiments. Records are in natural order of the claim ids.
+    They are the shipped claims, and others that have one of these `verdicts`, which are as
+    `Store.verdicts` returns them. A shipped claim without one has that of the reference machine.
     """
     by_claim = grouped(verdicts, lambda row: (row["experiment"], row["claim"]))
-    reference = {(record["experiment"], record["claim"]): record for record in shipped}
+    claims = shipped_claims()
+    for key, rows in by_claim.items():
+        measured = rows[-1]["measured"] or {}
+        text = measured.get("statement") or NO_STATEMENT
+        claims.setdefault(key, Claim(key[1], text, published=measured.get("published")))
+    reference = {(record["experiment"], record["claim"]): record for record in shipped_verdicts()}
     records = []
-    for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
-        name = str((files or {}).get(experiment, experiment))
+    for key, claim in sorted(claims.items(), key=lambda item: natural(item[1].id)):
+        experiment, _ = key
         record: dict[str, Any] = {
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
             "verdict": str(ClaimVerdict.NOT_MEASURED),
-            "reason": f"effbench reproduce {shlex.quote(name)}",
+            "reason": f"effbench reproduce {experiment}",
             "machine": None,
             "judged_at": None,
             "measured": {},
             "published": claim.published,
             "reference": False,
         }
-        if claim.not_measurable:
-            record["verdict"] = str(ClaimVerdict.NOT_MEASURABLE)
-            record["reason"] = claim.not_measurable
-        judged = by_claim.get((experiment, claim.id), [])
-        records += [record | _judgement(row) for row in judged]
-        if not judged:
-            records.append(record | _shipped(reference.get((experiment, claim.id))))
+        if key in by_claim:
+            records += [record | _judgement(row) for row in by_claim[key]]
+        elif key in reference:
+            records.append(record | _shipped(reference[key]))
+        else:
+            records.append(record)
     return records
+
+
+def shipped_claims() -> dict[tuple[str, str], Claim]:
+    """Return (name of the experiment, id) -> claim."""
+    claims = {}
+    for experiment in load_all():
+        for claim in experiment.claims:
+            claims[experiment.name, claim.id] = claim
+    return claims
 
 
 def shipped_verdicts() -> list[dict[str, Any]]:
@@ -117,18 +125,18 @@ def shipped_verdicts() -> list[dict[str, Any]]:
     return records
 
 
-def _shipped(record: Record | None) -> dict[str, Any]:
-    if record is None or record["machine"] is None:
-        return {}
+def _shipped(record: Record) -> dict[str, Any]:
+    """Return what a shipped verdict adds to a record."""
     measured = dict(record["measured"])
     measured.pop("sweeps", None)  # they are not in this database
-    kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
     machine = f"{record['machine']} (reference)"
-    return kept | {"machine": machine, "measured": measured, "reference": True}
+    return {**record, "machine": machine, "measured": measured, "reference": True}
 
 
 def _judgement(row: Record) -> dict[str, Any]:
     measured = dict(row["measured"] or {})
+    for name in ("statement", "published"):  # the record has them already
+        measured.pop(name, None)
     reason = row["reason"] or ""
     words = masked(measured.get("overrides") or ())  # overrides such as bs=4 change what is tested
     if words:
@@ -148,43 +156,56 @@ def claims_table(
     with_machine: bool = True,
 ) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
-    the site."""
+    the site, to which experiments are linked."""
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
-        Column("verdict", filter=True),
-        Column("measured", numeric=True, help="figure behind the verdict, with its 95 % interval"),
-        Column("published", wide=True, help="figures of others, measured on other machines"),
-        Column("why", wide=True),
-        Column("experiment", filter=True),
+        Column("verdict", filter=True, value=_verdict),
+        Column(
+            "measured",
+            numeric=True,
+            help="figure behind the verdict, with its 95 % interval",
+            value=_measured,
+        ),
+        Column(
+            "published",
+            wide=True,
+            help="figures of others, measured on other machines",
+            value=lambda record: record["published"] or "",
+        ),
+        Column("reason", "why", wide=True),
+        Column("experiment", filter=True, value=partial(_experiment, pages=pages or {})),
     ]
     if with_machine:
-        columns.append(Column("machine", filter=True, optional=True))
-    rows = [_row(record, pages or {}) for record in records]
-    return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
+        columns.append(Column("machine", filter=True, optional=True, value=_machine))
+    return Table(columns, records, records, group="claim", caption="Claims with their verdicts")
 
 
-def _row(record: Record, pages: Mapping[str, str]) -> dict[str, Any]:
-    """Return the cells of a record; its experiment is linked to a sweep behind the verdict if the
-    site shows one."""
-    verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
-    value = measured.get("value")
-    text = figure_text(value, measured.get("low"), measured.get("high"), measured.get("unit") or "")
+def _verdict(record: Record) -> Shown:
+    verdict = record["verdict"]
+    return Shown(verdict, verdict, TONES.get(verdict, ""))  # a newer effbench may know others
+
+
+def _measured(record: Record) -> Shown:
+    measured = record["measured"]
+    value, low, high = (measured.get(name) for name in ("value", "low", "high"))
+    text = figure_text(value, low, high, measured.get("unit") or "")
+    return Shown(value if is_number(value) else None, text)
+
+
+def _experiment(record: Record, pages: Mapping[str, str]) -> Shown:
+    """Return the experiment with the newest sweep behind the verdict, or the first that the site
+    shows."""
+    sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
+    if not sweeps:
+        return Shown(None, record["experiment"])
+    in_site = [sweep_id for sweep_id in sweeps if sweep_id in pages]
+    (sweep_id,) = in_site[:1] or sweeps[-1:]
+    link = pages.get(sweep_id, "")
+    return Shown(None, record["experiment"], sub=f"sweep {sweep_id}", link=link)
+
+
+def _machine(record: Record) -> Shown:
+    judged_at = record["judged_at"]
     when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
-    sweeps = [str(sweep_id) for sweep_id in measured.get("sweeps") or ()]
-    sweep_id = sweeps[-1] if sweeps else ""
-    for other in reversed(sweeps):
-        if other in pages:
-            sweep_id = other
-    sub = f"sweep {sweep_id}" if sweep_id else ""
-    return {
-        "claim": record["claim"],
-        "statement": record["statement"],
-        # a newer effbench may know other verdicts
-        "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),
-        "measured": Shown(value if is_number(value) else None, text),
-        "published": record["published"] or "",
-        "why": record["reason"],
-        "experiment": Shown(None, record["experiment"], sub=sub, link=pages.get(sweep_id, "")),
-        "machine": Shown(None, record["machine"] or "", "name", sub=when),
-    }
+    return Shown(None, record["machine"] or "", "name", sub=when)

@@ -51,29 +51,10 @@ def write(tmp_path):
 def test_what_a_file_says(write):
     found = load(write(GOOD, "my_own.py"))
     assert (found.name, found.question) == ("my-own", "Is a wider layer slower?")
-    assert (found.swept, found.checks) == ({"width": "model.module.width"}, ["count"])
+    assert found.checks == ["count"]
     wider, about = found.claims
     assert (wider.id, wider.inputs, wider.axes) == ("wider", ["main", "count"], ["bs"])
     assert about.inputs == []
-
-
-def test_columns_of_swept_parameters(write):
-    words = [
-        "mode.mode=a,b",
-        "model.arch=a,b",
-        "model.module.width=1,2",
-        "mode.width=3",
-        "training.lr=1,2",
-        "bs=1,2",
-    ]
-    experiment = outline(write(GOOD.replace('"model.module.width=16,64"', str(words)[1:-1])))
-    assert experiment.swept == {
-        "mode.mode": "mode.mode",
-        "arch": "model.module.arch",
-        "model.module.width": "model.module.width",
-        "mode.width": "mode.width",
-        "lr": "training.lr",
-    }
 
 
 #: (what is replaced, by what, part of the message)
@@ -84,11 +65,10 @@ MISTAKES = [
     (
         '{"main": ["model=tiny", "model.module.width=16,64"]}',
         "[1]",
-        "SWEEPS: expected name -> list of overrides",
+        "cannot read the experiment",
     ),
     (', unit="×"', ', unti="×"', "got an unexpected keyword argument 'unti'"),
     ('"about"', '"wider"', "claim wider is defined twice"),
-    ('each="bs"', 'each="batch"', "claim wider has each='batch'; expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (
         "def wider(main, count)",

@@ -48,9 +48,9 @@ def faster(rows):
     return geomean(where(rows, mode="cuda-graph").speedup).above(1.1)
 
 
-def of(*rows, function=faster, each=(), paths=None):
+def of(*rows, function=faster, each=()):
     claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
-    return judge(claim, {"rows": frame_of(rows, paths or {})})
+    return judge(claim, {"rows": frame_of(rows)})
 
 
 def by_checks(function, **checks):
@@ -99,7 +99,7 @@ def test_a_baseline_is_in_every_part():
     def gain(rows):
         return interval(ratio(rows, "latency_ms", mode=["eager", "cuda-graph"])).above(1.5)
 
-    judged = of(*rows, each="pool", function=gain, paths={"pool": "mode.pool"})
+    judged = of(*rows, each="pool", function=gain)
     assert judged.reason == "holds for pool=2; not for pool=1"
 
 
@@ -190,7 +190,7 @@ def test_ratios():
         eager(sweep_id="other", graph_pool_bytes=30),
         eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
     ]
-    rows = frame_of(measured, {"pool": "mode.pool"})
+    rows = frame_of(measured)
     modes = ["eager", "cuda-graph"]
     assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, 4]
     eight = ratio(rows, "latency_ms", bs=[1, 8]).iloc[0]
@@ -204,8 +204,7 @@ def test_inputs_and_settings_that_cells_omit():
         model = {"name": "m", "inputs": [{"name": "x", "shape": [size]}]}
         params = {"model": model, "numerics": numerics, "bs": 1}
         measured.append(row(params=params, cell_key=str(params)))
-    paths = {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"}
-    rows = frame_of(measured, paths)
+    rows = frame_of(measured)
     assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
     assert list(rows.channels_last) == [False, False, True]
     assert values(ratio(rows, "latency_ms", shape=["[16]", "[64]"])) == [1]

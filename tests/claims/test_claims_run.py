@@ -11,7 +11,7 @@ from made_sweeps import DEFAULT, EAGER, environment, sql
 
 from effbench.claims import run as running
 from effbench.claims.definition import load, load_all
-from effbench.claims.run import Reproduction, cached_results, probe_machine
+from effbench.claims.run import Reproduction, earlier, probe_machine
 from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
 from effbench.run.client import ForkServer
@@ -190,11 +190,15 @@ PROTOCOL = SimpleNamespace(name="standard", rounds=5)
 SETTINGS = SimpleNamespace(protocol=PROTOCOL, baseline_mode="eager")
 
 
-def used(made, settings=SETTINGS, **options):
+def reused(made, settings=SETTINGS):
+    """The sweep whose results would be used again."""
     with Store.open(made.path) as store:
-        cells = [EAGER, DEFAULT]
-        results = cached_results(store, cells, environment().id, settings, **options)
-    return {result.sweep_id for result in results}
+        keys = [EAGER.key, DEFAULT.key]
+        results = earlier(store, keys, environment().id, settings)
+    if results is None:
+        return None
+    assert [result.cell_key for result in results] == keys
+    return results[0].sweep_id
 
 
 @pytest.fixture
@@ -204,17 +208,16 @@ def made(tmp_path):
     return Made(tmp_path / "made.db")
 
 
-def test_marked_cases_are_measured_again_if_that_is_possible(made):
+def test_the_newest_sweep_on_a_quiet_host_is_reused(made):
     quiet = made.sweep([EAGER, DEFAULT])
-    busy = made.sweep({EAGER: {}, DEFAULT: {"disturbance": "host busy"}})
-    assert used(made) == {busy}, "the newest, as after measuring on a busy host"
-    assert used(made, accepts_marked=False) == {quiet}
+    made.sweep({EAGER: {}, DEFAULT: {"disturbance": "host busy"}})
+    assert reused(made) == quiet
 
 
 def test_imported_sweeps_come_last(made):
     own, imported = made.sweep([EAGER, DEFAULT]), made.sweep([EAGER, DEFAULT])
     sql(made.path, f"UPDATE sweep SET imported_at = started_at WHERE id = '{imported}'", rows=1)
-    assert used(made) == {own}
+    assert reused(made) == own
 
 
 @pytest.mark.parametrize(
@@ -222,25 +225,18 @@ def test_imported_sweeps_come_last(made):
 )
 def test_a_sweep_measured_otherwise_is_not_reused(made, changed):
     made.sweep([EAGER, DEFAULT])
-    assert used(made, SimpleNamespace(**vars(SETTINGS) | changed)) == set()
+    assert reused(made, SimpleNamespace(**vars(SETTINGS) | changed)) is None
 
 
-def test_a_case_that_lacks_a_mode_is_not_reused(made):
+def test_an_incomplete_sweep_is_not_reused(made):
     made.sweep([EAGER])
-    made.sweep([DEFAULT])
-    assert used(made) == set()
-
-
-def test_unfinished_cells_are_not_reused(made):
     made.sweep([EAGER, DEFAULT], state="interrupted")
-    assert used(made)
-    made.sql("UPDATE result SET trials = 1")
-    assert used(made) == set()
+    assert reused(made) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("outline", load_all(), ids=lambda outline: outline.name)
-def test_shipped_sweeps_can_be_planned_and_have_their_parameters(outline):
+def test_shipped_sweeps_can_be_planned(outline):
     planned = []
 
     def only_plan(jobs, command):
@@ -250,8 +246,3 @@ def test_shipped_sweeps_can_be_planned_and_have_their_parameters(outline):
     for words in outline.sweeps.values():
         hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object())
     assert bool(planned) is bool(outline.sweeps)
-    for path in outline.swept.values():
-        held = [cell.params() for cell in planned]
-        for part in path.split("."):
-            held = [inner[part] for inner in held if part in inner]
-        assert held, f"no cell of {outline.name} has {path}"

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from effbench.claims import Claim
 from effbench.claims.figures import Figure, as_figure, missing
 from effbench.render.claims import claims_table, entries, value_text
 
@@ -34,15 +33,10 @@ def test_values_for_a_person(value, unit, text):
     assert value_text(value, unit) == text
 
 
-CLAIMS = [
-    ("modes", Claim("P10", "later")),
-    ("modes", Claim("P2", "a | b", published="2.27x on an A100")),
-    ("sglang", Claim("S13", "code", not_measurable="it is about code")),
-]
 FIGURE = {"value": 1.4321, "low": 1.4, "high": 1.47, "unit": "×"}
 
 
-def judged(claim="P2", experiment="modes", gpu="H200", verdict="confirmed", **measured):
+def judged(claim="P2", experiment="compilation-gains", gpu="H200", verdict="confirmed", **measured):
     return {
         "claim": claim,
         "experiment": experiment,
@@ -60,18 +54,22 @@ def test_a_line_for_each_claim_and_machine():
     rows = [
         judged(**FIGURE),
         judged(gpu=None, verdict="refuted", overrides=["bs=4"]),
-        judged(experiment="other"),
+        judged("Z1", "mine", statement="a | b", published="2.27x on an A100"),
+        judged("Z2", "mine"),
     ]
-    found = entries(CLAIMS, [*rows, judged("gone")])
-    assert [(one["claim"], one["verdict"], one["machine"]) for one in found] == [
+    found = entries(rows)
+    own = [record for record in found if record["claim"] in ("P2", "S13", "Z1", "Z2")]
+    assert [(one["claim"], one["verdict"], one["machine"]) for one in own] == [
         ("P2", "confirmed", "H200, torch 2.13.0"),
         ("P2", "refuted", "EPYC, torch 2.13.0"),
-        ("P10", "not measured yet", None),
-        ("S13", "not measurable here", None),
+        ("S13", "not measurable here", "NVIDIA H200, torch 2.11.0+cu130 (reference)"),
+        ("Z1", "confirmed", "H200, torch 2.13.0"),
+        ("Z2", "confirmed", "H200, torch 2.13.0"),
     ]
-    reasons = ["first\nsecond; measured with bs=4", "effbench reproduce modes", "it is about code"]
-    assert [one["reason"] for one in found[1:]] == reasons
-    assert found[0]["measured"] == FIGURE and found[0]["published"] == "2.27x on an A100"
-    table = claims_table(found)
-    assert [row["measured"].text for row in table.rows[:2]] == ["1.43× [1.40, 1.47]", "—"]
-    assert json.loads(table.render("json"))[2]["judged_at"] is None
+    assert own[1]["reason"] == "first\nsecond; measured with bs=4"
+    assert own[0]["measured"] == FIGURE
+    assert own[3]["statement"] == "a | b" and own[3]["published"] == "2.27x on an A100"
+    assert "your own experiment" in own[4]["statement"], "an earlier effbench did not keep it"
+    table = claims_table(own)
+    assert [column.shown(own[0]).text for column in table.columns][3] == "1.43× [1.40, 1.47]"
+    assert json.loads(table.render("json"))[0]["judged_at"] == "2026-11-21T10:00:00+00:00"
