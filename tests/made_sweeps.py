@@ -77,6 +77,7 @@ def a_result(**fields: Any) -> Result:
         "status": "ok",
         "reason": None,
         "trials": 5,
+        "is_baseline": fields.get("mode", "eager") == "eager",
     }
     return result_of(simple | fields)
 

@@ -63,7 +63,7 @@ def figure_of(result: Result, name: str, title: str) -> Figure:
     if disturbance:
         return missing(f"marked: {title} ({disturbance})")
     figure = as_figure(result.value(name))
-    is_of_baseline = name == "speedup" and figure.value == 1.0
+    is_of_baseline = is_speedup and result.is_baseline
     if figure.is_missing or name not in INTERVALS:
         return figure
     low, high = bounds_of(result, name)

@@ -271,7 +271,8 @@ def advise_mode(args: argparse.Namespace) -> Advice:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-    advice = render(recommend(rows, question_of(args, sweep)))
+    question = Question(args.metric, args.calls, args.memory)
+    advice = render(recommend(rows, question))
     advice.data["sweep"] = sweep.id
     if args.stored:
         advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
@@ -304,7 +305,8 @@ def advise_model(args: argparse.Namespace) -> Advice:
         is_quiet = args.format == "json" or args.out is not None
         results = find(["-m", *asked.shortening, *asked.words], server, args.fresh, is_quiet)
     rows = rows_at(results.rows)
-    advice = render(recommend(rows, question_of(args, results.sweep)))
+    question = Question(args.metric, args.calls, args.memory)
+    advice = render(recommend(rows, question))
     commands = [
         shlex.join(masked(["effbench", "-m", *asked.words])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
@@ -374,10 +376,6 @@ def check_words(args: argparse.Namespace, models: Sequence[str], overridden: set
         why = "give the batch size once, as bs=N or as --bs N"
     if why:
         raise UsageError(f"advise mode: {why}")
-
-
-def question_of(args: argparse.Namespace, sweep: SweepInfo) -> Question:
-    return Question(args.metric, args.calls, args.memory, sweep.baseline_mode)
 
 
 def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:

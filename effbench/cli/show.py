@@ -160,7 +160,7 @@ def show(
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
         print_note(console, rows)
-    decided = [row for row in table.rows if row.best]
+    decided = [row for row in table.rows if row.winners]
     for case, of_case in grouped(decided, attrgetter("case")).items():
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
     for text in [*reasons(rows), *remarks]:

@@ -624,6 +624,10 @@ class Summary:
         help="bs (or a stream's mean size) ÷ period (÷ latency without a period); NULL for arrivals"
         " and CPU streams",
     )
+    is_baseline: Flag = fact(
+        "whether speedups compare with this cell: the first one in the plan with the sweep's"
+        " baseline mode, of cells that differ only in their modes"
+    )
     speedup: Number = metric(
         "latency speedup",
         unit="×",
@@ -656,6 +660,7 @@ class Summary:
         "latency speedup of separate processes",
         unit="×",
         better=HIGHER,
+        from_times=True,
         interval=("separate_speedup_ci_low", "separate_speedup_ci_high"),
         help="baseline's mean latency ÷ this mean latency, whether there are pairs or not",
     )
@@ -665,6 +670,7 @@ class Summary:
         "period speedup of separate processes",
         unit="×",
         better=HIGHER,
+        from_times=True,
         interval=("separate_period_speedup_ci_low", "separate_period_speedup_ci_high"),
         help="the same for the period",
     )
@@ -687,6 +693,7 @@ class Summary:
     gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
         better=LOWER,
+        from_times=True,
         help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs",
     )
     enqueue_ms: Number = None
@@ -713,6 +720,7 @@ class Summary:
         "break-even",
         unit="calls",
         better=LOWER,
+        from_times=True,
         help="calls until the preparation pays for itself against the baseline; NULL if never or"
         " not significant, and for arrivals and CPU streams",
     )
@@ -749,6 +757,7 @@ class Summary:
     roofline_fraction: Number = metric(
         "roofline fraction",
         better=HIGHER,
+        from_times=True,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷"
         " period: 1 is the limit; above 1 the bytes came from a cache",
     )

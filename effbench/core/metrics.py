@@ -40,6 +40,7 @@ __all__ = [
     "percent",
     "ratio_text",
     "significant",
+    "why_marked",
 ]
 
 
@@ -74,6 +75,19 @@ def bounds_of(summary: Summary, name: str) -> tuple[float | None, float | None]:
         return None, None
     low, high = INTERVALS[name]
     return summary.value(low), summary.value(high)
+
+
+def why_marked(summary: Summary, name: str) -> str | None:
+    """Return why a metric of a result is marked; None if it is not.
+
+    Speedups have marks of their own: both sides of a pair meet the same host, which its times do
+    not.
+    """
+    if summary.value(name) is None or not METRICS[name].is_timed:
+        return None
+    if name in SPEEDUPS:
+        return summary.speedup_disturbance
+    return summary.disturbance
 
 
 def figures_of_results() -> dict[str, type]:

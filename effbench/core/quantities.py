@@ -31,7 +31,7 @@ class Metric:
     `warm` or `cold` (the largest of processes that did not, or did, compile with an empty cache,
     if any); None: `store.summary` computes it. `explains`: whether failed cells keep it.
     `as_change`: whether people read the ratio 1.54 as `+54 %`. `speedup_of`: the time that this
-    speedup compares. `name` and `kind` are those of the field that declares it; `of_trial`:
+    speedup compares. `from_times`: whether it follows from times, which its unit does not tell. `name` and `kind` are those of the field that declares it; `of_trial`:
     whether it is one of a trial.
     """
 
@@ -45,15 +45,16 @@ class Metric:
     explains: bool = False
     as_change: bool = False
     speedup_of: str | None = None
+    from_times: bool = False
     name: str = ""
     kind: type = float
     of_trial: bool = True
 
     @property
     def is_timed(self) -> bool:
-        """Whether it depends on times, so that a disturbed host or GPU changes it: a time, an
-        energy, a rate or a speedup."""
-        return self.unit in UNITS_OF_TIME or self.speedup_of is not None
+        """Whether it depends on times, so that a disturbed host or GPU changes it and marks apply
+        to it."""
+        return self.from_times or self.unit in UNITS_OF_TIME or self.speedup_of is not None
 
     def format(self, value: float | int | None) -> str:
         """Return `value` as text with a unit and three significant digits; an em dash for None and

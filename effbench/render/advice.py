@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from effbench.analysis.winners import log_of
 from effbench.core.cell import Result, Status
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import LabelledRow, flatten, grouped, label_rows
 from effbench.core.metrics import INTERVALS, format_bytes
-from effbench.render.reasons import reason
-from effbench.render.tables import TIMES, is_baseline, log_of, speedup_table
+from effbench.render.reasons import reason_of
+from effbench.render.tables import TIMES
 from effbench.stats.intervals import LogEstimate, is_less
 from effbench.store.summary import break_even_calls
 from effbench.store.sweeps import recorded_here_first
@@ -108,7 +109,6 @@ class Question:
     metric: str = "latency"
     calls: int | None = None
     memory_bytes: int | None = None
-    baseline_mode: str = "eager"
 
     @property
     def column(self) -> str:
@@ -156,7 +156,7 @@ class Recommendation:
     def base(self) -> Candidate | None:
         """The baseline, unless it is excluded."""
         for candidate in self.ranked:
-            if candidate.mode == self.question.baseline_mode:
+            if candidate.result.is_baseline:
                 return candidate
         return None
 
@@ -184,29 +184,27 @@ class Recommendation:
 
     def why(self) -> str:
         """Return the baseline's bottleneck, and what the mode changes."""
-        kept = [row for row in self.rows if row.mode not in self.excluded]
-        rows = speedup_table(kept, "speedup", self.question.baseline_mode).rows
-        of_metric = [row for row in rows if row.quantity == self.question.metric]
-        row = [*of_metric, *rows][0]
-        tied = [tie.mode for tie in self.ties]
-        return reason(replace(row, leader=self.mode.mode, tied=tied))
+        if self.base is None:
+            return ""
+        winners = [self.mode.result, *(tie.result for tie in self.ties)]
+        return reason_of(self.base.result, winners, TIMES[self.question.column])
 
 
 def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation:
     """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
     excluded = exclude(rows, question)
     kept = [row for row in rows if row.mode not in excluded]
-    base = base_of(rows, question.baseline_mode)
+    base = base_of(rows)
     candidates = [candidate_of(row, base, question) for row in kept]
     ranked = sorted(candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms))
     are_alike = ranked[0].score.error is not None
     return Recommendation(question, rows, ranked, ties_of(ranked), are_alike, excluded)
 
 
-def base_of(rows: Sequence[LabelledRow], baseline_mode: str) -> Result | None:
+def base_of(rows: Sequence[LabelledRow]) -> Result | None:
     """Return the baseline's result, None if it failed."""
     for row in rows:
-        if row.is_ok and is_baseline(row, baseline_mode):
+        if row.is_ok and row.result.is_baseline:
             return row.result
     return None
 

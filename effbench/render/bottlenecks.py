@@ -12,10 +12,8 @@ from effbench.core.labels import (
     LabelledRow,
     LabelledRows,
 )
-from effbench.core.metrics import METRICS, SPEEDUPS
+from effbench.core.metrics import METRICS, SPEEDUPS, why_marked
 from effbench.core.table import Column, Shown, Table
-from effbench.render import marks
-from effbench.render.marks import why_marked
 from effbench.render.tables import (
     NO_REASON,
     TIMES,
@@ -64,7 +62,7 @@ def shown_time(row: LabelledRow, name: str) -> Shown:
     value = row.result.value(name)
     if not row.status.is_measured or value is None:
         return Shown(None, ABSENT)
-    reason = marks.reason(row.result, name)
+    reason = why_marked(row.result, name)
     tone = ""
     if reason is not None:
         tone = "unsure"
@@ -79,7 +77,7 @@ def speedup_text(row: LabelledRow, time: str) -> str:
     metric = TIMES.get(time)
     if metric is None or row.result.value(metric) is None:
         return ""
-    is_unsure = marks.reason(row.result, metric) is not None
+    is_unsure = why_marked(row.result, metric) is not None
     return Estimate.of(row.result, metric, is_unsure).text
 
 
@@ -152,5 +150,5 @@ def record(row: LabelledRow) -> dict[str, Any]:
         "bound": row.result.bound,
         "why": reason_of(row),
         "marked": bool(row.result.marked),
-        "disturbance": why_marked(row.result),
+        "disturbance": row.result.disturbance,
     }

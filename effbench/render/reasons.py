@@ -16,34 +16,34 @@ LITTLE = 0.05
 
 
 def reason(row: SpeedupRow) -> str:
-    """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no
-    mode beats the baseline, return the baseline's bottleneck; empty if the baseline was not
-    profiled."""
-    base = _baseline_of(row)
-    if base is None or row.leader is None:
+    """Return why the winners of a row win (see `reason_of`)."""
+    base = None
+    for figure in row.cells.values():
+        if figure.baseline and figure.row.is_ok:
+            base = figure.result
+    return reason_of(base, [row.cells[mode].result for mode in row.winners], row.metric)
+
+
+def reason_of(base: Result | None, winners: Sequence[Result], metric: str) -> str:
+    """Return why the first of these modes wins: `launch-bound: 15 launches become one graph`. If
+    the baseline is among the winners, or there are none, return its bottleneck; empty if it is not
+    ok, was not profiled, or is marked without a winner."""
+    if base is None or (base.marked and not winners):
         return ""
     busy_ms, bound = base.gpu_busy_ms, base.bound
-    call_ms = base.value(SPEEDUPS.get(row.metric, "latency_ms"))
+    call_ms = base.value(SPEEDUPS.get(metric, "latency_ms"))
     if not busy_ms or not call_ms or not bound:
         return ""
     idle = max(0.0, 1 - busy_ms / call_ms)
     bottleneck = f"{bound}-bound"
     if bound != "launch" and idle >= LAUNCH_IDLE:
         bottleneck = f"the GPU is idle for {percent(idle)} of each call"
-    if any(row.cells[mode].baseline for mode in (row.leader, *row.tied)):
+    if not winners or base in winners:
         return bottleneck
-    changes = effects(base, row.cells[row.leader].result)
+    changes = effects(base, winners[0])
     if changes:
         return f"{bottleneck}: {', '.join(changes)}"
     return bottleneck
-
-
-def _baseline_of(row: SpeedupRow) -> Result | None:
-    """Return the baseline's result in a row; None if it is not ok."""
-    for figure in row.cells.values():
-        if figure.baseline and figure.row.is_ok:
-            return figure.result
-    return None
 
 
 def effects(before: Result, after: Result) -> list[str]:
@@ -82,7 +82,7 @@ def sentence(rows: Sequence[SpeedupRow]) -> str:
             parts.append(f"{quantity} at bs {sizes}")
         clauses.append(f"{outcome} {' and '.join(parts)}")
     text = f"{'; '.join(clauses)}."
-    clearest = max(rows, key=lambda row: row.cells[row.best[0]].value or 0)
+    clearest = max(rows, key=lambda row: row.cells[row.winners[0]].value or 0)
     why = reason(clearest)
     if not why:
         return text
@@ -93,4 +93,4 @@ def outcome_of(row: SpeedupRow) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
     if row.winner:
         return f"{row.winner} wins"
-    return f"{', '.join(row.best[:-1])} and {row.best[-1]} tie in"
+    return f"{', '.join(row.winners[:-1])} and {row.winners[-1]} tie in"

@@ -20,6 +20,7 @@ from operator import attrgetter
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
+from effbench.analysis.winners import log_of
 from effbench.core.cell import SEVERITY, Result, Status
 from effbench.core.environments import SOFTWARE
 from effbench.core.labels import (
@@ -29,13 +30,12 @@ from effbench.core.labels import (
     grouped,
     mode_order,
 )
-from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.table import Column, Shown, Table
-from effbench.render import marks
 from effbench.render.colors import glyph_of
 from effbench.render.columns import value_text
 from effbench.render.marks import signed
-from effbench.render.tables import SpeedupRow, SpeedupTable, log_of
+from effbench.render.tables import SpeedupRow, SpeedupTable
 from effbench.stats.intervals import (
     LogEstimate,
     is_clear,
@@ -81,7 +81,7 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         return "No result of this sweep is ok."
     if len(table.modes) < 2:
         return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
-    decided = [row for row in table.rows if row.best]
+    decided = [row for row in table.rows if row.winners]
     if not decided:
         return _why_undecided(table.rows)
     by_metric = grouped(decided, attrgetter("metric"))
@@ -94,7 +94,7 @@ def _why_undecided(rows: Sequence[SpeedupRow]) -> str:
     compared = [row for row in rows if row.compares]
     if not compared:
         return "No mode wins: fewer than two modes are ok at each point."
-    if any(row.leader is None and row.is_marked for row in compared):
+    if any(row.is_all_marked for row in compared):
         return "No mode wins: all figures are marked (~)."
     return "No mode wins: there is one trial of each."
 
@@ -143,7 +143,7 @@ class OverCells:
         if not known:
             return cls()
         values = [result.value(metric) or 0.0 for result in known]
-        is_unsure = any(marks.reason(result, metric) is not None for result in known)
+        is_unsure = any(why_marked(result, metric) is not None for result in known)
         return cls(middle(values), min(values), max(values), is_unsure)
 
     def shown(self, metric: str) -> Shown:
@@ -217,7 +217,7 @@ def mode_score(results: Sequence[Result], metric: str) -> ModeScore:
         total=len(results),
         low=mean.low,
         high=mean.high,
-        marked=any(marks.reason(result, metric) is not None for result in counted),
+        marked=any(why_marked(result, metric) is not None for result in counted),
     )
 
 
@@ -229,7 +229,7 @@ def estimate_of(result: Result, metric: str) -> LogEstimate:
         df_per_trial = 1.0
     estimate = log_of(result, metric, df_per_trial)
     low, high = bounds_of(result, metric)
-    if marks.reason(result, metric) is None or not low or not high:
+    if why_marked(result, metric) is None or not low or not high:
         return estimate
     below = estimate.value - math.log(low)
     above = math.log(high) - estimate.value

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from effbench.analysis.winners import winners
 from effbench.core.cell import Result, Status
 from effbench.core.environments import interpreter_of, labelled
 from effbench.core.errors import UsageError
@@ -22,13 +23,7 @@ from effbench.core.labels import (
     grouped,
     mode_order,
 )
-from effbench.core.metrics import (
-    INTERVALS,
-    METRICS,
-    SPEEDUPS,
-    Better,
-    bounds_of,
-)
+from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
 from effbench.core.table import (
     Column,
@@ -36,9 +31,7 @@ from effbench.core.table import (
     Table,
     as_json,
 )
-from effbench.render import marks
 from effbench.render.marks import signed
-from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS
 
 if TYPE_CHECKING:
@@ -58,20 +51,6 @@ NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 #: Tied modes that a row names: more would make it taller than a screen.
 MOST_TIES = 6
-#: Attributes of a figure in CSV, and further ones in JSON.
-IN_CSV = (
-    "value",
-    "low",
-    "high",
-    "status",
-    "reason",
-    "best",
-    "significant",
-    "trials",
-    "marked",
-    "disturbance",
-)
-IN_JSON = (*IN_CSV, "text", "interval", "baseline")
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
@@ -103,24 +82,18 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
     return missing
 
 
-def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
-    """Return whether other modes are compared with this result. Of several variants of the baseline
-    mode, this is the one with a speedup of exactly 1, unless none has a speedup."""
-    return row.base_mode == baseline_mode and row.result.speedup in (None, 1.0)
-
-
 # --- the figure of one mode at one point ---
 
 
 @dataclass
 class ModeFigure:
-    """A metric of one mode at one point, as tables show it. `best`: significantly better than every
-    other mode of its row, and not marked."""
+    """A metric of one mode at one point, as tables show it. `wins`: it is the only winner of its
+    row, and not marked."""
 
     row: LabelledRow
     metric: str
     baseline_mode: str
-    best: bool = False
+    wins: bool = False
 
     @property
     def result(self) -> Result:
@@ -134,9 +107,9 @@ class ModeFigure:
     def trials(self) -> int:
         return self.result.trials
 
-    @cached_property
+    @property
     def baseline(self) -> bool:
-        return is_baseline(self.row, self.baseline_mode)
+        return bool(self.result.is_baseline)
 
     @property
     def value(self) -> float | None:
@@ -182,8 +155,8 @@ class ModeFigure:
         was."""
         if not self.row.is_ok:
             # a degraded mode shows its time
-            return marks.reason(self.result, SPEEDUPS.get(self.metric, self.metric))
-        return marks.reason(self.result, self.shown_metric)
+            return why_marked(self.result, SPEEDUPS.get(self.metric, self.metric))
+        return why_marked(self.result, self.shown_metric)
 
     @property
     def marked(self) -> bool:
@@ -246,7 +219,7 @@ class ModeFigure:
     def tone(self) -> str:
         if not self.row.is_ok:
             return "status"
-        if self.best:
+        if self.wins:
             return "best"
         if self.marked or self.significant is False:
             return "unsure"
@@ -259,7 +232,7 @@ class ModeFigure:
 
     def explanations(self) -> Iterator[str]:
         """Yield what a reader must know about this figure."""
-        if self.best:
+        if self.wins:
             yield "bold or ★: significantly the best of its row"
         if NOT_SIGNIFICANT in self.text:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
@@ -281,13 +254,30 @@ class ModeFigure:
             return "across hosts"
         return "across processes"
 
-    def record(self, names: Sequence[str]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
+    def record(self) -> dict[str, Any]:
+        """Return the exact numbers of CSV and JSON."""
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "status": self.status,
+            "reason": self.reason,
+            "best": self.wins,
+            "significant": self.significant,
+            "trials": self.trials,
+            "marked": self.marked,
+            "disturbance": self.disturbance,
+        }
+
+    def json_record(self) -> dict[str, Any]:
+        """Return all fields."""
+        texts = {"text": self.text, "interval": self.interval, "baseline": self.baseline}
+        return self.record() | texts
 
 
 def time_text(result: Result, metric: str) -> str:
     """Return a time of a result, with `~` if it is marked; an em dash if it is unknown."""
-    is_unsure = marks.reason(result, metric) is not None
+    is_unsure = why_marked(result, metric) is not None
     return signed(METRICS[metric].format(result.value(metric)), is_unsure)
 
 
@@ -337,16 +327,14 @@ def _without_unit(metric: str, value: float) -> str:
 @dataclass
 class SpeedupRow:
     """One metric at one point. `labels`: model, other swept parameters, bs. `case`: all labels
-    except bs, as text. `cells`: mode -> figure of the modes that were run.
-    `leader`: the ok mode without a mark that has the best figure. `tied`: modes whose difference
-    from the leader is not significant, and marked modes that may be better."""
+    except bs, as text. `cells`: mode -> figure of the modes that were run. `winners`: the modes
+    that win (see `analysis.winners`)."""
 
     labels: dict[str, Any]
     case: str
     metric: str
     cells: dict[str, ModeFigure]
-    leader: str | None
-    tied: Sequence[str]
+    winners: Sequence[str]
 
     @property
     def compares(self) -> bool:
@@ -358,28 +346,25 @@ class SpeedupRow:
         return any(figure.marked for figure in self.cells.values())
 
     @property
-    def best(self) -> list[str]:
-        """The winner, or the modes that tie; empty without several ok modes and rounds to
-        compare."""
-        has_rounds = any(figure.trials > 1 for figure in self.cells.values())
-        if self.leader is None or not self.compares or not has_rounds:
-            return []
-        return [self.leader, *self.tied]
+    def is_all_marked(self) -> bool:
+        """Whether all ok figures but the baseline's are marked."""
+        figures = [figure for figure in self.cells.values() if figure.row.is_ok]
+        return all(figure.marked or figure.baseline for figure in figures)
 
     @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other mode, or None."""
-        if len(self.best) == 1:
-            return self.best[0]
+        if len(self.winners) == 1:
+            return self.winners[0]
         return None
 
     @property
     def best_text(self) -> str:
         """The winner, or `tie: ` and the modes that tie."""
         tie = ""
-        if len(self.best) > 1:
+        if len(self.winners) > 1:
             tie = "tie: "
-        return tie + listed(self.best, MOST_TIES)
+        return tie + listed(self.winners, MOST_TIES)
 
     @property
     def quantity(self) -> str:
@@ -387,119 +372,17 @@ class SpeedupRow:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def row_of(
-    point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str
-) -> SpeedupRow:
-    """Return the row of the results at one point, with its winner."""
+def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str) -> SpeedupRow:
+    """Return the row of the results at one point, with its winners."""
     figures = {row.mode: ModeFigure(row, metric, baseline_mode) for row in point}
     cells = {mode: figures[mode] for mode in modes if mode in figures}
-    ok = [figure.row for figure in cells.values() if figure.row.is_ok]
-    best = _best_modes(ok, metric, baseline_mode)
-    leader = None
-    if best:
-        leader = best[0]
-    made = SpeedupRow(point[0].labels, point[0].case, metric, cells, leader, best[1:])
+    winning = [row.mode for row in winners([figure.row for figure in cells.values()], metric)]
+    made = SpeedupRow(point[0].labels, point[0].case, metric, cells, winning)
     if made.winner is not None:
         # a speedup over a marked baseline is marked, even if the winner's time is not
         winner = cells[made.winner]
-        winner.best = not winner.marked
+        winner.wins = not winner.marked
     return made
-
-
-def _best_modes(ok: LabelledRows, metric: str, baseline_mode: str) -> list[str]:
-    """Return the ok mode without a mark that has the best figure, followed by the modes that may be
-    as good. Empty for metrics without intervals."""
-    decisive = _decisive(ok, metric)
-    if decisive not in INTERVALS:
-        return []
-    unmarked = [row for row in ok if _can_lead(row, decisive)]
-    if decisive in SPEEDUPS and all(is_baseline(row, baseline_mode) for row in unmarked):
-        # the baseline's ratio of 1 was not measured: it wins against none that is marked
-        return []
-    if not unmarked:
-        return []
-    best, tied = least([row.result for row in unmarked], decisive)
-    modes = [unmarked[place].mode for place in (best, *tied)]
-    if ModeFigure(unmarked[best], metric, baseline_mode).significant is False:
-        # no winner, whatever the comparison of the two times gives
-        bases = [row.mode for row in ok if is_baseline(row, baseline_mode)]
-        modes = list(dict.fromkeys([*modes, *bases]))
-    others = [row for row in ok if row.mode not in modes]
-    return modes + _possibly_better(others, unmarked[best], decisive)
-
-
-def _can_lead(row: LabelledRow, decisive: str) -> bool:
-    is_unmarked = marks.reason(row.result, decisive) is None
-    return is_unmarked and (row.result.value(decisive) or 0) > 0
-
-
-def _possibly_better(rows: LabelledRows, leader: LabelledRow, decisive: str) -> list[str]:
-    """Return the marked modes that may be better than the leader: not all of their interval is
-    worse than its."""
-    best_bound, worst_bound = INTERVALS[decisive]
-    if is_higher_better(decisive):
-        best_bound, worst_bound = worst_bound, best_bound
-    worst_of_leader = leader.result.value(worst_bound) or leader.result.value(decisive) or 0.0
-    better = []
-    for row in rows:
-        is_unsure = marks.reason(row.result, decisive) is not None
-        best = row.result.value(best_bound) or row.result.value(decisive)
-        if not is_unsure or not best:
-            continue
-        margin = best - worst_of_leader
-        if margin == 0 or (margin > 0) == is_higher_better(decisive):
-            better.append(row.mode)
-    return better
-
-
-def is_higher_better(metric: str) -> bool:
-    return METRICS[metric].better is Better.HIGHER
-
-
-def _decisive(rows: LabelledRows, metric: str) -> str:
-    """Return the metric that decides which mode has the best figure of `metric`: a time for
-    speedups of separate processes. Speedups of pairs decide themselves: they are known better than
-    times."""
-    if metric not in SPEEDUPS:
-        return metric
-    compared = [row.result for row in rows if row.result.value(metric) not in (None, 1.0)]
-    origins = {result.speedup_from for result in compared}
-    if origins == {PAIRS}:
-        return metric
-    return SPEEDUPS[metric]
-
-
-def log_of(result: Result, metric: str, df_per_trial: float = 1.0) -> LogEstimate:
-    """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
-    interval implies. The result must have the metric."""
-    value = result.value(metric)
-    assert value is not None
-    low, high = bounds_of(result, metric)
-    return stored_log_mean(
-        value, low, high, result.trials, result.compilations, df_per_trial, result.hosts
-    )
-
-
-def least(results: Sequence[Result], metric: str = "latency_ms") -> tuple[int, list[int]]:
-    """Return the index of the result with the least `metric` (a key of INTERVALS; the largest
-    speedup), and the indices of results that tie with it: the difference is not significant, or the
-    best one has no interval. All must have the metric."""
-    means = {place: cost_of(result, metric) for place, result in enumerate(results)}
-    best = min(means, key=lambda place: means[place].value)
-    tied = []
-    for place, mean in means.items():
-        if place != best and not is_less(means[best], mean):
-            tied.append(place)
-    return best, tied
-
-
-def cost_of(result: Result, metric: str) -> LogEstimate:
-    """Return the logarithm of a result's `metric`, with the opposite sign if a higher one is
-    better."""
-    estimate = log_of(result, metric)
-    if is_higher_better(metric):
-        return replace(estimate, value=-estimate.value)
-    return estimate
 
 
 # --- the table ---
@@ -553,8 +436,8 @@ class SpeedupTable:
                 {
                     "labels": row.labels,
                     "metric": row.metric,
-                    "best": row.best,
-                    "cells": {mode: figure.record(IN_JSON) for mode, figure in row.cells.items()},
+                    "best": row.winners,
+                    "cells": {mode: figure.json_record() for mode, figure in row.cells.items()},
                 }
             )
         table = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
@@ -566,7 +449,7 @@ class SpeedupTable:
         for row in self.rows:
             for mode, figure in row.cells.items():
                 named = {"mode": mode, "metric": row.metric}
-                records.append(row.labels | named | figure.record(IN_CSV))
+                records.append(row.labels | named | figure.record())
         return records
 
     def _label_columns(self) -> list[Column]:
@@ -599,7 +482,7 @@ class SpeedupTable:
         for mode in self.modes:
             figure = partial(_shown_figure, mode=mode, shown=shown)
             columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=figure))
-        if best and any(row.best for row in self.rows):
+        if best and any(row.winners for row in self.rows):
             columns.append(Column("its best", "best", value=attrgetter("best_text")))
         return Table(columns, self.rows, group="model", caption=caption)
 

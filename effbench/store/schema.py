@@ -24,7 +24,7 @@ from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
 #: is slow
-REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
+REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015")
 #: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]

@@ -226,7 +226,13 @@ def summarise(
         if metric.combine is not None and (metric.explains or status.is_measured):
             figures[metric.name] = of_cell.combined(metric)
     rounds = len(of_cell.kept)
-    summary = Summary(status=status, reason=decisive.reason, trials=rounds, **figures)
+    summary = Summary(
+        status=status,
+        reason=decisive.reason,
+        trials=rounds,
+        is_baseline=is_baseline,
+        **figures,
+    )
     if not status.is_measured:
         return summary
     means = {name: host_means(of_cell.kept, name) for name in ESTIMATED}

@@ -88,6 +88,7 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "period_ci_high_ms": latency * 0.8 * 1.02,
         "enqueue_ms": latency * (0.1 if graph else 0.9 if bs < 8 else 0.3),
         "throughput_per_s": bs / latency * 1250,
+        "is_baseline": mode == "eager",
         "speedup": speedup,
         "speedup_ci_low": None if mode == "eager" or not speedup else speedup * 0.95,
         "speedup_ci_high": None if mode == "eager" or not speedup else speedup * 1.05,

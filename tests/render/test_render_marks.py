@@ -78,27 +78,27 @@ def test_a_busy_host_changes_times_and_not_memory(metric, text):
 )
 def test_a_marked_mode_leaves_the_star_to_another_only_if_it_cannot_be_better(marked, best, stars):
     row = row_of(EAGER, marked, GRAPH)
-    assert row.best == best
-    assert [mode for mode, figure in row.cells.items() if figure.best] == stars
+    assert row.winners == best
+    assert [mode for mode, figure in row.cells.items() if figure.wins] == stars
 
 
 def test_no_mode_wins_among_marked_ones():
     rows = label_rows([eager(**BUSY), graph(**BUSY)])
     table = speedup_table(rows)
-    assert table.rows[0].best == []
+    assert table.rows[0].winners == []
     assert headline(table, by_mode(rows)) == "No mode wins: all figures are marked (~)."
 
 
 def test_the_baseline_of_marked_pairs_does_not_win():
     slower = timed("default", 2.0, 1.9, 2.1, speedup_from="pairs", **BUSY)
     rows = label_rows([eager(**BUSY_BASELINE), slower])
-    assert speedup_table(rows).rows[0].best == []
+    assert speedup_table(rows).rows[0].winners == []
 
 
 def test_a_speedup_over_a_marked_baseline_is_marked():
     row = row_of(eager(**BUSY_BASELINE), graph(**OVER_BUSY))
     assert [figure.text for figure in row.cells.values()] == ["~1.00 ms", "~2.50×"]
-    assert row.winner == "cuda-graph" and not row.cells["cuda-graph"].best, (
+    assert row.winner == "cuda-graph" and not row.cells["cuda-graph"].wins, (
         "the mode wins by its own time, but its ratio gets no star"
     )
 

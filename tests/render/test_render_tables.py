@@ -123,15 +123,15 @@ def test_a_mode_with_a_wide_interval_ties_with_all():
     times = {"latency_ms": 0.0075, "latency_ci_low_ms": 0.0001, "latency_ci_high_ms": 0.5}
     unsure = default(0.2, 900.0, 16.7, **times)
     (row,) = speedup_table([make.row(), unsure, make.row(mode="cuda-graph")]).rows
-    assert row.best == ["default", "eager", "cuda-graph"]
-    assert not any(figure.best for figure in row.cells.values())
+    assert row.winners == ["default", "eager", "cuda-graph"]
+    assert not any(figure.wins for figure in row.cells.values())
     assert row.cells["default"].text == "16.70× n.s."
 
 
 def test_a_mode_whose_speedup_is_not_significant_does_not_win_by_its_time():
     unsure = default(0.99, 1.5, 1.25, latency_ms=0.08)
     (row,) = speedup_table([make.row(latency_ms=0.1), unsure]).rows
-    assert row.best == ["default", "eager"]
+    assert row.winners == ["default", "eager"]
 
 
 PERIOD = {"period_ms": 0.04, "period_ci_low_ms": 0.038, "period_ci_high_ms": 0.042}
@@ -171,8 +171,8 @@ def test_a_row_names_some_of_many_tied_modes_and_its_record_all():
     modes = [default(1.0, 1.2, mode=f"mode-{number:02d}") for number in range(60)]
     table = speedup_table([make.row(), *modes])
     (row,) = table.rows
-    assert row.best_text == f"tie: {', '.join(row.best[:6])} and {len(row.best) - 6} more"
-    assert len(row.best) >= 60 and json.loads(table.render("json"))["rows"][0]["best"] == row.best
+    assert row.best_text == f"tie: {', '.join(row.winners[:6])} and {len(row.winners) - 6} more"
+    assert len(row.winners) >= 60 and json.loads(table.render("json"))["rows"][0]["best"] == row.winners
 
 
 @pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])

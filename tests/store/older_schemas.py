@@ -41,6 +41,7 @@ ADDED = {
         ),
     },
     "0013": {"trial": "host", "result": "hosts"},
+    "0015": {"result": "is_baseline"},
 }
 
 
@@ -91,6 +92,6 @@ def lower_to_0010(path: Any) -> None:
         "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",
         "UPDATE result SET status = 'noisy', reason = disturbance WHERE marked",
     )
-    for revision in ("0011", "0012", "0013"):
+    for revision in ("0011", "0012", "0013", "0015"):
         without_later_columns(path, ADDED[revision])
     sql(path, "UPDATE alembic_version SET version_num = '0010'")

@@ -25,12 +25,7 @@ from effbench.core.metrics import INTERVALS, METRICS
 from effbench.core.printable import one_line
 from effbench.render.colors import style_of
 from effbench.render.columns import interval_text, title_and_unit, value_text
-from effbench.render.marks import (
-    SIGN,
-    is_timed,
-    signed,
-    why_marked,
-)
+from effbench.render.marks import SIGN, signed
 
 #: Values with the names of Plotly.
 Plotly = dict[str, Any]
@@ -105,7 +100,7 @@ def points_of(rows: LabelledRows, axis: str | None = None) -> list[Point]:
             x=int(x) if x.is_integer() else x,
             series=row.mode,
             rank=ranks[row.mode],
-            mark=why_marked(row.result),
+            mark=row.result.disturbance,
             values=vars(row.result),
         )
         points.append(point)
@@ -239,7 +234,7 @@ def hover(point: Point) -> str:
 
 def is_marked_figure(point: Point, name: str) -> bool:
     """Return whether the point is marked and a disturbance changes this column."""
-    return point.mark is not None and name in METRICS and is_timed(name)
+    return point.mark is not None and name in METRICS and METRICS[name].is_timed
 
 
 def x_text(point: Point) -> str:

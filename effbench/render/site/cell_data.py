@@ -27,9 +27,8 @@ from effbench.core.labels import (
     flatten,
     grouped,
 )
-from effbench.core.metrics import METRICS, bounds_of
+from effbench.core.metrics import METRICS, bounds_of, why_marked
 from effbench.core.printable import excerpt
-from effbench.render import marks
 from effbench.render.colors import glyph_of
 from effbench.render.columns import heading, interval_text, title_and_unit
 from effbench.render.data import (
@@ -38,7 +37,7 @@ from effbench.render.data import (
     Timers,
     TrialRow,
 )
-from effbench.render.marks import signed, why_marked
+from effbench.render.marks import signed
 from effbench.render.site.writer import Json, as_json
 from effbench.store.schema import TRIAL
 
@@ -103,7 +102,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[SampledT
         "status": row.status,
         "reason": row.reason,
         "bound": result.bound,
-        "disturbance": why_marked(result),
+        "disturbance": result.disturbance,
         "count": result.trials,
         "results": metrics_of(result),
         "params": flatten(result.params),
@@ -131,7 +130,7 @@ def metrics_of(result: Result) -> dict[str, list[Any]]:
     for name, metric in METRICS.items():
         value = result.value(name)
         if value is not None:
-            why = marks.reason(result, name)
+            why = why_marked(result, name)
             text = signed(metric.format(value), why is not None)
             interval = interval_text(name, *bounds_of(result, name))
             values[name] = [value, text, interval, why]

@@ -19,7 +19,7 @@ from effbench.core.environments import changes_between
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
 from effbench.render.history_table import change_text, events_table, lead, line_id, summary
-from effbench.render.marks import NO_REASON, is_timed
+from effbench.render.marks import NO_REASON
 from effbench.render.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 from effbench.stats.intervals import is_number
@@ -234,7 +234,7 @@ def metrics_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
             "title": metric.title,
             "unit": metric.unit,
             "exact": metric.compare == "exact",
-            "timed": is_timed(name),
+            "timed": METRICS[name].is_timed,
         }
     return metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True, "timed": False}}
 

@@ -101,7 +101,7 @@ def shown(
         if figure.baseline:
             # the baseline shows its time instead of its speedup of 1, and is sorted by it
             value = figure.result.value(figure.shown_metric)
-    if figure.best:
+    if figure.wins:
         text = f"★ {text}"
     if figure.marked:
         tone += " marked"
@@ -138,7 +138,7 @@ def shade(figure: ModeFigure) -> str:
     tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
     if figure.significant is not True:
         tone += " pale"
-    if figure.best:
+    if figure.wins:
         tone += " strong"
     return tone
 

@@ -1,0 +1,121 @@
+"""Decide which mode wins at a point (model, other swept parameters, batch size) by a metric.
+
+A mode wins if it is significantly better than every other one; several that are not significantly
+different win together, which is a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from effbench.core.cell import Result
+from effbench.core.labels import LabelledRow
+from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, bounds_of, why_marked
+from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
+from effbench.store.summary import PAIRS
+
+
+def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+    """Return the rows of a point that win by a metric: the one with the best figure, then those
+    that tie with it.
+
+    These are the rows whose difference from the best one is not significant, and marked ones that
+    may be better; the baseline, too, if the best speedup's interval includes 1. There is no winner
+    among fewer than two ok rows, among rows of one trial each, if all figures are marked, and for
+    metrics without intervals.
+    """
+    ok = [row for row in point if row.is_ok]
+    if len(ok) < 2 or all(row.result.trials == 1 for row in ok):
+        return []
+    decisive = _decisive_metric(ok, metric)
+    if decisive not in INTERVALS:
+        return []
+    unmarked = []
+    for row in ok:
+        if why_marked(row.result, decisive) is None and (row.result.value(decisive) or 0) > 0:
+            unmarked.append(row)
+    if decisive in SPEEDUPS:
+        # the baseline's ratio of 1 was not measured: it wins against none that is marked
+        is_measured = any(not row.result.is_baseline for row in unmarked)
+    else:
+        is_measured = bool(unmarked)
+    if not is_measured:
+        return []
+    winning = _best_and_ties(unmarked, decisive)
+    best = winning[0].result
+    for row in ok:
+        is_like_baseline = row.result.is_baseline and not _differs_from_baseline(best, metric)
+        if row not in winning and (is_like_baseline or _may_be_better(row.result, best, decisive)):
+            winning.append(row)
+    return winning
+
+
+def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
+    """Return the metric that decides which row has the best figure of `metric`: a time for speedups
+    of separate processes. Speedups of pairs decide themselves: they are known better than times."""
+    if metric not in SPEEDUPS:
+        return metric
+    origins = set()
+    for row in rows:
+        if not row.result.is_baseline and row.result.value(metric) is not None:
+            origins.add(row.result.speedup_from)
+    if origins == {PAIRS}:
+        return metric
+    return SPEEDUPS[metric]
+
+
+def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+    """Return the row with the best figure, then those whose difference from it is not significant,
+    which all are if it has no interval."""
+    costs = {place: _cost(row.result, metric) for place, row in enumerate(rows)}
+    best = min(costs, key=lambda place: costs[place].value)
+    winning = [rows[best]]
+    for place, cost in costs.items():
+        if place != best and not is_less(costs[best], cost):
+            winning.append(rows[place])
+    return winning
+
+
+def _cost(result: Result, metric: str) -> LogEstimate:
+    """Return the logarithm of a metric, with the opposite sign if a higher one is better."""
+    estimate = log_of(result, metric)
+    if METRICS[metric].better is Better.HIGHER:
+        return replace(estimate, value=-estimate.value)
+    return estimate
+
+
+def _differs_from_baseline(result: Result, metric: str) -> bool:
+    """Return whether a speedup's interval excludes 1, or nothing suggests that it includes 1."""
+    low, high = bounds_of(result, metric)
+    is_ratio = metric in SPEEDUPS and not result.is_baseline
+    if not is_ratio or low is None or high is None:
+        return True
+    if result.trials == 1 or why_marked(result, metric) is not None:
+        return True
+    return not low <= 1 <= high
+
+
+def _may_be_better(result: Result, best: Result, metric: str) -> bool:
+    """Return whether a result is marked, and not all of its interval is worse than that of the best
+    one."""
+    value = result.value(metric)
+    if not value or why_marked(result, metric) is None:
+        return False
+    low, high = bounds_of(result, metric)
+    low_of_best, high_of_best = bounds_of(best, metric)
+    best_value = best.value(metric) or 0.0
+    if METRICS[metric].better is Better.HIGHER:
+        return (high or value) >= (low_of_best or best_value)
+    return (low or value) <= (high_of_best or best_value)
+
+
+def log_of(result: Result, metric: str, df_per_trial: float = 1.0) -> LogEstimate:
+    """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
+    interval implies. The result must have the metric."""
+    value = result.value(metric)
+    assert value is not None
+    low, high = bounds_of(result, metric)
+    return stored_log_mean(
+        value, low, high, result.trials, result.compilations, df_per_trial, result.hosts
+    )
