@@ -31,8 +31,9 @@ class Metric:
     `warm` or `cold` (the largest of processes that did not, or did, compile with an empty cache,
     if any); None: `store.summary` computes it. `explains`: whether failed cells keep it.
     `as_change`: whether people read the ratio 1.54 as `+54 %`. `speedup_of`: the time that this
-    speedup compares. `from_times`: whether it follows from times, which its unit does not tell. `name` and `kind` are those of the field that declares it; `of_trial`:
-    whether it is one of a trial.
+    speedup compares. `from_times`: whether it follows from times, which its unit does not tell.
+    `name` and `kind` are those of the field that declares it; `of_trial`: whether it is one of a
+    trial.
     """
 
     title: str = ""

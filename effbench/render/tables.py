@@ -372,7 +372,9 @@ class SpeedupRow:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def row_of(point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str) -> SpeedupRow:
+def row_of(
+    point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str
+) -> SpeedupRow:
     """Return the row of the results at one point, with its winners."""
     figures = {row.mode: ModeFigure(row, metric, baseline_mode) for row in point}
     cells = {mode: figures[mode] for mode in modes if mode in figures}

@@ -172,7 +172,10 @@ def test_a_row_names_some_of_many_tied_modes_and_its_record_all():
     table = speedup_table([make.row(), *modes])
     (row,) = table.rows
     assert row.best_text == f"tie: {', '.join(row.winners[:6])} and {len(row.winners) - 6} more"
-    assert len(row.winners) >= 60 and json.loads(table.render("json"))["rows"][0]["best"] == row.winners
+    assert (
+        len(row.winners) >= 60
+        and json.loads(table.render("json"))["rows"][0]["best"] == row.winners
+    )
 
 
 @pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])
