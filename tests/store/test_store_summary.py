@@ -212,7 +212,7 @@ def test_a_failure_has_no_figures_but_those_that_explain_it(status):
     failed = trial(1, status, rel_error=0.5, recompiles=9, reason="r")
     found = summarise([trial(0, peak_reserved_bytes=4, compile_s=2.0), failed], baseline=[trial()])
     known = {name: value for name, value in vars(found).items() if value is not None}
-    explains = {"rel_error": 0.5, "recompiles": 9}
+    explains = {"rel_error": 0.5, "recompiles": 9, "is_baseline": False}
     assert known == {"status": status, "reason": "r", "trials": 2, **explains}
 
 
