@@ -33,6 +33,9 @@ from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fra
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
+#: trials on a GPU whose fixed work on the host took this many times longer than in the cell's
+#: fastest trial do not count either, as far as enough others remain
+SLOWER_HOST = 1.1
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
 #: start of the reason of a speedup that is marked because of its baseline
@@ -71,7 +74,7 @@ def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
     kept = last_attempts(trials)
     hosts = by_host(kept)
     if len(hosts) <= 1:
-        return _without_marked(kept, mark, least=ENOUGH_UNMARKED)
+        return _without_slower_hosts(_without_marked(kept, mark, least=ENOUGH_UNMARKED), mark)
     of_hosts = []
     for of_host in hosts.values():
         of_hosts += _without_marked(of_host, mark, least=1)
@@ -89,6 +92,30 @@ def _without_marked(trials: Sequence[Trial], mark: str, least: int) -> list[Tria
     return [
         trial for trial in trials if getattr(trial, mark) is None or trial.status is not Status.OK
     ]
+
+
+def _without_slower_hosts(trials: list[Trial], mark: str) -> list[Trial]:
+    """Return the trials without those during which the host was slower, even in its quiet moments.
+
+    A shared host changes its speed for minutes. While it is slow, no trial knows that it was, or
+    will be, faster.
+    """
+    limit_ms = SLOWER_HOST * min((_host_ms(trial) for trial in trials), default=inf)
+    kept = [
+        trial
+        for trial in trials
+        if trial.status is not Status.OK or trial.host_ms is None or _host_ms(trial) <= limit_ms
+    ]
+    if sum(_is_unmarked(trial, mark) for trial in kept) < ENOUGH_UNMARKED:
+        return trials
+    return kept
+
+
+def _host_ms(trial: Trial) -> float:
+    """Return the time of the fixed work, infinite on the CPU, where it has levels of its own."""
+    if trial.gpu_uuid is None or trial.host_ms is None:
+        return inf
+    return trial.host_ms
 
 
 def _is_unmarked(trial: Trial, mark: str) -> bool:

@@ -86,6 +86,32 @@ def test_a_marked_attempt_that_was_repeated_leaves_no_mark():
     assert (found.marked, found.latency_ms) == (False, pytest.approx(2.0))
 
 
+@pytest.mark.parametrize(
+    ("gpu_uuid", "host_us", "rounds"),
+    [
+        ("GPU-1", [25.0, 23.0, 21.0, 21.0, 20.0], [2, 3, 4]),
+        ("GPU-1", [22.0, 22.0, 21.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
+        ("GPU-1", [25.0, 23.0, 25.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
+        ("GPU-1", [25.0, None, 21.0, 21.0, 20.0], [1, 2, 3, 4]),
+        (None, [40.0, 40.0, 21.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
+    ],
+    ids=["slower", "alike", "too few others", "the GPU was the bottleneck", "the CPU"],
+)
+def test_trials_on_a_slower_host_do_not_count_if_three_others_are_ok(gpu_uuid, host_us, rounds):
+    """A shared host changes its speed for minutes, and launch-bound times with it."""
+    trials = [
+        trial(round, gpu_uuid=gpu_uuid, host_ms=us and us / 1000)
+        for round, us in enumerate(host_us)
+    ]
+    assert [trial.round for trial in counted(trials)] == rounds
+
+
+def test_a_failure_on_a_slower_host_counts():
+    speeds = {"gpu_uuid": "GPU-1", "host_ms": 0.02}
+    slower = trial(3, ERROR, gpu_uuid="GPU-1", host_ms=0.03)
+    assert summarise([*trials_of(2.0, 2.0, 2.0, **speeds), slower]).status is ERROR
+
+
 def test_a_failed_result_is_neither_marked_nor_unmarked():
     assert summarise([marked(0), trial(1, ERROR)]).marked is None
 
