@@ -40,6 +40,8 @@ from effbench.models.mlp import MLP
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.store import Store
+from effbench.store.summary import counted
+from effbench.store.values import trial_of
 
 #: The modes that are compared on a GPU.
 GPU_MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
@@ -172,7 +174,7 @@ def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
 def describe_times(cell: Cell, rows: Sequence[dict[str, Any]], timer: str) -> str:
     """Return the line of the table of times. `rows`: the cell's trials."""
     column, _ = TIMERS[timer]
-    unmarked = [row for row in rows if row["disturbance"] is None]
+    that_count = counted(map(trial_of, rows))
     disturbed = [row["disturbed_fraction"] for row in rows if row["disturbed_fraction"] is not None]
     host = "—"
     if disturbed:
@@ -184,8 +186,8 @@ def describe_times(cell: Cell, rows: Sequence[dict[str, Any]], timer: str) -> st
         f"{statistics.median(row[column] for row in rows):.4g}",
         f"{len(rows)}",
         spread([row[column] for row in rows]),
-        f"{len(unmarked)}",
-        spread([row[column] for row in unmarked]),
+        f"{len(that_count)}",
+        spread([getattr(trial, column) for trial in that_count]),
         host,
         f"{statistics.mean(row['wall_s'] for row in rows):.1f}",
     )
@@ -214,7 +216,7 @@ def print_tables(db: str, sweep_id: str) -> None:
         rounds = rounds_of(cell, rows, cells, TIMERS[timer][1])
         if rounds:
             print(compare(cell, rounds, timer), flush=True)
-    times = ("median ms", "processes", "SD", "unmarked", "SD", "host disturbed", "s per trial")
+    times = ("median ms", "processes", "SD", "that count", "SD", "host disturbed", "s per trial")
     print_head(texts, times)
     for timer, cell in itertools.product(timers, cells.values()):
         of_cell = [row for row in rows if cells[row["cell_key"]] == cell]

@@ -15,9 +15,9 @@ def pairs(monkeypatch):
 
 
 def trial(key, number, latency_ms, **more):
-    row = {"cell_key": key, "round": number, "latency_ms": latency_ms, "disturbance": None}
+    row = {"cell_key": key, "round": number, "status": "ok", "latency_ms": latency_ms}
     pair = {"pair_speedup": None, "pair_speedup_disturbed": None, "pair_disturbance": None}
-    facts = {"disturbed_fraction": 0.1 * number, "wall_s": 2.0}
+    facts = {"disturbance": None, "disturbed_fraction": 0.1 * number, "wall_s": 2.0}
     return row | pair | facts | more
 
 
@@ -44,6 +44,7 @@ def test_marked_processes_are_in_the_first_deviation_only(pairs):
 
 
 def test_times_tell_how_disturbed_the_host_was(pairs):
-    rows = [trial("e", 1, 2.0), trial("e", 2, 2.0), trial("e", 4, 4.0, disturbance="host busy")]
+    rows = [trial("e", round, 2.0) for round in (1, 2, 3)]
+    rows.append(trial("e", 4, 4.0, disturbance="host busy"))
     found = columns(pairs.describe_times(pairs.Cell("mlp bs=8", "eager"), rows, "latency"))
-    assert found[3:] == ["2", "3", "40.0%", "2", "0.0%", "20% (10%–40%)", "2.0"]
+    assert found[3:] == ["2", "4", "34.7%", "3", "0.0%", "25% (10%–40%)", "2.0"]
