@@ -228,6 +228,8 @@ class ForkServer:
 
     _ids = itertools.count(1)
     stop: threading.Event | None = None
+    #: Whether its pool has preloaded the models.
+    is_loaded = False
 
     def __init__(
         self,

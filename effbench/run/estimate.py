@@ -163,26 +163,26 @@ class TimeLeft:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.whole = max(whole, len(trials))
-        self.compilations = compilations
         self.clock = clock
         self.began_s = clock()
-        self.rounds_left: dict[CellRun, set[int]] = defaultdict(set)
-        self.left: Counter[TrialKind] = Counter()
+        #: The kinds of the trials that are left, by run and round.
+        self.left: dict[CellRun, dict[int, TrialKind]] = defaultdict(dict)
+        self.numbers: Counter[TrialKind] = Counter()
         for trial in trials:
-            self.rounds_left[trial.run].add(trial.round)
-            self.left[self.kind_of(trial.run, trial.round)] += 1
+            kind = TrialKind.of(trial.run.cell, is_cold=trial.round < compilations)
+            self.left[trial.run][trial.round] = kind
+            self.numbers[kind] += 1
         self.durations = Durations()
         self.ran_s = 0.0
         self.ends_s: float | None = None
-
-    def kind_of(self, run: CellRun, round: int) -> TrialKind:
-        return TrialKind.of(run.cell, is_cold=round < self.compilations)
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         self.ran_s += record.wall_s or 0.0
         if record.status.is_measured:
             self.durations.add(trial.run.cell, record)
-            self.remove(trial.run, {trial.round})
+            kind = self.left[trial.run].pop(trial.round, None)
+            if kind is not None:
+                self.numbers[kind] -= 1
         elif LOST not in record.extra:  # another job repeats a lost one
             self.dropped(trial.run)
         if self.durations.numbers:
@@ -190,16 +190,11 @@ class TimeLeft:
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
-        self.remove(run, self.rounds_left[run])
-
-    def remove(self, run: CellRun, rounds: set[int]) -> None:
-        for round in rounds & self.rounds_left[run]:
-            self.left[self.kind_of(run, round)] -= 1
-        self.rounds_left[run] = self.rounds_left[run] - rounds
+        self.numbers.subtract(self.left.pop(run, {}).values())
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""
-        left = self.left.total()
+        left = self.numbers.total()
         if left == 0:
             return 100
         return min(99, 100 * (self.whole - left) // self.whole)
@@ -215,7 +210,7 @@ class TimeLeft:
         durations = self.durations
         mean_s = sum(durations.seconds.values()) / durations.numbers.total()
         work_s = 0.0
-        for kind, number in self.left.items():
+        for kind, number in self.numbers.items():
             work_s += number * (durations.expected_s(kind) or mean_s)
         # trials run in parallel on several devices, and wait between each other
         parallel = self.ran_s / max(self.clock() - self.began_s, 1e-9)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import Any
 
 from effbench.core.cell import Cell, Environment
@@ -52,10 +52,8 @@ class ServerPool:
         self.stop = stop or threading.Event()
         self.borrowed = server
         self.current = server or self.start()
-        self.is_loaded = False
         self.round = 0
         self.next: ForkServer | None = None
-        self.next_is_ready = threading.Event()
         self.users: Counter[ForkServer] = Counter()
         self.is_closed = False
         self.lock = threading.Lock()
@@ -86,8 +84,8 @@ class ServerPool:
     def separate(self, preload: bool, env: Mapping[str, str]) -> Iterator[ForkServer]:
         """Yield a server of its own for a trial. `preload`: torch and the models; `env`: variables
         of its process. Raises as `shared` does."""
-        server = self.load(self.start(preload, env), preload)
-        with closing(server):
+        with closing(self.start(preload, env)) as server:
+            self.load(server, preload)
             yield server
 
     def take(self, round: int) -> ForkServer:
@@ -97,10 +95,8 @@ class ServerPool:
         Several threads that need a server at the same time wait for the one that loads it.
         """
         with self.loading:
-            if not self.is_loaded and not self.current.dead:
-                self.current.stop = self.stop
-                preload(self.current, self.cells)
-            self.is_loaded = True
+            if not self.current.is_loaded and not self.current.dead:
+                self.load(self.current)
             with self.lock:
                 self.advance(round)
             if self.current.dead:
@@ -118,7 +114,7 @@ class ServerPool:
         loaded uses it.
         """
         used, following = self.current, self.next
-        if following is None or following.dead or not self.next_is_ready.is_set():
+        if following is None or following.dead or not following.is_loaded:
             return
         if used.dead or round > self.round:
             self.current, self.next = following, None
@@ -140,10 +136,8 @@ class ServerPool:
             self.next = None  # it did not load: a round later another one may
         self.round = max(round, self.round)
         if self.next is None and self.round < self.last_round:
-            self.next, self.next_is_ready = self.start(), threading.Event()
-            threading.Thread(
-                target=self.load_next, args=(self.next, self.next_is_ready), daemon=True
-            ).start()
+            self.next = self.start()
+            threading.Thread(target=self.load_next, args=(self.next,), daemon=True).start()
 
     def raise_if_closed(self) -> None:
         if self.is_closed:
@@ -155,23 +149,20 @@ class ServerPool:
             if server is not self.current:
                 self.retire(server)
 
-    def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
-        """Return the server once it is ready; if it does not get ready, close it and raise
-        WorkerError, or StoppedError once `stop` is set."""
-        try:
-            server.stop = self.stop
-            server.wait_ready()
-            if with_models:
-                preload(server, self.cells)
-        except BaseException:
-            server.close()
-            raise
-        return server
+    def load(self, server: ForkServer, with_models: bool = True) -> None:
+        """Wait until the server is ready. If it does not get ready, raise WorkerError, or
+        StoppedError once `stop` is set."""
+        server.stop = self.stop
+        server.wait_ready()
+        if with_models:
+            preload(server, self.cells)
+        server.is_loaded = True
 
-    def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
-        with suppress(WorkerError, StoppedError):  # the sweep keeps its current server
+    def load_next(self, server: ForkServer) -> None:
+        try:
             self.load(server)
-            is_ready.set()
+        except (WorkerError, StoppedError):  # the sweep keeps its current server
+            server.close()
 
     def retire(self, server: ForkServer) -> None:
         """Close a server, unless it is borrowed, or in use, because its trials would end with

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
-ONLY_ROUNDS = (
-    f"only {ROUNDS} may grow. Resume without this override, or start a new sweep without resume="
-)
 
 
 def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) -> str:
@@ -41,12 +38,10 @@ def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) 
 def refusal(sweep: SweepInfo) -> str | None:
     """Return why effbench does not run the sweep, None if this user began it here. Sweeps of others
     are data: whoever wrote them chose the code that they name."""
-    # sweeps of older versions do not name their user
-    users = (None, liveness.current_user())
     user = sweep.host.get("user")
     if sweep.imported_at is not None:
         origin = "was imported"
-    elif user not in users:
+    elif user not in (None, liveness.current_user()):  # older versions do not name their user
         origin = f"was begun by the user {one_line(user)}"
     else:
         return None
@@ -70,7 +65,17 @@ def take_up(
             " end it first"
         )
     check_same_sweep(store, info, settings, plan, facts, progress)
-    add_rounds(store, info, settings, progress)
+    rounds = settings.protocol.rounds
+    if rounds > info.rounds:
+        more = count(rounds - info.rounds, "more round")
+        progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
+        kept = [word for word in info.overrides if word.lstrip("+").partition("=")[0] != ROUNDS]
+        store.add_rounds(
+            info.id,
+            {**info.protocol, "rounds": rounds},
+            [*kept, f"{ROUNDS}={rounds}"],
+            starts_part=not sweep_cache(settings, info.id).exists(),
+        )
     store.note_environments(info.id, facts)
     store.finish_sweep(info.id, "running", settings.shard)
 
@@ -85,35 +90,21 @@ def check_same_sweep(
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    check_same_plan(info, store.planned(info.id), plan, settings)
+    check_same_cells(info, store.planned(info.id), plan, settings.shard)
+    check_same_settings(info, settings)
     if facts:
         check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
     for change in changes(info, facts):
         progress.note(change)
 
 
-def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:
-    """Store the rounds that these settings add to the sweep, if any."""
-    rounds = settings.protocol.rounds
-    if rounds <= info.rounds:
-        return
-    more = count(rounds - info.rounds, "more round")
-    progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
-    has_caches = sweep_cache(settings, info.id).exists()
-    overrides = with_rounds(info.overrides, rounds)
-    protocol = {**info.protocol, "rounds": rounds}
-    store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
-
-
-def check_same_plan(
-    info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan, settings: Settings
+def check_same_cells(
+    info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan, shard: str | None
 ) -> None:
-    """Raise ResumeError if this plan differs from the recorded one."""
+    """Raise ResumeError if this plan has other cells than the recorded one."""
     names = info.host.get("shards") or ()  # others may have been imported
-    if names and settings.shard not in (None, *names):
-        raise ResumeError(
-            f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}"
-        )
+    if names and shard not in (None, *names):
+        raise ResumeError(f"sweep {info.id} has no shard {shard}, only {', '.join(sorted(names))}")
     expected = set(plan.cells())
     for index, number in map(parse_shard, names):
         expected.update(shards(plan.matrix, number)[index - 1])
@@ -121,22 +112,12 @@ def check_same_plan(
     if missing or more:
         difference = f"{count(missing, 'cell')} missing, {more} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {difference}; {HOW_TO_RESUME}")
-    check_same_protocol(info, vars(settings.protocol))
-    check_same_facts(info, settings)
 
 
-def check_same_protocol(info: SweepInfo, protocol: Mapping[str, Any]) -> None:
-    """Raise ResumeError if this protocol differs from the recorded one by more than additional
-    rounds."""
-    for key, new in protocol.items():
-        old = info.protocol.get(key, new)
-        if old != new and key != "rounds":
-            setting = f"protocol.{key}".removesuffix(".name")
-            raise ResumeError(
-                f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: trials that are"
-                f" measured differently have no common figures, so {ONLY_ROUNDS}"
-            )
-    rounds = protocol["rounds"]
+def check_same_settings(info: SweepInfo, settings: Settings) -> None:
+    """Raise ResumeError if the trials would be measured or judged differently from the recorded
+    ones. There may be more rounds."""
+    rounds = settings.protocol.rounds
     if rounds < info.rounds:
         raise ResumeError(
             f"sweep {info.id} has {count(info.rounds, 'round')}, more than {rounds}: omit {ROUNDS},"
@@ -147,20 +128,21 @@ def check_same_protocol(info: SweepInfo, protocol: Mapping[str, Any]) -> None:
             f"sweep {info.id} has shards, so it cannot get more rounds: all shards of a sweep have"
             " the same rounds. Start a new sweep"
         )
-
-
-def check_same_facts(info: SweepInfo, settings: Settings) -> None:
-    """Raise ResumeError if baseline, seed, name or label differ from the recorded ones."""
+    sweep = settings.sweep
     pairs = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
-        "sweep.seed": (info.seed, settings.sweep.seed),
-        "sweep.name": (info.name, settings.sweep.name or info.name),
-        "sweep.label": (info.label, settings.sweep.label or info.label),
+        "sweep.seed": (info.seed, sweep.seed),
+        "sweep.name": (info.name, sweep.name or info.name),
+        "sweep.label": (info.label, sweep.label or info.label),
     }
-    for key, (old, new) in pairs.items():
-        if old != new:
+    for name, value in vars(settings.protocol).items():
+        setting = f"protocol.{name}".removesuffix(".name")
+        pairs[setting] = (info.protocol.get(name, value), value)
+    for name, (old, new) in pairs.items():
+        if old != new and name != ROUNDS:
             raise ResumeError(
-                f"sweep {info.id} has {key}={plain(old)}, not {plain(new)}; {HOW_TO_RESUME}"
+                f"sweep {info.id} has {name}={plain(old)}, not {plain(new)};"
+                f" only {ROUNDS} may grow: {HOW_TO_RESUME}"
             )
 
 
@@ -169,12 +151,6 @@ def plain(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value)
-
-
-def with_rounds(overrides: Iterable[str], rounds: int) -> list[str]:
-    """Return the overrides of a sweep with this number of rounds."""
-    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] != ROUNDS]
-    return [*kept, f"{ROUNDS}={rounds}"]
 
 
 def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:
@@ -190,12 +166,8 @@ def check_same_interpreters(info: SweepInfo, interpreters: Iterable[Interpreter]
     before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
     interpreters = set(interpreters)
     if before != interpreters:
-        was, now = names_of(before), names_of(interpreters)
+        was, now = (" and ".join(sorted(map(str, side))) for side in (before, interpreters))
         raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
-
-
-def names_of(interpreters: Iterable[Interpreter]) -> str:
-    return " and ".join(sorted(map(str, interpreters)))
 
 
 def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

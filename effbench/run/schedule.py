@@ -1,25 +1,26 @@
 """Run the trials of a plan: one is timed at a time per GPU, all GPUs in parallel, each round in
-random order."""
+random order. The threads of all slots take from one queue."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
-from effbench.core.cell import Trial
+from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET
 from effbench.run.devices import Slot
 from effbench.run.duets import Meeting, Member, StoppingRule, allows_duet
 from effbench.run.interrupts import POLL_S
 from effbench.run.plan import CellRun, PlannedTrial
 from effbench.run.rounds import RoundsNeeded
-from effbench.run.running import RunningSweep
-from effbench.run.trial_queue import TrialGroup, TrialQueue, groups_of
-from effbench.run.trial_runner import TrialRunner, may_lack_room
+from effbench.run.running import RunningSweep, may_lack_room
 
 NO_ROOM = (
     "the device does not hold both sides of the duet at once, so they run one after the other from"
@@ -27,6 +28,91 @@ NO_ROOM = (
 )
 #: The records of trials that ended together; empty if the sweep was stopped.
 Records = Mapping[PlannedTrial, Trial]
+
+
+@dataclass(eq=False)
+class TrialGroup:
+    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
+    of a duet. `key`: what all groups share that run one after the other."""
+
+    key: Hashable
+    trials: list[PlannedTrial]
+
+    @property
+    def cell(self) -> Cell:
+        return self.trials[0].run.cell
+
+    @property
+    def round(self) -> int:
+        return self.trials[0].round
+
+
+def groups_of(trials: Iterable[PlannedTrial]) -> list[TrialGroup]:
+    """Return the trials in groups."""
+    groups = groupby(trials, key=lambda trial: (trial.run.group, trial.round))
+    return [TrialGroup(key, list(members)) for (key, _), members in groups]
+
+
+@dataclass
+class TrialQueue:
+    """The remaining trials in groups. Thread-safe. Only one group of a cell runs at a time, since
+    its compile cache has one writer. `running`: key of a group -> device of its slot."""
+
+    groups: list[TrialGroup]
+    running: dict[Hashable, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, device: str, devices: Collection[str]) -> TrialGroup | None:
+        """Return the next group for a slot of this device, or None if no group is available at the
+        moment.
+
+        `devices`: the devices of all slots. A trial for any other device runs on any slot and
+        reports it as missing.
+        """
+        with self.lock:
+            # a trial on the CPU may use every core, including those of trials on GPUs
+            if any(is_cpu(other) != is_cpu(device) for other in self.running.values()):
+                return None
+            latest = self.first_round_elsewhere(device, devices)
+            for position, group in enumerate(self.groups):
+                fits = group.cell.device == device or group.cell.device not in devices
+                if fits and group.key not in self.running and group.round <= latest:
+                    self.running[group.key] = device
+                    return self.groups.pop(position)
+            return None
+
+    def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
+        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU
+        if it is the CPU.
+
+        Trials of both never run at the same time. If one kind ran all its rounds first, a
+        comparison of devices would compare different times.
+        """
+        others = {other for other in devices if is_cpu(other) != is_cpu(device)}
+        if not others:
+            return math.inf
+        rounds = [group.round for group in self.groups if group.cell.device in others]
+        return min(rounds, default=math.inf)
+
+    def finished(self, group: TrialGroup) -> None:
+        """End the group, so that another one of its cell may run."""
+        with self.lock:
+            del self.running[group.key]
+
+    def drop(self, run: CellRun) -> None:
+        """Remove all remaining trials of this cell run."""
+        with self.lock:
+            for group in self.groups:
+                group.trials = [trial for trial in group.trials if trial.run != run]
+            self.groups = [group for group in self.groups if group.trials]
+
+    def is_empty(self) -> bool:
+        with self.lock:
+            return not self.groups and not self.running
+
+
+def is_cpu(device: str) -> bool:
+    return device == "cpu"
 
 
 class Schedule:
@@ -42,7 +128,8 @@ class Schedule:
     ) -> None:
         self.sweep = sweep
         self.slots = slots
-        self.runner = TrialRunner(sweep)
+        self.devices = {slot.device for slot in slots}
+        self.queue = TrialQueue([])
         self.rounds = RoundsNeeded(sweep.settings, runs, sweep.history, duet_rule)
         #: Runs whose duets need more memory than the device has.
         self.apart: set[CellRun] = set()
@@ -51,9 +138,9 @@ class Schedule:
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         """Run all trials. Once the sweep is stopped, kill the running ones without recording them,
         and return."""
-        queue = TrialQueue(groups_of(trials, self.sweep.history, self.slots))
+        self.queue = TrialQueue(groups_of(trials))
         threads = [
-            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
+            threading.Thread(target=self.work, args=(slot,), name=f"effbench-{slot.name}")
             for slot in self.slots
         ]
         try:
@@ -70,36 +157,35 @@ class Schedule:
         if self.error:
             raise self.error
 
-    def work(self, slot: Slot, queue: TrialQueue) -> None:
+    def work(self, slot: Slot) -> None:
         """Run trials of the queue on this slot until it is empty."""
-        devices = {other.device for other in self.slots}
         stop = self.sweep.stop
         try:
-            while not stop.is_set() and not queue.is_empty():
-                group = queue.take(slot, devices)
+            while not stop.is_set() and not self.queue.is_empty():
+                group = self.queue.take(slot.device, self.devices)
                 if group is None:  # the remaining groups are running, or need another device
                     stop.wait(POLL_S)
                     continue
-                self.run_group(slot, queue, group)
-                queue.finished(group)
+                self.run_group(slot, group)
+                self.queue.finished(group)
         except BaseException as error:
             self.error = self.error or error
             stop.set()
 
-    def run_group(self, slot: Slot, queue: TrialQueue, group: TrialGroup) -> None:
-        """Run the trials of a round that belong together."""
+    def run_group(self, slot: Slot, group: TrialGroup) -> None:
+        """Run and record the trials of a round that belong together."""
         if self.is_duet(group):
-            self.record(queue, group, self.run_duet(slot, group))
+            self.record(self.run_duet(slot, group), group)
             return
         for trial in group.trials:
-            if self.sweep.stop.is_set():
-                return
-            record = self.run_locked(slot, trial)
+            record = None
+            if not self.sweep.stop.is_set():
+                record = self.run_locked(slot, trial)
             if record is None:
                 return
-            self.record(queue, group, {trial: record})
+            self.record({trial: record}, group)
 
-    def record(self, queue: TrialQueue, group: TrialGroup, records: Records) -> None:
+    def record(self, records: Records, group: TrialGroup) -> None:
         """Record trials of the group, and drop trials that are no longer needed."""
         for trial, record in records.items():
             self.sweep.record(trial, record)
@@ -111,7 +197,7 @@ class Schedule:
             elif self.rounds.is_enough(trial.run):
                 over.update(member.run for member in group.trials)
             for run in over:
-                queue.drop(run)
+                self.queue.drop(run)
                 self.sweep.progress.dropped(run)
             self.sweep.progress.ended(trial, record)
 
@@ -128,7 +214,7 @@ class Schedule:
             if not is_held:
                 return None
             self.sweep.progress.started(slot.name, trial)
-            record = self.runner.run(slot, trial)
+            record = self.sweep.run(slot, trial)
         if record is not None and trial.run in self.apart:
             record.extra[DUET] = {ALONE: NO_ROOM}
         return record
@@ -159,7 +245,7 @@ class Schedule:
             ):
                 is_alike = first.run.cell.mode == second.run.cell.mode
                 meeting = Meeting(Path(folder), self.sweep.settings.timeout_s, is_alike)
-                following = helper.submit(self.run_follower, slot, second, meeting)
+                following = helper.submit(self.run_member, slot, second, meeting, leads=False)
                 leader = self.run_member(slot, first, meeting, leads=True)
                 follower = following.result()
         if leader is None or follower is None:
@@ -168,44 +254,34 @@ class Schedule:
         if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
             return records
         self.apart.update(trial.run for trial in group.trials)
-        return self.repeat_alone(slot, records)
-
-    def repeat_alone(self, slot: Slot, records: Records) -> Records:
-        """Run those members of a duet again that may have lacked memory."""
-        repeated = {}
-        for trial, record in records.items():
-            last: Trial | None = record
+        for trial, record in list(records.items()):
             if may_lack_room(record):
                 self.sweep.progress.retried(slot.name, trial, NO_ROOM)
-                last = self.run_locked(slot, trial)
-            if last is None:
-                return {}
-            repeated[trial] = last
-        return repeated
-
-    def run_follower(self, slot: Slot, trial: PlannedTrial, meeting: Meeting) -> Trial | None:
-        """Run the second trial of a duet once the first one waits for it, or alone once that has
-        ended."""
-        while not meeting.can_follow.wait(POLL_S):
-            if self.sweep.stop.is_set():
-                return None
-        if self.sweep.stop.is_set():
-            return None
-        return self.run_member(slot, trial, meeting, leads=False)
+                alone = self.run_locked(slot, trial)
+                if alone is None:
+                    return {}
+                records[trial] = alone
+        return records
 
     def run_member(
         self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool
     ) -> Trial | None:
-        """Run a trial of a duet and return its record; None if the sweep was stopped. An exception
-        stops the sweep."""
+        """Run a trial of a duet, the second one once the first one waits for it, or alone once that
+        has ended; return its record, None if the sweep was stopped. An exception stops the
+        sweep."""
+        stop = self.sweep.stop
+        while not leads and not stop.is_set() and not meeting.can_follow.wait(POLL_S):
+            pass
+        if stop.is_set():
+            return None
         self.sweep.progress.started(slot.name, trial)
         member = None
         if leads or meeting.takes_place:
             member = Member(meeting, leads)
         try:
-            return self.runner.run(slot, trial, member)
+            return self.sweep.run(slot, trial, member)
         except BaseException:  # the other member need not run to its end
-            self.sweep.stop.set()
+            stop.set()
             raise
         finally:
             meeting.end(leads)

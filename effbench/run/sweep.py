@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +17,11 @@ from pathlib import Path
 import effbench
 from effbench.core import logs
 from effbench.core.cell import Cell
-from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer
+from effbench.run.compile_caches import sweep_cache
 from effbench.run.devices import Slot, slots_of
 from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
@@ -32,10 +34,9 @@ from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
 from effbench.run.probe import Params
 from effbench.run.progress import Progress
-from effbench.run.record import SweepRecord
 from effbench.run.selection import parse_shard
 from effbench.store import liveness, secrets
-from effbench.store.connect import artifact_home
+from effbench.store.connect import artifact_home, moved
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard
 
@@ -92,41 +93,37 @@ class OpenSweep:
 
         Raises EffbenchError for an error before the first trial; then nothing is recorded.
         """
-        settings, progress, stop = self.settings, self.command.progress, self.command.stop
-        executor, runs = self.executor, plan.distinct_runs()
+        settings, stop, executor = self.settings, self.command.stop, self.executor
+        runs = plan.distinct_runs()
         executor.prepare(runs)
-        sweep_id = begin(self.store, settings, self.command, plan, executor.environments)
+        environments = executor.environments
+        sweep_id = begin(self.store, settings, self.command, plan, environments)
         logs.write_to(artifact_home(settings.db), sweep_id)
-        record = SweepRecord(self.store, sweep_id, settings)
-        with record.ending(stop):
+        with ending(self.store, sweep_id, settings, stop):
             trials = executor.open(sweep_id)
-            showing = progress.showing(sweep_id, settings, runs, trials, executor.slot_names)
+            showing = self.command.progress.showing(
+                sweep_id, settings, runs, trials, executor.slot_names
+            )
             with showing, stop_on_ctrl_c(stop):
                 executor.run(trials)
-        return self.outcome(sweep_id, plan)
-
-    def outcome(self, sweep_id: str, plan: SweepPlan) -> Outcome:
-        """Return how the sweep has ended."""
-        environments = self.executor.environments
-        measured: dict[CellRun, float | None] = {}
-        cells = {cell.key: cell for cell in plan.cells()}
+        measured = {}
         for result in self.store.results(sweep_id):
-            cell = cells.get(result.cell_key)
             interpreter = environments.get(result.environment_id)
-            if cell is not None and interpreter is not None:
-                measured[CellRun(cell, interpreter)] = result.latency_ms
-        latencies = [None if run is None else measured.get(run) for run in plan.runs]
-        state = "completed"
-        if self.command.stop.is_set():
-            state = "interrupted"
+            measured[result.cell_key, interpreter] = result.latency_ms
+        latencies = []
+        for run in plan.runs:
+            latency = None
+            if run is not None:
+                latency = measured.get((run.cell.key, run.interpreter))
+            latencies.append(latency)
         return Outcome(
             sweep_id=sweep_id,
-            db=self.settings.db,
-            state=state,
-            on_failure=self.settings.on_failure,
+            db=settings.db,
+            state="interrupted" if stop.is_set() else "completed",
+            on_failure=settings.on_failure,
             latencies=latencies,
             environments={interpreter: key for key, interpreter in environments.items()},
-            shard=self.settings.shard,
+            shard=settings.shard,
         )
 
 
@@ -139,9 +136,9 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
     """
     if not asked:
         raise ConfigError("there is no cell to run")
-    progress, stop = command.progress, command.stop
-    is_local = settings.executor.name == "local"
-    kind: type[TrialExecutor] = LocalExecutor if is_local else SlurmExecutor
+    kind: type[LocalExecutor | SlurmExecutor] = LocalExecutor
+    if settings.executor.name == "slurm":
+        kind = SlurmExecutor
     kind.check(settings)
     with (
         logs.collected(),
@@ -149,11 +146,8 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         Store.open(settings.db, mode="write") as store,
         open_pools(asked, settings, command) as pools,
     ):
-        executor: TrialExecutor
-        if is_local:
-            executor = LocalExecutor(settings, pools, progress, stop, store, command.duet_rule)
-        else:
-            executor = SlurmExecutor(settings, pools, progress, stop, store)
+        executor = kind(settings, pools, command.progress, command.stop, store)
+        executor.duet_rule = command.duet_rule
         yield OpenSweep(settings, command, store, pools, executor)
 
 
@@ -205,6 +199,50 @@ def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> li
 
 
 # --- the record of a sweep ---
+
+
+@contextmanager
+def ending(
+    store: Store, sweep_id: str, settings: Settings, stop: threading.Event
+) -> Iterator[None]:
+    """Record how the sweep ended when this context ends, and remove its compile caches if it is
+    complete."""
+    state, failure = "failed", None
+    try:
+        yield
+        state = "interrupted" if stop.is_set() else "completed"
+    except KeyboardInterrupt:  # a second Ctrl-C
+        state = "interrupted"
+        command = resume.resume_command(sweep_id, settings.db, store.name, settings.shard)
+        raise KeyboardInterrupt(f"resume with: {command}") from None
+    except StoreError as error:  # for example a full disk: the sweep can be resumed later
+        state, failure = "interrupted", error
+    finally:
+        if state == "completed" and not settings.executor.keep_cache:
+            shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
+        end(store, sweep_id, settings, state, failure)
+
+
+def end(
+    store: Store, sweep_id: str, settings: Settings, state: str, failure: StoreError | None
+) -> None:
+    """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
+
+    If the database file was moved, deleted or replaced, save the recorded data in another file. In
+    this case, and if anything could not be stored, raise StoreError with the command that resumes
+    the sweep.
+    """
+    try:
+        store.finish_sweep(sweep_id, state, settings.shard)
+    except StoreError as error:
+        failure = failure or error
+    db, name = settings.db, store.name
+    if store.is_moved():
+        db = name = str(store.rescue(sweep_id))
+        failure = StoreError(f"{moved(store.name)}; everything recorded is in {name}")
+    if failure is not None:
+        command = resume.resume_command(sweep_id, db, name, settings.shard)
+        raise StoreError(f"{failure}\nContinue with: {command}") from failure
 
 
 def begin(

@@ -6,7 +6,6 @@ import pytest
 from schedule_parts import PROTOCOL, Server, Store, Watcher, gpus, pool_of
 
 from effbench.run import client, devices, pool, schedule
-from effbench.run.host_history import HostHistory
 from effbench.run.interpreters import HERE
 from effbench.run.plan import Settings
 from effbench.run.running import RunningSweep
@@ -33,7 +32,6 @@ def make(tmp_path, monkeypatch):
         slots=None,
         pools=None,
         history=None,
-        host_speeds=None,
         duet_rule=None,
         executor=None,
         **given,
@@ -54,7 +52,6 @@ def make(tmp_path, monkeypatch):
             caches=tmp_path / "caches",
             first_rounds=(0,),
             history=history or {},
-            host=HostHistory(host_speeds or {}),
             **parts,
         )
         for one in pools.values():

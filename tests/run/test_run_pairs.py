@@ -17,7 +17,6 @@ from schedule_parts import (
     trials,
 )
 
-from effbench.core.cell import Status, Trial
 from effbench.run.interpreters import HERE
 
 BOTH = (A, B)
@@ -88,16 +87,3 @@ def test_a_pair_stays_on_one_gpu(pairs):
     for slot, trial in made.progress.order:
         slots[trial.run.cell.key, trial.round].add(slot)
     assert list(map(len, slots.values())) == [1] * 30
-
-
-def test_a_pair_stays_on_one_gpu_when_resumed(pairs):
-    runs = cell_runs(4, interpreters=BOTH)
-    history = {
-        run: [Trial(run.cell.key, 0, Status.OK, latency_ms=1.0, gpu_uuid=f"GPU-{index}")]
-        for index, run in enumerate(runs[::2])
-    }
-    made = pairs(trials(runs, history=history), slots=gpus(3), history=dict(history))
-    assert made.ran_in == [B] * 4
-    slot_of = {trial.run.cell.bs: slot for slot, trial in made.progress.order}
-    assert slot_of.pop(4) in slot_of.values(), "a GPU that is gone does not block"
-    assert slot_of == {1: "GPU 0", 2: "GPU 1", 3: "GPU 2"}

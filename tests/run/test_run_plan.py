@@ -1,13 +1,12 @@
 """Which trials are left, in which order slots take them, and how a plan is printed."""
 
 import pytest
-from schedule_parts import CPU, cell_runs, gpus, trials
+from schedule_parts import cell_runs, trials
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.dry_run import plan_table
-from effbench.run.trial_queue import TrialQueue, groups_of
+from effbench.run.schedule import TrialQueue, groups_of
 
-GPU = gpus(1)[0]
 DEVICES = {"cuda", "cpu"}
 
 
@@ -34,25 +33,25 @@ def test_what_is_recorded_or_has_failed_is_not_run():
 
 
 def queue_of(planned):
-    return TrialQueue(groups_of(planned, {}, []))
+    return TrialQueue(groups_of(planned))
 
 
-@pytest.mark.parametrize(("first", "second"), [(GPU, CPU), (CPU, GPU)])
+@pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda")])
 def test_a_cell_on_the_cpu_never_runs_next_to_one_on_a_gpu(first, second):
     queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")]))
     group = queue.take(first, DEVICES)
     assert queue.take(second, DEVICES) is None
     queue.finished(group)
-    assert queue.take(second, DEVICES).cell.device == second.device
+    assert queue.take(second, DEVICES).cell.device == second
 
 
-def taken_by_turns(queue, *slots):
-    """Let the slots ask in turn, and end each group at once. Return the rounds of the groups in
-    order."""
+def taken_by_turns(queue, *devices):
+    """Let slots of these devices ask in turn, and end each group at once. Return the rounds of the
+    groups in order."""
     order, idle = [], 0
     while not queue.is_empty():
-        for slot in slots:
-            group = queue.take(slot, DEVICES)
+        for device in devices:
+            group = queue.take(device, DEVICES)
             if group is None:
                 idle += 1
                 assert idle < 1000, "no slot gets a group"
@@ -62,30 +61,30 @@ def taken_by_turns(queue, *slots):
     return order
 
 
-@pytest.mark.parametrize("slots", [(GPU, CPU), (CPU, GPU)])
-def test_devices_take_turns_by_rounds(slots):
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_devices_take_turns_by_rounds(devices):
     queue = queue_of(trials([*cell_runs(2), *cell_runs(3, device="cpu")], 3))
-    assert taken_by_turns(queue, *slots) == [0] * 5 + [1] * 5 + [2] * 5
+    assert taken_by_turns(queue, *devices) == [0] * 5 + [1] * 5 + [2] * 5
 
 
 def test_a_device_waits_for_the_round_of_the_other_and_not_for_the_next_one():
     queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2))
-    queue.finished(queue.take(GPU, DEVICES))
-    assert queue.take(GPU, DEVICES) is None, "round 0 of the CPU is left"
-    queue.finished(queue.take(CPU, DEVICES))
-    assert queue.take(GPU, DEVICES).round == 1
+    queue.finished(queue.take("cuda", DEVICES))
+    assert queue.take("cuda", DEVICES) is None, "round 0 of the CPU is left"
+    queue.finished(queue.take("cpu", DEVICES))
+    assert queue.take("cuda", DEVICES).round == 1
 
 
 def test_no_device_waits_for_cells_of_a_device_that_the_machine_lacks():
     """Such cells run on any slot, and report that it is missing."""
     queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2))
-    devices = [queue.take(CPU, {"cpu"}).cell.device for _ in range(2)]
+    devices = [queue.take("cpu", {"cpu"}).cell.device for _ in range(2)]
     assert sorted(devices) == ["cpu", "cuda"]
 
 
 def test_rounds_of_one_device_that_are_over_hold_up_no_other():
     queue = queue_of(trials(cell_runs(1, device="cpu"), 3))
-    assert taken_by_turns(queue, GPU, CPU) == [0, 1, 2]
+    assert taken_by_turns(queue, "cuda", "cpu") == [0, 1, 2]
 
 
 def test_the_plan_has_a_row_for_each_mode_of_a_model():

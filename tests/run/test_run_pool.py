@@ -1,6 +1,8 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses
 them. No process."""
 
+import time
+
 import pytest
 from schedule_parts import FACTS, Server
 
@@ -62,8 +64,10 @@ class Prompt(ServerPool):
 
     def take(self, round):
         server = super().take(round)
-        if self.next is not None:
-            assert self.next_is_ready.wait(20)
+        deadline = time.monotonic() + 20
+        while self.next is not None and not self.next.is_loaded:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         return server
 
 

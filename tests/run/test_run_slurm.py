@@ -12,10 +12,9 @@ from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.message import decode, encode
 from effbench.run import pool
 from effbench.run.executors import queue, slurm
-from effbench.run.executors.job_events import ClusterJob
 from effbench.run.executors.job_files import EVENTS, REQUEST
 from effbench.run.executors.queue import JobState
-from effbench.run.executors.slurm import SlurmExecutor
+from effbench.run.executors.slurm import ClusterJob, SlurmExecutor
 from effbench.run.interpreters import HERE
 from effbench.run.plan import LOST, CellRun, Settings, SweepPlan
 from effbench.run.sweep import Command, asked_of, open_sweep
@@ -61,9 +60,9 @@ class Queue:
 
 def begins(request):
     at = environment(gpu_name=None)
-    facts = {at.id: {"python": "p", "folder": "f", "given": [*HERE.given]}}
-    yield {"event": "environment", "environment": dataclasses.asdict(at), "details": {}}
-    yield {"event": "began", "node": "n1", "environments": facts}
+    facts = {"python": "p", "folder": "f", "given": [*HERE.given]}
+    found = {"environment": dataclasses.asdict(at), "details": {}, "interpreter": facts}
+    yield {"event": "began", "node": "n1", "environments": {at.id: found}}
 
 
 def is_lost_in(round):
@@ -71,7 +70,7 @@ def is_lost_in(round):
 
     def events(request):
         yield from begins(request)
-        ((given, params),) = request["runs"]
+        ((_, params),) = request["runs"]
         cell, env = Cell.from_params(params), environment(gpu_name=None).id
         done = {
             trial["round"]: trial for trial in request["history"].get(env, {}).get(cell.key, ())
@@ -80,17 +79,12 @@ def is_lost_in(round):
             lost = LOST in done.get(number, {"extra": {}})["extra"]
             if number in done and not lost:
                 continue
-            facts = {
-                "interpreter": given,
-                "cell_key": cell.key,
-                "round": number,
-                "attempt": int(lost),
-            }
+            facts = {"run": 0, "round": number, "attempt": int(lost)}
             yield {"event": "started", "slot": "CPU", **facts}
             if number == round:
                 return
             trial = Trial(cell.key, number, Status.OK, attempt=int(lost), latency_ms=1.0)
-            yield {"event": "record", "environment_id": env, "trial": trial.to_json()}
+            yield {"event": "record", **facts, "record": trial.to_json()}
         yield {"event": "done"}
 
     return events

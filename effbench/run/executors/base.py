@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
 
+from effbench.run.duets import StoppingRule
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.pool import Pools
@@ -18,7 +19,7 @@ class TrialExecutor(ABC):
     """Runs the trials of one sweep. Its methods are called in this order.
 
     `pools`: of the probed interpreters. `environments`: id -> interpreter, as far as they are
-    known; `slot_names`: where trials run.
+    known; `slot_names`: where trials run. `duet_rule`: see RoundsNeeded.
     """
 
     settings: Settings
@@ -27,6 +28,7 @@ class TrialExecutor(ABC):
     stop: Event
     environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
     slot_names: Sequence[str] = field(default=(), init=False)
+    duet_rule: StoppingRule | None = field(default=None, init=False)
 
     @staticmethod
     @abstractmethod

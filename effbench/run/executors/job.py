@@ -2,7 +2,7 @@
 
 It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a
 local sweep would store and print. effbench reads that file while the job runs, and commits each
-trial. Both files are messages (see effbench.core.message), and the job never touches the database.
+trial. The job never touches the database.
 """
 
 from __future__ import annotations
@@ -12,52 +12,58 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from effbench.core.cell import Cell, Environment, Trial
+from effbench.core.cell import Environment, Trial
 from effbench.core.errors import EffbenchError, StoreError
+from effbench.core.message import encode
 from effbench.core.warning_filters import print_instead_of_raising
 from effbench.run.compile_caches import cache_folder, sweep_cache
 from effbench.run.executors.job_files import EVENTS, JobRequest
 from effbench.run.executors.local import LocalExecutor
-from effbench.run.interpreters import Interpreter
 from effbench.run.interrupts import stop_on_ctrl_c
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, asked_of, open_pools
 from effbench.store.trials import HostSpeeds
-from effbench.worker.server import write_message
 
 
-class JobStore:
-    """A TrialStore: reads are answered from the request, and writes become events. Thread-safe."""
+class JobReporter(Progress):
+    """The database and the progress of a job's sweep: reads are answered from the request; what
+    would be stored or printed becomes events. Thread-safe."""
 
     def __init__(self, folder: Path, request: JobRequest) -> None:
+        super().__init__()
         self.events = folder / EVENTS
         self.request = request
-        self.lock = threading.Lock()
+        self.runs = request.cell_runs()
+        self.found: dict[str, dict[str, Any]] = {}
+        self.writing = threading.Lock()
 
     def send(self, event: str, **facts: Any) -> None:
         """Append an event. Raises StoreError if that fails, for example because effbench has given
         up this job."""
+        message = encode({"event": event, **facts})
         try:
-            with self.lock:
-                # do not create a removed file
-                descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND)
-                try:
-                    write_message(descriptor, {"event": event, **facts})
-                finally:
-                    # a network file system shows the line to other machines now
-                    os.close(descriptor)
+            # not created again if it was removed; once it is closed, a network file system shows
+            # the line to other machines
+            with self.writing, self.events.open("r+b") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(message)
         except OSError as error:
             raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
 
+    def send_trial(self, event: str, trial: PlannedTrial, **facts: Any) -> None:
+        number = self.runs.index(trial.run)
+        self.send(event, run=number, round=trial.round, attempt=trial.attempt, **facts)
+
+    # --- as a database ---
+
     def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
-        self.send("environment", environment=asdict(env), details=details)
+        self.found[env.id] = {"environment": asdict(env), "details": details}
         return env.id
 
     def first_rounds(self, sweep_id: str) -> list[int]:
@@ -70,7 +76,7 @@ class JobStore:
         }
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
-        self.send("record", environment_id=environment_id, trial=trial.to_json())
+        """Leave it to `ended`, which knows its run."""
 
     def host_speeds(self, environment_id: str) -> HostSpeeds:
         return HostSpeeds()  # those of other nodes say nothing about this one
@@ -85,20 +91,16 @@ class JobStore:
         self.request.ceilings[environment_id] = ceilings
         self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, ceilings=ceilings)
 
-
-class JobProgress(Progress):
-    """Sends the progress as events."""
-
-    def __init__(self, store: JobStore) -> None:
-        super().__init__()
-        self.send = store.send
+    # --- as a progress ---
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
-        self.send("started", slot=slot, **facts_of(trial))
+        self.send_trial("started", trial, slot=slot)
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
-        with suppress(StoreError):  # the next event that matters reports it
-            self.send("phase", phase=phase, **facts_of(trial))
+        pass  # many, and of little interest elsewhere
+
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
+        self.send_trial("record", trial, record=record.to_json())
 
     def note(self, text: Any) -> None:
         self.send("note", text=str(text))
@@ -109,31 +111,18 @@ class JobProgress(Progress):
     def dropped(self, run: CellRun) -> None:
         pass  # effbench knows once the job is done
 
-    def ended(self, trial: PlannedTrial, record: Trial) -> None:
-        pass  # the record was sent
-
-
-def facts_of(trial: PlannedTrial) -> dict[str, Any]:
-    """Return what identifies a trial, as facts of an event."""
-    run = trial.run
-    facts = {"interpreter": run.interpreter.given, "cell_key": run.cell.key}
-    return {**facts, "round": trial.round, "attempt": trial.attempt}
-
 
 def main() -> None:
     print_instead_of_raising()
     folder = Path(sys.argv[1])
     request = JobRequest.read(folder)
-    store = JobStore(folder, request)
+    reporter = JobReporter(folder, request)
     settings = Settings.with_defaults(**request.settings)
-    runs = [
-        CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request.runs
-    ]
     try:
-        run(settings, runs, store)
+        run(settings, reporter)
     except EffbenchError as error:
         with suppress(StoreError):
-            store.send("failed", reason=str(error))
+            reporter.send("failed", reason=str(error))
         sys.exit(str(error))
     finally:
         with suppress(OSError):
@@ -141,16 +130,17 @@ def main() -> None:
             cache_folder(settings.executor.cache_dir).rmdir()
 
 
-def run(settings: Settings, runs: Sequence[CellRun], store: JobStore) -> None:
+def run(settings: Settings, reporter: JobReporter) -> None:
     """Run the cells of the job."""
-    sweep_id = store.request.sweep_id
-    command = Command([], [], progress=JobProgress(store))
+    sweep_id = reporter.request.sweep_id
+    command = Command([], [], progress=reporter)
     LocalExecutor.check(settings)
-    with open_pools(asked_of(runs), settings, command) as pools:
-        executor = LocalExecutor(settings, pools, command.progress, command.stop, store)
-        executor.prepare(runs)
-        facts = {key: interpreter.facts() for key, interpreter in executor.environments.items()}
-        store.send("began", node=platform.node(), environments=facts)
+    with open_pools(asked_of(reporter.runs), settings, command) as pools:
+        executor = LocalExecutor(settings, pools, reporter, command.stop, reporter)
+        executor.prepare(reporter.runs)
+        for environment_id, interpreter in executor.environments.items():
+            reporter.found[environment_id]["interpreter"] = interpreter.facts()
+        reporter.send("began", node=platform.node(), environments=reporter.found)
         trials = executor.open(sweep_id)
         with stop_on_ctrl_c(command.stop):
             executor.run(trials)
@@ -159,7 +149,7 @@ def run(settings: Settings, runs: Sequence[CellRun], store: JobStore) -> None:
         return
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
-    store.send("done")
+    reporter.send("done")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of
-from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.host_history import HostHistory
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.run.pool import gpus_of, measure_ceilings
 from effbench.run.record import TrialStore, recorded_trials
@@ -24,7 +21,6 @@ class LocalExecutor(TrialExecutor):
     """Runs trials in child processes of the pools' fork servers."""
 
     store: TrialStore
-    duet_rule: StoppingRule | None = None
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -36,14 +32,18 @@ class LocalExecutor(TrialExecutor):
             self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
+        last_round = 0
+        if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
+            last_round = self.settings.protocol.rounds - 1
         for interpreter, pool in self.pools.items():
+            pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
+            pool.last_round = last_round
+            pool.current.stop = self.stop
             environment_id = self.store.add_environment(pool.environment, pool.details)
             self.environments[environment_id] = interpreter
 
     def open(self, sweep_id: str) -> list[PlannedTrial]:
-        self.prepare_pools()
         ids = {interpreter: key for key, interpreter in self.environments.items()}
-        speeds = {interpreter: self.store.host_speeds(key) for interpreter, key in ids.items()}
         self.sweep = RunningSweep(
             sweep_id=sweep_id,
             settings=self.settings,
@@ -55,21 +55,11 @@ class LocalExecutor(TrialExecutor):
             caches=sweep_cache(self.settings, sweep_id),
             first_rounds=self.store.first_rounds(sweep_id),
             history=recorded_trials(self.store, sweep_id, self.runs, ids),
-            host=HostHistory(speeds),
+            speeds={key: self.store.host_speeds(key) for key in self.environments},
         )
         self.schedule = Schedule(self.sweep, self.slots, self.runs, self.duet_rule)
         left = trials_left(self.runs, self.settings, self.sweep.history)
         return self.schedule.rounds.needed(left)
-
-    def prepare_pools(self) -> None:
-        """Tell each pool its cells and the last round that renews servers."""
-        last_round = 0
-        if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
-            last_round = self.settings.protocol.rounds - 1
-        for interpreter, pool in self.pools.items():
-            pool.stop = pool.current.stop = self.stop
-            pool.cells = [run.cell for run in self.runs if run.interpreter == interpreter]
-            pool.last_round = last_round
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         gpus = [slot for slot in self.slots if slot.is_gpu]
@@ -83,25 +73,17 @@ class LocalExecutor(TrialExecutor):
         noted."""
         timeout_s = self.settings.executor.lock_timeout_s
         for environment_id, interpreter in self.environments.items():
-            ceilings = self.known_ceilings(environment_id)
-            if ceilings is None:
+            known = self.store.calibration(environment_id)
+            if known is None:
+                server = self.pools[interpreter].current
                 why = measure_ceilings(
-                    self.pools[interpreter].current,
-                    self.store,
-                    environment_id,
-                    gpu,
-                    timeout_s,
-                    self.stop,
+                    server, self.store, environment_id, gpu, timeout_s, self.stop
                 )
                 if why and not self.stop.is_set():
                     self.progress.note(
                         f"could not measure this GPU's ceilings: {why}; these results have no"
                         " roofline"
                     )
-                ceilings = self.known_ceilings(environment_id)
-            if ceilings is not None:
-                self.sweep.ceilings[interpreter] = ceilings
-
-    def known_ceilings(self, environment_id: str) -> dict[str, Any] | None:
-        known = self.store.calibration(environment_id)
-        return known["ceilings"] if known else None
+                known = self.store.calibration(environment_id)
+            if known is not None:
+                self.sweep.ceilings[environment_id] = known["ceilings"]

@@ -14,10 +14,12 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Cell, Environment, Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
 from effbench.core.message import MessageError
@@ -25,11 +27,12 @@ from effbench.core.printable import count, one_line
 from effbench.run.compile_caches import part_name, sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.executors.job_events import ClusterJob, ClusterRecord
-from effbench.run.executors.job_files import EVENTS, JobRequest
-from effbench.run.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
+from effbench.run.executors.job_files import EVENTS, JobRequest, read_events
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import LOST, CellRun, PlannedTrial, Settings, interpreters_of, trials_left
 from effbench.store import connect
 from effbench.store.store import Store
+from effbench.store.summary import last_attempts
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
@@ -37,6 +40,45 @@ READ_S = 0.5
 #: Pause after SLURM refused a job while others are in the queue, for example because of a limit per
 #: user.
 REFUSED_PAUSE_S = 30.0
+#: Events that also count from a job that a killed effbench submitted: the others are its progress.
+LASTING = ("began", "record")
+#: The end of a job's error output that a lost trial keeps.
+MOST_LOG_CHARACTERS = 100_000
+
+
+@dataclass
+class ClusterJob:
+    """A submitted job. `id`: empty for one that a killed effbench submitted. `environments`: of its
+    interpreters on its node. `running`: the trials in flight. `has_begun`: whether a trial has.
+    `has_ended`: whether the queue lists it as ended. `offset`: end of the events that were read."""
+
+    id: str
+    folder: Path
+    runs: Sequence[CellRun]
+    node: str = "?"
+    environments: dict[Interpreter, str] = field(default_factory=dict)
+    running: list[PlannedTrial] = field(default_factory=list)
+    has_begun: bool = False
+    is_done: bool = False
+    failed: str | None = None
+    has_ended: bool = False
+    offset: int = 0
+
+    def __str__(self) -> str:
+        if self.has_begun:
+            return f"job {self.id} on {self.node}"
+        return f"job {self.id}"
+
+    def trial_of(self, event: Mapping[str, Any]) -> PlannedTrial:
+        """Return the trial that an event refers to."""
+        return PlannedTrial(self.runs[event["run"]], event["round"], event["attempt"])
+
+    def log(self) -> str:
+        """Return the end of the job's error output."""
+        text = ""
+        for path in self.folder.glob("*.err"):
+            text = path.read_text(errors="replace")
+        return text[-MOST_LOG_CHARACTERS:]
 
 
 @dataclass(frozen=True)
@@ -49,13 +91,16 @@ class JobLoss:
 
 @dataclass
 class SlurmExecutor(TrialExecutor):
-    """Runs trials in jobs. `losses`: how often each trial was in flight in a lost job; `unbegun`:
-    in how many jobs that ended before their first trial a run was, the last one for the reason
-    `why_unbegun`. `noted`: why jobs wait."""
+    """Runs trials in jobs.
+
+    `recorded`: the recorded trials (last attempts) by environment and cell key. `unbegun`: in how
+    many jobs that ended before their first trial a run was, the last one for the reason
+    `why_unbegun`. `noted`: why jobs wait.
+    """
 
     store: Store
     jobs: list[ClusterJob] = field(default_factory=list)
-    losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
+    recorded: dict[str, dict[str, list[Trial]]] = field(default_factory=dict)
     unbegun: Counter[CellRun] = field(default_factory=Counter)
     why_unbegun: str = ""
     noted: set[str] = field(default_factory=set)
@@ -77,15 +122,18 @@ class SlurmExecutor(TrialExecutor):
 
     def open(self, sweep_id: str) -> list[PlannedTrial]:
         self.sweep_id = sweep_id
-        self.record = ClusterRecord(self.store, sweep_id, self.progress)
-        self.environments = self.record.environments  # jobs add those of their nodes
+        known = self.store.find_sweep(sweep_id).host.get("environments") or {}
+        for environment_id, facts in known.items():  # jobs add those of their nodes
+            self.environments[environment_id] = Interpreter.from_facts(facts)
+            self.recorded[environment_id] = self.store.history(sweep_id, environment_id)
         part = part_name(sweep_id, self.settings.shard)
         self.folder = jobs_folder(self.settings) / part
         self.name = f"effbench-{part}"
         if self.folder.exists():  # of an effbench that was killed
             queue.cancel(self.name)
-            for events in sorted(self.folder.glob(f"*/{EVENTS}")):
-                self.record.close(ClusterJob("", events.parent, self.runs))
+            for events in self.folder.glob(f"*/{EVENTS}"):
+                runs = JobRequest.read(events.parent).cell_runs()
+                self.close(ClusterJob("", events.parent, runs))
         return self.trials_left(self.runs)
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
@@ -131,13 +179,23 @@ class SlurmExecutor(TrialExecutor):
     def trials_left(self, runs: Iterable[CellRun]) -> list[PlannedTrial]:
         """Return the remaining trials of these runs, as far as one environment has recorded
         them."""
-        history = {run: self.record.trials_of(run) for run in runs if not self.is_given_up(run)}
+        history = {run: self.trials_of(run) for run in runs if not self.is_given_up(run)}
         return trials_left([*history], self.settings, history)
 
     def is_given_up(self, run: CellRun) -> bool:
         """Return whether too many jobs were lost with a trial of the run, or before it began."""
-        lost = [times for (other, _), times in self.losses.items() if other == run]
-        return max([*lost, self.unbegun[run]]) > self.settings.executor.job_retries
+        most = self.settings.executor.job_retries
+        lost = [trial for trial in self.trials_of(run) if LOST in trial.extra]
+        return self.unbegun[run] > most or any(trial.attempt >= most for trial in lost)
+
+    def trials_of(self, run: CellRun) -> list[Trial]:
+        """Return the trials of the run in the environment with most of them."""
+        recorded = [
+            self.recorded[environment_id].get(run.cell.key, [])
+            for environment_id, interpreter in self.environments.items()
+            if interpreter == run.interpreter
+        ]
+        return max(recorded, key=len, default=[])
 
     # --- submitting ---
 
@@ -185,7 +243,7 @@ class SlurmExecutor(TrialExecutor):
         )
         keys = {run.cell.key for run in runs}
         history, ceilings = {}, {}
-        for environment_id, recorded in self.record.trials.items():
+        for environment_id, recorded in self.recorded.items():
             history[environment_id] = {
                 key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
             }
@@ -207,7 +265,7 @@ class SlurmExecutor(TrialExecutor):
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
         work. `states`: what the queue says, None: not asked."""
         try:
-            self.record.read(job)
+            self.read(job)
         except MessageError as error:
             queue.run("scancel", job.id)
             return JobLoss(Status.CRASHED, f"sent an invalid message: {error}")
@@ -234,11 +292,11 @@ class SlurmExecutor(TrialExecutor):
     def loss_of(self, state: queue.JobState) -> JobLoss:
         """Return how a job was lost that the queue lists with this state."""
         how = queue.ENDED[state.state]
-        if state.state not in ("TIMEOUT", "DEADLINE"):
-            return JobLoss(Status.CRASHED, f"{how} ({state.state})")
-        limit_min = self.settings.executor.time_limit_min
-        limit = f"after {limit_min} min (executor.time_limit_min)"
-        return JobLoss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
+        status = Status.CRASHED
+        if state.state in ("TIMEOUT", "DEADLINE"):
+            how += f" after {self.settings.executor.time_limit_min} min (executor.time_limit_min)"
+            status = Status.TIMEOUT
+        return JobLoss(status, f"{how} ({state.state})")
 
     def lost(self, job: ClusterJob, loss: JobLoss) -> list[CellRun]:
         """Record the trials in flight of a lost job, and return the runs that other jobs are to
@@ -253,18 +311,10 @@ class SlurmExecutor(TrialExecutor):
             reason = one_line(f"{reason} before its first trial{words}", 1000)
             self.why_unbegun = reason
             self.unbegun.update(job.runs)
-        for trial, phase in dict(job.running).items():
-            self.losses[trial.run, trial.round] += 1
-            record = Trial(
-                trial.run.cell.key,
-                trial.round,
-                loss.status,
-                f"{reason} (in {phase})" if phase else reason,
-                trial.attempt,
-                phase=phase,
-                extra={LOST: job.id, "log": log},
-            )
-            self.record.add(job, trial, job.environment_of(trial.run), record)
+        for trial in [*job.running]:
+            key, extra = trial.run.cell.key, {LOST: job.id, "log": log}
+            record = Trial(key, trial.round, loss.status, reason, trial.attempt, extra=extra)
+            self.add(job, trial, record)
         repeated = self.trials_left(job.runs)
         runs = [trial.run for trial in repeated]
         self.drop({*job.runs} - {*runs})
@@ -286,7 +336,80 @@ class SlurmExecutor(TrialExecutor):
             self.progress.note(f"cancelling {count(len(self.jobs), 'job')}")
             queue.cancel(self.name)
         for job in self.jobs:
-            self.record.close(job)
+            self.close(job)
+
+    # --- events ---
+
+    def read(self, job: ClusterJob) -> None:
+        """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
+        cannot be stored."""
+        for event in read_events(job.folder / EVENTS, job.offset):
+            job.offset = event.end
+            if not job.id and event.message.get("event") not in LASTING:
+                continue
+            try:
+                self.handle(job, event.message)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise MessageError(f"{type(error).__name__}: {error}") from error
+
+    def close(self, job: ClusterJob) -> None:
+        """Commit what an ended job recorded, and remove its folder."""
+        with suppress(MessageError):
+            self.read(job)
+        shutil.rmtree(job.folder, ignore_errors=True)
+
+    def handle(self, job: ClusterJob, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "began":
+                self.begin(job, event["node"], event["environments"])
+            case "started":
+                trial = job.trial_of(event)
+                job.has_begun = True
+                job.running.append(trial)
+                self.progress.started(f"job {job.id} ({job.node} {event['slot']})", trial)
+            case "record":
+                self.add(job, job.trial_of(event), Trial.from_json(event["record"]))
+            case "ceilings":
+                self.store.add_calibration(
+                    event["environment_id"], event["gpu_uuid"], ceilings=event["ceilings"]
+                )
+            case "note":
+                self.progress.note(f"job {job.id} on {job.node}: {one_line(event['text'])}")
+            case "failed":
+                job.failed = one_line(event["reason"])
+            case "done":
+                job.is_done = True
+            case _:
+                raise MessageError(f"unknown event: {str(event)[:200]}")
+
+    def begin(self, job: ClusterJob, node: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note where a job runs. `found`: its environments by id; see effbench.run.executors.
+        job_files."""
+        job.node = node
+        facts = {key: known["interpreter"] for key, known in found.items()}
+        for environment_id, known in found.items():
+            interpreter = Interpreter.from_facts(known["interpreter"])
+            if interpreter not in interpreters_of(job.runs):
+                raise ValueError("it ran under another interpreter")
+            self.store.add_environment(Environment(**known["environment"]), known["details"])
+            self.environments[environment_id] = interpreter
+            self.recorded.setdefault(environment_id, {})
+            job.environments[interpreter] = environment_id
+        self.store.note_environments(self.sweep_id, facts)
+
+    def add(self, job: ClusterJob, trial: PlannedTrial, record: Trial) -> None:
+        """Commit a trial, unless a killed effbench did so."""
+        environment_id = job.environments[trial.run.interpreter]
+        recorded = self.recorded[environment_id]
+        known = recorded.get(trial.run.cell.key, [])
+        if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
+            return
+        self.store.record(self.sweep_id, environment_id, record)
+        recent = replace(record, samples={})  # which take megabytes
+        recorded[trial.run.cell.key] = last_attempts([*known, recent])
+        if job.id:
+            job.running.remove(trial)
+            self.progress.ended(trial, record)
 
 
 def last_words(log: str) -> str:
