@@ -40,7 +40,7 @@ from effbench.run.plan import (
 )
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
-from effbench.run.sweep import Command, Outcome, asked_of, open_sweep, planned_slots
+from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
@@ -258,7 +258,7 @@ def run(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Ou
     rule = StoppingRule(floors_of(request.compared))
     command = Command([*request.command], [], progress=progress, duet_rule=rule)
     runs = [CellRun(cell, side) for cell in cells for side in sides]
-    with open_sweep(settings, asked_of(runs), command) as sweep:
+    with open_sweep(settings, runs, command) as sweep:
         same_machine(request.compared, sides[-1], sweep.pools)
         slots = planned_slots(settings, sweep.pools, cells)
         parallel = min(len(slots), len(cells)) / len(sides)
@@ -403,7 +403,7 @@ def is_paired_ratio(change: Change) -> bool:
 def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
     """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
     example on the login node of a cluster: its figures could refute any change."""
-    environment = vars(pools[here].environment)
+    environment = vars(pools[here].machine.environment)
     hardware = hardware_of(environment)
     if hardware != compared.hardware:
         raise UsageError(f"this machine has {hardware}, not {compared.hardware}")

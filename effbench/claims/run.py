@@ -110,10 +110,10 @@ class Reproduction:
     def collect_results(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
         """Collect the results of one sweep, after measuring it if no earlier one is as good.
         Hydra's launcher calls it like `conduct`."""
-        parts, settings = plan.split(jobs)
-        answer = probe(self.server, parts, settings.baseline_mode)
-        environment = Environment(**answer["environment"])
-        cells = plan.resolve(parts, bool(answer["gpus"]))
+        cells, settings = plan.split(jobs)
+        machine = probe(self.server, cells, settings.baseline_mode)
+        environment = machine.environment
+        cells = plan.resolve([machine.adapted(cell) for cell in cells], bool(machine.gpus))
         unwanted, _ = excluded(cells, settings.exclude)
         keys = [cell.key for cell in cells if cell not in unwanted]
         with Store.open(settings.db, mode="write") as store:

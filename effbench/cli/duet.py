@@ -143,7 +143,7 @@ def measure(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> Measure
     argv = ["duet", args.first, args.second, *args.words]
     command = Command(argv, [], progress=progress, duet_rule=rule)
     matrix = prepare([*first, *second], command)
-    with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+    with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.pools, command)
         pairs = paired(plan.runs[: len(first)], plan.runs[len(first) :])
         runs = [pair.first for pair in pairs] + [pair.second for pair in pairs]

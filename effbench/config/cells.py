@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,11 +21,10 @@ from effbench.models.spec import length_dims, parse_inputs
 from effbench.run import dry_run, interpreters
 from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.run.pool import Pools
-from effbench.run.probe import NETWORK, Params
+from effbench.run.probe import NETWORK
 from effbench.run.progress import Progress
 from effbench.run.selection import excluded, parse_shard, shards
 from effbench.run.sweep import (
-    Asked,
     Command,
     Outcome,
     check_baseline,
@@ -49,40 +48,43 @@ class Job:
 def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
     """Run or resume the sweep of these jobs; see `OpenSweep.run`."""
     matrix = prepare(jobs, command)
-    with open_sweep(matrix.settings, matrix.asked, command) as sweep:
+    with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         return sweep.run(matrix.plan(sweep.pools, command))
 
 
 def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs, command)
-    with open_pools(matrix.asked, matrix.settings, command) as pools:
+    with open_pools(matrix.runs, matrix.settings, command) as pools:
         dry_run.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
 
 
 @dataclass(frozen=True)
 class SweepMatrix:
-    """The jobs of a sweep, with the interpreter and the parameters of each one's cell (`asked`)."""
+    """The jobs of a sweep, and the run of each one's cell, in which device and dtype may still be
+    `auto`."""
 
     settings: Settings
     jobs: Sequence[Job]
-    asked: Asked
+    runs: Sequence[CellRun]
 
     def plan(self, pools: Pools, command: Command) -> SweepPlan:
         """Return what the sweep runs. `pools`: of the probed interpreters."""
-        has_cuda = any(pool.gpus for pool in pools.values())
-        cells = resolve([part for _, part in self.asked], has_cuda)
+        machines = {interpreter: pool.machine for interpreter, pool in pools.items()}
+        has_cuda = any(machine.gpus for machine in machines.values())
+        adapted = [machines[run.interpreter].adapted(run.cell) for run in self.runs]
+        cells = resolve(adapted, has_cuda)
         check_baseline(self.settings, cells)
         selected = select(cells, self.settings, command.progress)
         check_devices(selected.matrix, self.settings, has_cuda)
         options = [word for word in command.overrides if word.startswith("--")]
         overrides: dict[str, list[str]] = {}
         runs: list[CellRun | None] = []
-        for job, cell, (interpreter, _) in zip(self.jobs, cells, self.asked, strict=True):
+        for job, cell, run in zip(self.jobs, cells, self.runs, strict=True):
             if cell not in selected.planned:
                 runs.append(None)
                 continue
-            runs.append(CellRun(cell, interpreter))
+            runs.append(CellRun(cell, run.interpreter))
             if cell.key not in overrides:
                 words = overrides_of_cell(job.overrides, dropped_keys(job, cell))
                 overrides[cell.key] = [*options, *words]
@@ -91,25 +93,25 @@ class SweepMatrix:
 
 def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
     """Return the matrix of these jobs."""
-    parts, settings = split(jobs)
+    cells, settings = split(jobs)
     for word in command.overrides:
         check_effect(word, jobs, command)
     interpreter = cache(interpreters.resolve)
-    asked = []
-    for job, part in zip(jobs, parts, strict=True):
-        asked.append((interpreter(job.config.python, job.config.folder), part))
-    return SweepMatrix(settings, jobs, asked)
+    runs = []
+    for job, cell in zip(jobs, cells, strict=True):
+        runs.append(CellRun(cell, interpreter(job.config.python, job.config.folder)))
+    return SweepMatrix(settings, jobs, runs)
 
 
-def split(jobs: Sequence[Job]) -> tuple[list[Params], Settings]:
-    """Return the parameters of each job's cell, in which device and dtype may still be `auto`, and
-    the settings of the whole sweep. Raises ConfigError for invalid ones."""
+def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
+    """Return the cell of each job, in which device and dtype may still be `auto`, and the settings
+    of the whole sweep. Raises ConfigError for invalid ones."""
     if not jobs:
         raise ConfigError(
             "the sweep is empty: these overrides give no cell; give each one at least one value"
         )
     first = jobs[0].config
-    parts = []
+    cells = []
     for job in jobs:
         validate(job.config, job.overrides)
         for name in OF_SWEEP:
@@ -118,8 +120,8 @@ def split(jobs: Sequence[Job]) -> tuple[list[Params], Settings]:
                     f"{name} applies to a whole sweep and cannot be swept: choose one value or run"
                     " two sweeps"
                 )
-        parts.append(cell_of(job.config).params())
-    return parts, Settings(**{name: getattr(first, name) for name in OF_SWEEP})
+        cells.append(cell_of(job.config))
+    return cells, Settings(**{name: getattr(first, name) for name in OF_SWEEP})
 
 
 def cell_of(config: Config) -> Cell:
@@ -194,26 +196,25 @@ def text_of(value: object) -> str:
     return str(value)
 
 
-def resolve(parts: Sequence[Params], has_cuda: bool) -> list[Cell]:
-    """Return the cells with these parameters, with values for `auto` on this machine. Raises
-    ConfigError if two modules have the same name."""
-    cells = []
+def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:
+    """Return these cells with values for `auto` on this machine. Raises ConfigError if two modules
+    have the same name."""
+    resolved = []
     modules: dict[str, str] = {}
-    for part in parts:
-        device, dtype = part["device"], part["dtype"]
+    for cell in cells:
+        device, dtype = cell.device, cell.dtype
         if device == "auto":
             device = "cuda" if has_cuda else "cpu"
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
-        cell = Cell.from_params({**part, "device": device, "dtype": dtype})
         target = cell.model["module"]["_target_"]
         if modules.setdefault(cell.model_name, target) != target:
             raise ConfigError(
                 f"two modules have the name {cell.model_name}: give each its own, "
                 "such as 'model.name=${model.module._target_}'"
             )
-        cells.append(cell)
-    return cells
+        resolved.append(replace(cell, device=device, dtype=dtype))
+    return resolved
 
 
 # --- which cells are planned ---

@@ -47,21 +47,20 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
     answers: list[ModeResults] = []
 
     def answer(jobs: Sequence[Job], command: Command) -> None:
-        parts, settings = split(jobs)
-        probed = probe(server, parts, settings.baseline_mode)
-        has_cuda = bool(probed["gpus"])
-        cells = resolve(parts, has_cuda)
+        cells, settings = split(jobs)
+        machine = probe(server, cells, settings.baseline_mode)
+        has_cuda = bool(machine.gpus)
+        cells = resolve([machine.adapted(cell) for cell in cells], has_cuda)
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError(
                 "advise mode answers for one model at one batch size and dtype: give one value of"
                 " each"
             )
         keys = {cell.key for cell in cells}
-        here = Environment(**probed["environment"])
         with Store.open(settings.db, mode="write") as store:
             stored = None
             if not fresh:
-                stored = find_stored(store, keys, here, settings.timeout_s)
+                stored = find_stored(store, keys, machine.environment, settings.timeout_s)
             if stored is None and not has_cuda and any(cell.device == "cuda" for cell in cells):
                 raise UsageError(
                     f"this machine has no CUDA GPU, and {store.name} no results of it to use;"

@@ -42,7 +42,7 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
     # a sweep would create a missing database
     with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
         if settings.resume:
-            ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
+            ids = {interpreter: pool.machine.environment.id for interpreter, pool in pools.items()}
             facts: dict[str, Facts] = {}
             if settings.executor.name == "local":
                 facts = {ids[interpreter]: interpreter.facts() for interpreter in ids}
@@ -70,7 +70,7 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
 def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durations:
     """Return the durations of earlier trials on such hardware, of sweeps whose protocol makes
     trials take as long."""
-    environments = [pool.environment for pool in pools.values()]
+    environments = [pool.machine.environment for pool in pools.values()]
     here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
     ids = []
     for row in store.environments():

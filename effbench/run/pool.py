@@ -12,15 +12,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
-from effbench.core.cell import Cell, Environment
+from effbench.core.cell import Cell
 from effbench.core.errors import WorkerError
 from effbench.core.settings import Executor
 from effbench.run.client import ForkServer, StoppedError
 from effbench.run.devices import Gpu, Slot
 from effbench.run.interpreters import HERE, Interpreter
-from effbench.run.probe import Params, preload, probe
+from effbench.run.probe import ProbedMachine, preload, probe
 from effbench.run.record import TrialStore
 
 CEILINGS_TIMEOUT_S = 120.0
@@ -29,16 +28,13 @@ CEILINGS_TIMEOUT_S = 120.0
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `server`: the first server, which the caller closes; None: start one. `probe` sets
-    `environment`, `details`, `gpus` and `notes`, to print. `cells`: their models are preloaded
-    before the first trial. `last_round`: up to this one each round has a new server. `stop`: once
-    it is set, `shared` and `separate` raise StoppedError instead of waiting for a server.
+    `server`: the first server, which the caller closes; None: start one. `probe` sets `machine`.
+    `cells`: their models are preloaded before the first trial. `last_round`: up to this one each
+    round has a new server. `stop`: once it is set, `shared` and `separate` raise StoppedError
+    instead of waiting for a server.
     """
 
-    environment: Environment
-    details: dict[str, Any]
-    gpus: list[Gpu]
-    notes: list[str]
+    machine: ProbedMachine
     cells: Sequence[Cell] = ()
     last_round = 0
 
@@ -63,12 +59,9 @@ class ServerPool:
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
 
-    def probe(self, parts: Sequence[Params], baseline_mode: str) -> None:
-        """Determine the environment, and check these parameters of cells (see the function
-        `probe`)."""
-        answer = probe(self.current, parts, baseline_mode)
-        self.environment = self.interpreter.environment(answer["environment"])
-        self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
+    def probe(self, cells: Sequence[Cell], baseline_mode: str) -> None:
+        """Probe the machine with these cells; see the function `probe`."""
+        self.machine = probe(self.current, cells, baseline_mode, self.interpreter)
 
     @contextmanager
     def shared(self, round: int) -> Iterator[ForkServer]:
@@ -187,7 +180,7 @@ Pools = Mapping[Interpreter, ServerPool]
 
 def gpus_of(pools: Pools) -> list[Gpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
-    return max((pool.gpus for pool in pools.values()), key=len)
+    return max((pool.machine.gpus for pool in pools.values()), key=len)
 
 
 def measure_ceilings(

@@ -4,54 +4,73 @@ be imported there."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from effbench.core.cell import Cell, mode_settings, targets_in
+from effbench.core.cell import Cell, Environment, mode_settings, targets_in
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import ProbeRequest
 from effbench.core.settings import LOSSES
 from effbench.models.catalog import LIBRARIES
 from effbench.run.client import ForkServer
+from effbench.run.devices import Gpu
+from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
 OWN_MODELS = "effbench.models."
 NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
-#: Parameters of a cell, as the configuration has them.
-Params = dict[str, Any]
 
 
-def probe(server: ForkServer, parts: Sequence[Params], baseline_mode: str) -> dict[str, Any]:
-    """Import all targets in a child, adapt the modes' settings, and return the environment, its
-    details and GPUs. Raises ConfigError if a target cannot be imported or a mode does not have a
-    setting.
-    """
-    modes = {str(part["mode"]): part["mode"] for part in parts}
-    losses = imported_losses(parts)
-    request = whole_request(parts, losses)
+@dataclass(frozen=True)
+class ProbedMachine:
+    """What an interpreter finds on its machine. `notes`: to print; `modes`: text of a mode -> the
+    mode without settings that only others have."""
+
+    environment: Environment
+    details: dict[str, Any]
+    gpus: list[Gpu]
+    notes: list[str]
+    modes: dict[str, dict[str, Any]]
+
+    def adapted(self, cell: Cell) -> Cell:
+        """Return the cell with its adapted mode."""
+        return replace(cell, mode=self.modes[str(cell.mode)])
+
+
+def probe(
+    server: ForkServer,
+    cells: Sequence[Cell],
+    baseline_mode: str,
+    interpreter: Interpreter = HERE,
+) -> ProbedMachine:
+    """Import all targets of these cells in a child. Raises ConfigError if a target cannot be
+    imported or a mode does not have a setting."""
+    modes = {str(cell.mode): cell.mode for cell in cells}
+    losses = imported_losses(cells)
+    request = whole_request(cells, losses)
     request.modes = list(modes.values())
-    answer: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+    errors: list[str] = list(dict.fromkeys(answer["errors"]))
     for loss in losses:
-        answer["errors"] = [
-            text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]
-        ]
-    known = dict(zip(modes, answer["settings"], strict=True))
-    errors = list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode)
+        errors = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in errors]
+    if not errors:
+        known = dict(zip(modes, answer["settings"], strict=True))
+        modes, errors = adapt_modes(modes, known, baseline_mode)
     if errors:
         text = "\n".join(errors[:2])
         if len(errors) > 2:
             text += f" (and {len(errors) - 2} more errors)"
         raise ConfigError(text)
-    return answer
+    environment = interpreter.environment(answer["environment"])
+    return ProbedMachine(environment, answer["details"], answer["gpus"], answer["notes"], modes)
 
 
-def imported_losses(parts: Sequence[Params]) -> list[str]:
+def imported_losses(cells: Sequence[Cell]) -> list[str]:
     """Return the losses of these cells that are imported. Raises ConfigError for an unknown
     name."""
-    losses = dict.fromkeys(
-        part["training"]["loss"] for part in parts if part["phase"] == "training"
-    )
+    losses = dict.fromkeys(cell.training["loss"] for cell in cells if cell.training)
     imported = [loss for loss in losses if loss not in LOSSES]
     for loss in imported:
         if "." not in loss:  # neither an import path nor a file
@@ -62,13 +81,13 @@ def imported_losses(parts: Sequence[Params]) -> list[str]:
     return imported
 
 
-def whole_request(parts: Sequence[Params], losses: Sequence[str]) -> ProbeRequest:
+def whole_request(cells: Sequence[Cell], losses: Sequence[str]) -> ProbeRequest:
     """Return a request to import the modules, the losses and all other targets of these cells."""
-    request = ProbeRequest(inputs=passed_inputs(parts))
-    networks: dict[str, Params] = {}
+    request = ProbeRequest()
+    networks: dict[str, dict[str, Any]] = {}
     others: dict[str, None] = {}
-    for part in parts:
-        module = part["model"]["module"]
+    for cell in cells:
+        module = cell.model["module"]
         first, *inner = targets_in(module)
         others |= dict.fromkeys(inner)
         names = request.modules.setdefault(first, [])
@@ -76,46 +95,37 @@ def whole_request(parts: Sequence[Params], losses: Sequence[str]) -> ProbeReques
         if first == NETWORK:
             arguments = {name: value for name, value in module.items() if name != "_target_"}
             networks[str(module)] = arguments
+        # models that describe their inputs have none here
+        passed = {spec["name"]: bool(spec.get("keyword")) for spec in cell.model.get("inputs", ())}
+        described = {"target": module["_target_"], "passed": passed}
+        if passed and described not in request.inputs:
+            request.inputs.append(described)
     request.networks = list(networks.values())
     request.others = list(dict.fromkeys([*others, *losses]))
     return request
 
 
-def passed_inputs(parts: Sequence[Params]) -> list[Params]:
-    """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs
-    have none here."""
-    distinct: list[Params] = []
-    for part in parts:
-        model = part["model"]
-        inputs = model.get("inputs") or {}
-        if isinstance(inputs, list):  # of a stored cell
-            inputs = {spec["name"]: spec for spec in inputs}
-        passed = {str(name): bool(spec.get("keyword")) for name, spec in inputs.items()}
-        described = {"target": str(model["module"]["_target_"]), "passed": passed}
-        if passed and described not in distinct:
-            distinct.append(described)
-    return distinct
-
-
 def adapt_modes(
-    parts: Sequence[Params], known: Mapping[str, list[str] | None], baseline_mode: str
-) -> list[str]:
-    """Remove settings from the baseline that only other modes have, as in `mode=eager,default
-    mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
-    settings."""
-    errors = []
+    modes: Mapping[str, dict[str, Any]],
+    known: Mapping[str, list[str] | None],
+    baseline_mode: str,
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return these modes without settings of the baseline that only other modes have, as in
+    `mode=eager,default mode.fullgraph=true`, and errors for all other unknown settings. `known`:
+    the settings of each mode."""
+    adapted = dict(modes)
+    errors: list[str] = []
     elsewhere = set(chain(*filter(None, known.values())))
-    for part in parts:
-        mode = part["mode"]
-        allowed = known[str(mode)]
+    for text, mode in modes.items():
+        allowed = known[text]
         if allowed is None:
             continue
         unknown = [name for name in mode_settings(mode) if name not in allowed]
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
-            part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
+            adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
         else:
             errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
-    return list(dict.fromkeys(errors))
+    return adapted, list(dict.fromkeys(errors))
 
 
 def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:

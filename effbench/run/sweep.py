@@ -9,9 +9,9 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import effbench
@@ -22,7 +22,7 @@ from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.devices import Slot, slots_of
+from effbench.run.devices import Gpu, Slot, slots_of
 from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.local import LocalExecutor
@@ -32,16 +32,12 @@ from effbench.run.interpreters import HERE, Facts, Interpreter
 from effbench.run.interrupts import stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
-from effbench.run.probe import Params
 from effbench.run.progress import Progress
 from effbench.run.selection import parse_shard
 from effbench.store import liveness, secrets
 from effbench.store.connect import artifact_home, moved
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard
-
-#: Interpreter and parameters of each cell to probe.
-Asked = Sequence[tuple[Interpreter, Params]]
 
 
 @dataclass(frozen=True)
@@ -128,13 +124,12 @@ class OpenSweep:
 
 
 @contextmanager
-def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[OpenSweep]:
-    """Probe the interpreters of these cells, open the database, and yield the sweep; close all at
-    the end.
-
-    The modes of the cells are adapted in place. Raises EffbenchError for what cannot run.
-    """
-    if not asked:
+def open_sweep(
+    settings: Settings, runs: Sequence[CellRun], command: Command
+) -> Iterator[OpenSweep]:
+    """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
+    the end. Raises EffbenchError for what cannot run."""
+    if not runs:
         raise ConfigError("there is no cell to run")
     kind: type[LocalExecutor | SlurmExecutor] = LocalExecutor
     if settings.executor.name == "slurm":
@@ -144,29 +139,24 @@ def open_sweep(settings: Settings, asked: Asked, command: Command) -> Iterator[O
         logs.collected(),
         # first, to report an unusable database immediately
         Store.open(settings.db, mode="write") as store,
-        open_pools(asked, settings, command) as pools,
+        open_pools(runs, settings, command) as pools,
     ):
         executor = kind(settings, pools, command.progress, command.stop, store)
         executor.duet_rule = command.duet_rule
         yield OpenSweep(settings, command, store, pools, executor)
 
 
-def asked_of(runs: Iterable[CellRun]) -> Asked:
-    return [(run.interpreter, run.cell.params()) for run in runs]
-
-
 @contextmanager
-def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[Pools]:
-    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them
-    at the end.
+def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) -> Iterator[Pools]:
+    """Start a pool for each interpreter of these runs, probe it with its cells, and yield the
+    pools; close them at the end. In cells, device and dtype may be `auto`.
 
-    The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an
-    unsuitable interpreter.
+    Raises ConfigError as `probe` does and for an unsuitable interpreter.
     """
-    wanted: dict[Interpreter, list[Params]] = {}
-    for interpreter, params in asked:
-        wanted.setdefault(interpreter, []).append(params)
-    command.progress.planning(len(asked), "importing their modules and modes")
+    wanted: dict[Interpreter, list[Cell]] = {}
+    for run in runs:
+        wanted.setdefault(run.interpreter, []).append(run.cell)
+    command.progress.planning(len(runs), "importing their modules and modes")
     pools: dict[Interpreter, ServerPool] = {}
     try:
         for interpreter in wanted:  # all load in parallel
@@ -174,17 +164,20 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
             pools[interpreter] = ServerPool(interpreter, server, command.stop)
         # meanwhile: the first record needs it, and the next trial would wait
         importlib.import_module("numpy")
-        for interpreter, parts in wanted.items():
+        for interpreter, cells in wanted.items():
+            pool = pools[interpreter]
             try:
-                pools[interpreter].probe(parts, settings.baseline_mode)
+                pool.probe(cells, settings.baseline_mode)
             except (ConfigError, WorkerError) as error:
                 if str(error).startswith("python=") or [*wanted] == [HERE]:
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":
                 # device=auto means the devices of the jobs, not of this machine
-                has_gpu = "gpu" in (settings.executor.gres or "")
-                pools[interpreter].gpus = [{}] if has_gpu else []
+                gpus: list[Gpu] = []
+                if "gpu" in (settings.executor.gres or ""):
+                    gpus = [{}]
+                pool.machine = replace(pool.machine, gpus=gpus)
         yield pools
     finally:
         for pool in pools.values():

@@ -227,7 +227,7 @@ def test_another_machine_settles_nothing(made, changed, error):
     sweeps = [made.sweep({EAGER: figures}) for figures in (FAST, SLOW)]
     with Store.open(made.path) as store:
         compared = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
-    pools = {None: SimpleNamespace(environment=environment(**changed))}
+    pools = {None: SimpleNamespace(machine=SimpleNamespace(environment=environment(**changed)))}
     with pytest.raises(UsageError, match=error) if error else nullcontext():
         same_machine(compared, None, pools)
 

@@ -6,20 +6,19 @@ import time
 import pytest
 from schedule_parts import FACTS, Server
 
+from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.run import pool
 from effbench.run.interpreters import HERE, Interpreter
-from effbench.run.plan import Settings
+from effbench.run.plan import CellRun, Settings
 from effbench.run.pool import ServerPool
 from effbench.run.probe import adapt_modes
 from effbench.run.sweep import Command, open_pools
 
-PART = {
-    "model": {"module": {"_target_": "net.Net"}},
-    "phase": "inference",
-    "device": "cpu",
-    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
-}
+MODE = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+CELL = Cell(
+    {"name": "net", "module": {"_target_": "net.Net"}}, 1, MODE, "auto", "inference", "auto"
+)
 
 
 class Fake(Server):
@@ -119,16 +118,14 @@ class TestRounds:
 
 class TestOpened:
     def opened(self, *folders, server=None):
-        asked = [(Interpreter(None, folder), PART) for folder in folders]
-        return open_pools(asked, Settings.with_defaults(), Command([], [], server))
+        runs = [CellRun(CELL, Interpreter(None, folder)) for folder in folders]
+        return open_pools(runs, Settings.with_defaults(), Command([], [], server))
 
     def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
         lent = Fake()
         with self.opened("/good", None, server=lent) as pools:
-            assert [one.environment.flags.get("folder") for one in pools.values()] == [
-                "/good",
-                None,
-            ]
+            folders = [one.machine.environment.flags.get("folder") for one in pools.values()]
+            assert folders == ["/good", None]
             assert pools[HERE].current is lent
             assert [server.closed for server in started] == [False]
         assert ([server.closed for server in started], lent.closed) == ([True], False)
@@ -152,10 +149,6 @@ class TestOpened:
             pass
 
 
-def mode_part(name, **settings):
-    return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
-
-
 @pytest.mark.parametrize(
     ("first", "setting", "refused"),
     [
@@ -165,11 +158,11 @@ def mode_part(name, **settings):
     ],
 )
 def test_only_the_baseline_omits_what_only_other_modes_have(first, setting, refused):
-    parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
-    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
-    errors = adapt_modes(parts, known, "eager")
+    modes = {name: {"name": name, "_target_": "x.X", setting: True} for name in (first, "default")}
+    adapted, errors = adapt_modes(modes, {first: [], "default": ["fullgraph"]}, "eager")
     assert [error.split()[1] for error in errors] == refused
     hints = [error.partition(";")[0].partition(": ")[2] for error in errors]
     assert hints == ["did you mean fullgraph?" * (mode == "default") for mode in refused]
     if not refused:
-        assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
+        kept = {name: "fullgraph" in mode for name, mode in adapted.items()}
+        assert kept == {"eager": False, "default": True}

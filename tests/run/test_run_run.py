@@ -24,9 +24,10 @@ from effbench.run.compile_caches import make_cache_folders
 from effbench.run.executors import local
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings, SweepPlan
+from effbench.run.probe import ProbedMachine
 from effbench.run.progress import Progress
 from effbench.run.selection import shards
-from effbench.run.sweep import Command, asked_of, open_sweep
+from effbench.run.sweep import Command, open_sweep
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
 
@@ -36,8 +37,8 @@ TRIALS = 4
 
 @pytest.fixture
 def db(made, monkeypatch):
-    def probe(self, parts, baseline_mode):
-        self.environment, self.details, self.gpus, self.notes = environment(), {}, [], []
+    def probe(self, cells, baseline_mode):
+        self.machine = ProbedMachine(environment(), {}, [], [], {})
 
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)
@@ -47,7 +48,7 @@ def db(made, monkeypatch):
 
 
 def run_cells(settings, runs, command, **plan):
-    with open_sweep(settings, asked_of(runs), command) as opened:
+    with open_sweep(settings, runs, command) as opened:
         return opened.run(SweepPlan(runs, **plan))
 
 

@@ -17,7 +17,8 @@ from effbench.run.executors.queue import JobState
 from effbench.run.executors.slurm import ClusterJob, SlurmExecutor
 from effbench.run.interpreters import HERE
 from effbench.run.plan import LOST, CellRun, Settings, SweepPlan
-from effbench.run.sweep import Command, asked_of, open_sweep
+from effbench.run.probe import ProbedMachine
+from effbench.run.sweep import Command, open_sweep
 from effbench.store import Store
 
 RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
@@ -149,14 +150,17 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
 
 def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
     monkeypatch.setattr(queue, "check", lambda executor: None)
-    monkeypatch.setattr(pool.ServerPool, "probe", lambda *_: None)
+    machine = ProbedMachine(environment(), {}, [], [], {})
+    monkeypatch.setattr(
+        pool.ServerPool, "probe", lambda self, *_: setattr(self, "machine", machine)
+    )
     executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs")}
     settings = Settings.with_defaults(
         db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"}
     )
     run, command = CellRun(a_cell()), Command([], [], MagicMock())
     command.stop.set()
-    with open_sweep(settings, asked_of([run]), command) as opened:
+    with open_sweep(settings, [run], command) as opened:
         outcome = opened.run(SweepPlan([run], matrix=[a_cell()]))
     assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
 

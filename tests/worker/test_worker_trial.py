@@ -16,7 +16,7 @@ from effbench.measure.counters import Counters
 from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.timing import Rules, Timing
 from effbench.modes.eager import Eager
-from effbench.run.probe import probe as probe_parts
+from effbench.run.probe import probe as probe_cells
 from effbench.worker import context, probe, trial
 from effbench.worker.timings import Timings
 from effbench.workloads.select import workload_of
@@ -463,7 +463,9 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
 def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
     part = {
         "model": {"module": LINEAR},
+        "bs": 1,
         "mode": EAGER,
+        "dtype": "float32",
         "phase": "inference",
         "device": "cpu",
         **changed,
@@ -472,4 +474,4 @@ def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expe
         call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None)
     )
     with pytest.raises(ConfigError, match=expected):
-        probe_parts(here, [part], "eager")
+        probe_cells(here, [Cell.from_params(part)], "eager")

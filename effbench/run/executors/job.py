@@ -27,7 +27,7 @@ from effbench.run.executors.local import LocalExecutor
 from effbench.run.interrupts import stop_on_ctrl_c
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.progress import Progress
-from effbench.run.sweep import Command, asked_of, open_pools
+from effbench.run.sweep import Command, open_pools
 from effbench.store.trials import HostSpeeds
 
 
@@ -135,7 +135,7 @@ def run(settings: Settings, reporter: JobReporter) -> None:
     sweep_id = reporter.request.sweep_id
     command = Command([], [], progress=reporter)
     LocalExecutor.check(settings)
-    with open_pools(asked_of(reporter.runs), settings, command) as pools:
+    with open_pools(reporter.runs, settings, command) as pools:
         executor = LocalExecutor(settings, pools, reporter, command.stop, reporter)
         executor.prepare(reporter.runs)
         for environment_id, interpreter in executor.environments.items():

@@ -28,7 +28,7 @@ class LocalExecutor(TrialExecutor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        for note in dict.fromkeys(chain(*(pool.notes for pool in self.pools.values()))):
+        for note in dict.fromkeys(chain(*(pool.machine.notes for pool in self.pools.values()))):
             self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
@@ -39,7 +39,8 @@ class LocalExecutor(TrialExecutor):
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = last_round
             pool.current.stop = self.stop
-            environment_id = self.store.add_environment(pool.environment, pool.details)
+            machine = pool.machine
+            environment_id = self.store.add_environment(machine.environment, machine.details)
             self.environments[environment_id] = interpreter
 
     def open(self, sweep_id: str) -> list[PlannedTrial]:
