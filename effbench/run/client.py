@@ -127,16 +127,15 @@ class ServerRequest:
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        if self.timed_out_s is not None:
-            status, reason = Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
-        else:
-            status, reason = self.end_of_process()
+        status, reason = self.end_of_process()
         if self.phase:
             return status, f"{reason} (in {self.phase})"
         return status, f"{reason} (before it began)"
 
     def end_of_process(self) -> tuple[Status, str]:
-        """Return the status and reason of a task whose process has ended by itself."""
+        """Return the status and reason of a task without a result, without its phase."""
+        if self.timed_out_s is not None:
+            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
         outcome = self.outcome
         for name in ("died", "failed", "reason"):
             if outcome.get(name):

@@ -17,6 +17,7 @@ from effbench.run.estimate import Durations, duration_text
 from effbench.run.interpreters import Facts
 from effbench.run.plan import CellRun, Settings, SweepPlan, trials_left
 from effbench.run.pool import Pools
+from effbench.run.progress import work_text
 from effbench.run.record import recorded_trials
 from effbench.run.resume import check_same_sweep
 from effbench.run.rounds import RoundsNeeded
@@ -34,7 +35,7 @@ NOT_OF_DURATION = ("name", "rounds", "compilations", "enough_interval")
 def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Command) -> None:
     """Print what `OpenSweep.run` would run. Raises EffbenchError for what it would refuse before
     the first trial."""
-    progress, protocol = command.progress, settings.protocol
+    progress = command.progress
     runs, cells = plan.distinct_runs(), plan.cells()
     slots = planned_slots(settings, pools, cells)
     history: dict[CellRun, list[Trial]] = {}
@@ -52,10 +53,8 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
         durations = durations_of_alike(store, settings, pools)
     left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, runs, history).needed(left)
-    number = count(len(cells), "cell")
-    rounds = f"{count(protocol.rounds, 'round')} ({protocol.name})"
-    where = ", ".join(slot.name for slot in slots)
-    progress.note(f"plan: {number} × {rounds} on {where}: {count(len(trials), 'trial')} to run")
+    names = [slot.name for slot in slots]
+    progress.note(f"plan: {work_text(settings, runs, trials, names)}")
     if settings.exclude:
         progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
     if settings.shard:

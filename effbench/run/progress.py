@@ -55,15 +55,25 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     return names
 
 
-def matrix_text(runs: Sequence[CellRun]) -> str:
-    """Return `3 cells`, or `3 cells × 2 folders` if cells run in several places."""
-    cells = count(len(cells_of(runs)), "cell")
+def work_text(
+    settings: Settings,
+    runs: Sequence[CellRun],
+    trials: Sequence[PlannedTrial],
+    slots: Sequence[str],
+) -> str:
+    """Return `3 cells × 2 folders × 5 rounds (standard) on GPU 0: 30 trials to run`. `trials`:
+    those to run; `slots`: names of devices."""
+    factors = [count(len(cells_of(runs)), "cell")]
     interpreters = interpreters_of(runs)
-    if len(interpreters) <= 1:
-        return cells
-    if len({interpreter.python for interpreter in interpreters}) == 1:
-        return f"{cells} × {len(interpreters)} folders"
-    return f"{cells} × {len(interpreters)} interpreters"
+    if len(interpreters) > 1:
+        is_same_python = len({interpreter.python for interpreter in interpreters}) == 1
+        noun = "folder" if is_same_python else "interpreter"
+        factors.append(count(len(interpreters), noun))
+    factors.append(f"{count(settings.protocol.rounds, 'round')} ({settings.protocol.name})")
+    left = "all trials are already recorded"
+    if trials:
+        left = f"{count(len(trials), 'trial')} to run"
+    return one_line(f"{' × '.join(factors)} on {', '.join(slots)}: {left}")
 
 
 #: Word in the description of a disturbance -> the note next to the time of its trial.
@@ -139,16 +149,12 @@ class Progress:
     ) -> Iterator[None]:
         """Print the title and, on a terminal, show the live status in this context. `trials`: those
         to run; `slots`: their names."""
-        protocol = settings.protocol
         self.names = run_names(runs)
-        self.rounds = protocol.rounds
-        self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol.compilations)
+        self.rounds = settings.protocol.rounds
+        whole = len(runs) * self.rounds
+        self.time_left = TimeLeft(trials, whole, settings.protocol.compilations)
         self.start_s = time.monotonic()
-        left = "all trials are already recorded"
-        if trials:
-            left = f"{count(len(trials), 'trial')} to run"
-        matrix = f"{matrix_text(runs)} × {count(self.rounds, 'round')} ({protocol.name})"
-        self.note(one_line(f"sweep {sweep_id} · {matrix} on {', '.join(slots)}: {left}"))
+        self.note(f"sweep {sweep_id} · {work_text(settings, runs, trials, slots)}")
         if self.quiet or not trials or not self.console.is_terminal:
             yield
             return

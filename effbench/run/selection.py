@@ -40,7 +40,12 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     if not rules or not cells:
         return set(), list(map(rule_text, rules))
     values = {cell: values_of(cell) for cell in cells}
-    check_keys(rules, known_keys().union(*values.values()))
+    known = known_keys().union(*values.values())
+    for key in chain(*rules):
+        if key not in known:
+            near = suggest(key, known, before="")
+            hint = near or "keys are those of cells, such as model, bs, model.module.width"
+            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
     matched: set[Cell] = set()
     unused = []
     for rule in rules:
@@ -49,15 +54,6 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
         if not fitting:
             unused.append(rule_text(rule))
     return matched, unused
-
-
-def check_keys(rules: Iterable[Rule], known: set[str]) -> None:
-    """Raise ConfigError for a key that no cell has."""
-    for key in chain(*rules):
-        if key not in known:
-            near = suggest(key, known, before="")
-            hint = near or "keys are those of cells, such as model, bs, model.module.width"
-            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
 
 
 def rule_text(rule: Rule) -> str:

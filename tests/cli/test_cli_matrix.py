@@ -45,13 +45,13 @@ def test_excluded_cells_do_not_run(ran):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "0 trials to run"),
+        ("", "on CPU: all trials are already recorded"),
         ("protocol.rounds=2", "3 cells × 2 rounds (quick) on CPU: 3 trials to run"),
         ("folder=.", "ran under effbench's own"),
         ("baseline_mode=jit-trace", "has baseline_mode=eager, not jit-trace"),
         ("sweep.seed=5", "has sweep.seed=0, not 5"),
         ("protocol.budget_s=9", "has protocol.budget_s=0.2, not 9.0"),
-        ("protocol=standard", "has protocol=quick, not standard: "),
+        ("protocol=standard", "has protocol=quick, not standard; "),
     ],
 )
 def test_the_plan_of_a_sweep_to_resume(ran, words, said):

@@ -112,14 +112,6 @@ def test_an_interpreter_that_crashes_is_named(script):
         server.wait_ready()
 
 
-def test_a_file_that_is_no_program_is_named(tmp_path):
-    path = tmp_path / "python"
-    path.write_bytes(b"\x7fELF nonsense")
-    path.chmod(0o755)
-    with pytest.raises(ConfigError, match="cannot be run: Exec format error"):
-        ForkServer(str(path))
-
-
 def test_another_interpreter_sees_effbench_and_nothing_next_to_it(script):
     folder = interpreters.lone_package()
     assert [path.name for path in Path(folder).iterdir()] == ["effbench"]
