@@ -442,7 +442,7 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
             "_target_=os.system is part of Python",
         ),
         (
-            {"model": {"module": LINEAR, "inputs": {"x": {}, "y": {}}}},
+            {"model": {"module": LINEAR, "inputs": [{"name": "x"}, {"name": "y"}]}},
             "torch.nn.Linear: model.inputs does not fit forward: too many positional arguments",
         ),
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
