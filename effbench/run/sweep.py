@@ -112,10 +112,13 @@ class OpenSweep:
             if run is not None:
                 latency = measured.get((run.cell.key, run.interpreter))
             latencies.append(latency)
+        state = "completed"
+        if stop.is_set():
+            state = "interrupted"
         return Outcome(
             sweep_id=sweep_id,
             db=settings.db,
-            state="interrupted" if stop.is_set() else "completed",
+            state=state,
             on_failure=settings.on_failure,
             latencies=latencies,
             environments={interpreter: key for key, interpreter in environments.items()},
