@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import asdict
 from itertools import groupby
 
 from effbench.cli import options
+from effbench.core.table import as_json
 from effbench.core.terminal import escape, terminal
 from effbench.doctor import ceilings
 from effbench.doctor.checks import examine, probe_machine
-from effbench.doctor.finding import ExaminedMachine, Finding
+from effbench.doctor.finding import Finding
 from effbench.run.client import ForkServer
 
 HELP = (
@@ -45,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
         findings = examine(machine)
         is_fit = not has_problem(findings)
         if args.calibrate and is_fit:
-            findings = calibrate(server, machine, findings)
+            failures = list(ceilings.measure(server, machine))
+            findings = examine(machine) + failures
     if args.format == "json":
-        known = ceilings.stored(machine) if machine.answer else None
-        answer = {"findings": [asdict(finding) for finding in findings], "calibration": known}
-        print(json.dumps(answer, indent=2, default=datetime.isoformat))
+        found = [asdict(finding) for finding in findings]
+        print(as_json({"findings": found, "calibration": ceilings.stored(machine)}), end="")
     else:
         show(findings)
     if args.calibrate and not is_fit:
@@ -59,15 +58,6 @@ def run(args: argparse.Namespace) -> int:
 
 def has_problem(findings: Sequence[Finding]) -> bool:
     return any(finding.level == "problem" for finding in findings)
-
-
-def calibrate(
-    server: ForkServer, machine: ExaminedMachine, findings: Sequence[Finding]
-) -> list[Finding]:
-    """Measure the ceilings and store them; return the findings with those of the new ceilings."""
-    others = [finding for finding in findings if finding.area != "ceilings"]
-    measured = [*ceilings.measure(server, machine), *ceilings.report(machine)]
-    return others + [replace(finding, area="ceilings") for finding in measured]
 
 
 def show(findings: Sequence[Finding]) -> None:

@@ -19,20 +19,24 @@ from effbench.store.store import Store
 def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
     """Measure and store the ceilings of each GPU; yield a problem for each that fails. Raises
     StoreError."""
-    answer = machine.probed
-    environment = Environment(**answer["environment"])
+    environment = Environment(**machine.probed["environment"])
     with Store.open(machine.db, mode="write") as store:
-        environment_id = store.add_environment(environment, answer["details"])
-        for gpu in reversed(answer["gpus"]):  # the newest row counts: that of the first GPU
+        environment_id = store.add_environment(environment, machine.probed["details"])
+        for gpu in reversed(machine.probed["gpus"]):  # the newest row counts: that of the first GPU
             reason = pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu))
             if reason:
-                what = f"GPU {gpu['index']}: its ceilings could not be measured: {reason}"
-                yield problem(what, "how close cells come to the GPU's ceilings is unknown")
+                yield problem(
+                    f"GPU {gpu['index']}: its ceilings could not be measured: {reason}",
+                    "how close cells come to the GPU's ceilings is unknown",
+                    area="ceilings",
+                )
 
 
 def stored(machine: ExaminedMachine) -> dict[str, Any] | None:
     """Return the newest calibration of this environment; None without one or a readable
     database."""
+    if machine.probed is None:
+        return None
     environment_id = Environment(**machine.probed["environment"]).id
     with suppress(StoreError), Store.open(machine.db, mode="read") as store:
         return store.calibration(environment_id)

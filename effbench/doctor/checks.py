@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from effbench.core.environments import SOFTWARE
 from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.message import CheckRequest, ProbeRequest
 from effbench.core.metrics import format_bytes
@@ -55,8 +55,8 @@ Check = Callable[[ExaminedMachine], Iterator[Finding]]
 def probe_machine(server: ForkServer, db: str) -> ExaminedMachine:
     """Return the machine with what a worker finds out about it."""
     try:
-        answer = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
-        return ExaminedMachine(db, answer, compiler_error=try_compiler(server))
+        probed = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
+        return ExaminedMachine(db, probed, compiler_error=try_compiler(server))
     except WorkerError as error:
         return ExaminedMachine(db, worker_error=str(error))
 
@@ -64,13 +64,14 @@ def probe_machine(server: ForkServer, db: str) -> ExaminedMachine:
 def examine(machine: ExaminedMachine) -> list[Finding]:
     """Return the findings of all checks."""
     findings = []
-    if machine.worker_error:
+    if machine.worker_error is not None:
         fix = "python -c 'import torch' shows why"
         findings = [problem(machine.worker_error, "nothing can be measured", fix, "software")]
     for area, checks in CHECKS.items():
-        if machine.answer or area not in NEED_WORKER:
-            of_area = chain.from_iterable(check(machine) for check in checks)
-            findings += [replace(finding, area=area) for finding in of_area]
+        if machine.probed is None and area in NEED_WORKER:
+            continue
+        for check in checks:
+            findings += [replace(finding, area=area) for finding in check(machine)]
     return findings
 
 
@@ -95,9 +96,10 @@ def try_compiler(server: ForkServer) -> str | None:
 
 def versions(machine: ExaminedMachine) -> Iterator[Finding]:
     environment = machine.probed["environment"]
-    names = ("torch", "cuda", "triton")
-    torch, cuda, triton = (environment[f"{name}_version"] or "none" for name in names)
-    yield good(f"torch {torch}, CUDA {cuda}, Triton {triton}, Python {environment['python']}")
+    texts = []
+    for name, title in SOFTWARE.items():
+        texts.append(f"{title} {environment[name] or 'none'}")
+    yield good(", ".join(texts))
 
 
 def compilers(machine: ExaminedMachine) -> Iterator[Finding]:
@@ -195,9 +197,11 @@ def room_in(folder: Path, what: str, setting: str) -> Finding:
     while not os.access(existing, os.F_OK):
         existing = existing.parent
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        fix = f"make it writable, or choose another folder with {setting}"
-        text = f"{existing} is not a writable folder for {what}"
-        return problem(text, "no sweep can run", fix)
+        return problem(
+            f"{existing} is not a writable folder for {what}",
+            "no sweep can run",
+            f"make it writable, or choose another folder with {setting}",
+        )
     free = shutil.disk_usage(existing).free
     room = f"{format_bytes(free)} free for {what} ({folder})"
     if free >= LEAST_FREE:

@@ -33,22 +33,16 @@ problem = partial(Finding, "problem")
 
 @dataclass(frozen=True)
 class ExaminedMachine:
-    """The machine that checks examine. `answer`: the probe's, None if no worker starts
-    (`worker_error`: why). `root`: of /proc and /sys. `compiler_error`: why Inductor cannot compile
-    for the CPU, None if it can."""
+    """The machine that checks examine. `probed`: the probe's answer, None if no worker starts
+    (`worker_error`: why); checks that need it do not run without it. `root`: of /proc and /sys.
+    `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
 
     db: str
-    answer: dict[str, Any] | None = None
+    probed: Any = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     compiler_error: str | None = None
-    worker_error: str = ""
-
-    @property
-    def probed(self) -> dict[str, Any]:
-        """The probe's answer, for checks that run only with it."""
-        assert self.answer is not None
-        return self.answer
+    worker_error: str | None = None
 
     @cached_property
     def nvml(self) -> Nvml:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from effbench.core.metrics import format_bytes
 from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem, warning
-from effbench.measure.gpu import CLOCKS_EVENTS, Gpu
+from effbench.measure.gpu import Gpu
 
-PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
 LEAST_BUSY_PERCENT = 10
-UNKNOWN_BYTES = 2**64 - 1
 #: Clock events that are no slowdown: an idle GPU, clock settings, and the power cap under full
 #: load.
 USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
@@ -53,7 +50,6 @@ def nvml(machine: ExaminedMachine) -> Iterator[Finding]:
 
 
 def partition(machine: ExaminedMachine) -> Iterator[Finding]:
-    """Yield findings about MIG and the compute mode."""
     for gpu in machine.gpus:
         mode = gpu.ask("nvmlDeviceGetMigMode")
         is_instance = gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None
@@ -64,24 +60,17 @@ def partition(machine: ExaminedMachine) -> Iterator[Finding]:
                 " others",
                 "measure on a whole GPU; as administrator: nvidia-smi -mig 0",
             )
-        if gpu.ask("nvmlDeviceGetComputeMode") == PROHIBITED:
-            yield problem(
-                f"{gpu.name}: compute mode is prohibited",
-                "no CUDA program runs on it",
-                "as administrator: nvidia-smi -c DEFAULT",
-            )
 
 
 def processes(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield other processes on each GPU, or signs of hidden ones (outside of the container)."""
     effect = "other processes take GPU time and memory from every trial"
     for gpu in machine.gpus:
-        others = other_processes(gpu)
         used, busy = gpu.used_bytes() or 0, gpu.utilization() or 0
+        others = [f"{pid} {machine.text(f'proc/{pid}/comm')}".strip() for pid in other_pids(gpu)]
         if others:
-            names = "; ".join(describe_process(process, machine) for process in others)
             fix = "end them, or sweep on other GPUs with executor.gpus=[…]"
-            yield warning(f"{gpu.name}: other processes on it: {names}", effect, fix)
+            yield warning(f"{gpu.name}: other processes on it: {', '.join(others)}", effect, fix)
         elif used > LEAST_IN_USE or busy >= LEAST_BUSY_PERCENT:
             yield warning(
                 f"{gpu.name}: {format_bytes(used)} of its memory are in use, and it is busy"
@@ -90,38 +79,22 @@ def processes(machine: ExaminedMachine) -> Iterator[Finding]:
                 effect,
                 "run nvidia-smi on the host; sweep when the GPU is free",
             )
-        else:
-            yield good(f"{gpu.name}: no other process is visible, and the GPU is idle")
 
 
-def other_processes(gpu: Gpu) -> list[Any]:
-    """Return NVML's records of the other processes on a GPU, each once."""
-    others = {}
+def other_pids(gpu: Gpu) -> list[int]:
+    """Return the other processes on a GPU."""
+    pids = set()
     for kind in ("Compute", "MPSCompute", "Graphics"):
-        for process in gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ():
-            if process.pid != os.getpid():
-                others[process.pid] = process
-    return list(others.values())
-
-
-def describe_process(process: Any, machine: ExaminedMachine) -> str:
-    """Return `pid 12 python, 5 GiB`, or `pid 13`."""
-    text = f"pid {process.pid} {machine.text(f'proc/{process.pid}/comm')}".strip()
-    used = process.usedGpuMemory
-    if used in (None, UNKNOWN_BYTES):
-        return text
-    return f"{text}, {format_bytes(used)}"
+        listed = gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ()
+        pids |= {process.pid for process in listed}
+    return sorted(pids - {os.getpid()})
 
 
 def clocks(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU,
     a display."""
     for gpu in machine.gpus:
-        bits = gpu.clocks_events()
-        if bits is None:
-            continue
-        events = [name for bit, name in CLOCKS_EVENTS.items() if bits & bit]
-        slowed = [name for name in events if name not in USUAL]
+        slowed = [name for name in gpu.read().clocks_event_reasons if name not in USUAL]
         if slowed:
             yield warning(
                 f"{gpu.name}: clocks are slowed down now: {', '.join(slowed)}",
@@ -129,8 +102,6 @@ def clocks(machine: ExaminedMachine) -> Iterator[Finding]:
                 " does not help",
                 "let it cool down; check the airflow, the power supply and the load of other GPUs",
             )
-        else:
-            yield good(f"{gpu.name}: clocks are not slowed down now")
 
 
 def power(machine: ExaminedMachine) -> Iterator[Finding]:

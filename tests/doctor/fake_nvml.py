@@ -13,7 +13,6 @@ H200 = {
     "nvmlDeviceGetEnforcedPowerLimit": 700_000,
     "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
     "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetComputeMode": 0,
     "nvmlDeviceGetComputeRunningProcesses": [],
     "nvmlDeviceGetMPSComputeRunningProcesses": [],
     "nvmlDeviceGetGraphicsRunningProcesses": [],

@@ -27,8 +27,8 @@ def here(tmp_path, monkeypatch, answer):
         def close(self):
             state.closed += 1
 
-    def machine(db, answer=None, **facts):
-        return ExaminedMachine(db, answer, {}, tmp_path, **facts)
+    def machine(db, probed=None, **facts):
+        return ExaminedMachine(db, probed, {}, tmp_path, **facts)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -48,11 +48,11 @@ def test_an_h200(here, capsys):
 
 
 def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlDeviceGetComputeMode=2))
+    here.answer["gpus"] = []
     monkeypatch.setattr(doctor.ceilings, "measure", None)
     assert command_line.run(["doctor", "--calibrate"]) == 1
     said = capsys.readouterr()
-    assert "✗ GPU 0: compute mode is prohibited" in said.out
+    assert "✗ torch sees no CUDA device; the driver has 1" in said.out
     assert "not calibrated" in said.err
 
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,27 +100,33 @@ def test_little_room(here, machine, monkeypatch):
     assert fixes == ["XDG_CACHE_HOME", "db="]
 
 
-def test_databases_that_cannot_be_used(here, machine, monkeypatch):
+@pytest.mark.parametrize("db", ["mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"])
+def test_a_database_that_cannot_be_used(here, machine, db):
+    (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
+    ((level, what),) = attention(machine(db=db))
+    assert level == "problem" and "secret" not in what
+
+
+def test_a_database_below_a_file(here, machine):
     (here / "file").write_text("")
     below = attention(machine(db=str(here / "file" / "a.db")))
     assert ("problem", f"{here}/file is not a writable folder for the database") in below
-    (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
-    for db in ("mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"):
-        ((level, what),) = attention(machine(db=db))
-        assert level == "problem"
-        assert "secret" not in what
+
+
+def test_a_database_of_an_old_version(here, machine):
     Store.open("old.db", mode="write").close()
-    with sqlite3.connect("old.db") as connection:
+    with closing(sqlite3.connect("old.db")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
-    connection.close()
+        connection.commit()
     (finding,) = checks.database(machine(db="old.db"))
     assert finding.level == "problem" and "effbench import old.db" in finding.what
+
+
+def test_a_database_that_is_read_only(here, machine, monkeypatch):
     Store.open("ro.db", mode="write").close()
     real = os.access
-    is_ours = {(Path("ro.db"), os.W_OK)}
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode)
-    )
+    denied = (Path("ro.db"), os.W_OK)
+    monkeypatch.setattr(os, "access", lambda *asked: asked != denied and real(*asked))
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
 
 
