@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from effbench.cli import options
 from effbench.core.cell import Result, Status
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import (
-    cell_names,
-    grouped,
-    label_rows,
-    row_names,
-)
-from effbench.core.metrics import METRICS
+from effbench.core.labels import cell_names, grouped, label_rows, row_names
 from effbench.core.printable import count
 from effbench.core.table import Column, Record, Table
 from effbench.core.terminal import escape, terminal
 from effbench.render import marks
-from effbench.render.marks import signed
+from effbench.render.marks import Estimate
 from effbench.render.tables import rows_of, unmeasured
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
@@ -50,11 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --failures: add the traceback of each cell's last failed trial, or the end of its"
         " output"
     )
-    parser.add_argument(
-        "--traceback",
-        action="store_true",
-        help=last,
-    )
+    parser.add_argument("--traceback", action="store_true", help=last)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,18 +52,20 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "ls: --traceback needs --failures; try `effbench ls --failures --traceback`"
         )
-    if args.sweep != "last" and not (args.cells or args.failures or args.artifacts):
+    of_one_sweep = args.cells or args.failures or args.artifacts
+    if args.sweep != "last" and not of_one_sweep:
         raise UsageError(
             "ls: --sweep needs --cells, --failures or --artifacts; without them, all sweeps are"
             " listed"
         )
     with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)  # raises NothingFoundError for an empty database
         if args.cells:
-            print_cells(store, store.find_sweep(args.sweep))
+            print_cells(store, sweep)
         elif args.failures:
-            print_failures(store, store.find_sweep(args.sweep), args.traceback)
+            print_failures(store, sweep, args.traceback)
         elif args.artifacts:
-            print_artifacts(store, store.find_sweep(args.sweep), artifact_home(args.db))
+            print_artifacts(store, sweep, artifact_home(args.db))
         else:
             print_sweeps(store)
     return 0
@@ -82,41 +74,11 @@ def run(args: argparse.Namespace) -> int:
 def print_table(rows: Sequence[Record]) -> None:
     """Print rows with the same keys, which are the headings; without a baseline, that column is
     omitted."""
-    names = rows[0] if rows else ()
-    columns = [Column(name, optional=name == "baseline") for name in names]
+    columns = [Column(name, optional=name == "baseline") for name in rows[0]]
     terminal().print_table(Table(columns, rows))
 
 
-def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
-    """Print each cell's files, and the artifacts that it could not write, with the reason."""
-    names = cell_names(store.planned(sweep.id))
-    # only the last attempt of a round still has its files
-    last = {}
-    for trial in store.trials(sweep.id):
-        if {"artifacts", "artifact_notes"} & trial["extra"].keys():
-            last[unit_of(trial)] = trial
-    rows = []
-    for trial in last.values():
-        name, extra = names[trial["cell_key"]], trial["extra"]
-        for file in extra.get("artifacts", ()):
-            path = folder / file
-            rows.append({"cell": name, "file": str(path) if path.is_file() else f"{path} (gone)"})
-        for kind, why in extra.get("artifact_notes", {}).items():
-            rows.append({"cell": name, "file": f"no {kind}: {why}"})
-    if not rows:
-        raise NothingFoundError(
-            f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
-        )
-    print_table(rows)
-
-
-def unit_of(trial: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what has one result: a cell in an environment."""
-    return trial["cell_key"], trial["environment_id"]
-
-
 def print_sweeps(store: Store) -> None:
-    store.find_sweep("last")  # raises NothingFoundError for an empty database
     baselines = grouped(store.baselines(), lambda baseline: baseline.sweep_id)
     rows = []
     for sweep in store.sweeps():
@@ -143,37 +105,21 @@ def print_sweeps(store: Store) -> None:
 def print_cells(store: Store, sweep: SweepInfo) -> None:
     """Print the results of a sweep, then the planned cells that have none."""
     results = rows_of(store, sweep)
+    planned = store.planned(sweep.id)
     rows = []
     for result, name in zip(results, row_names(results), strict=True):
-        latency = METRICS["latency_ms"].format(result.latency_ms)
-        rows.append(
-            {
-                "cell key": result.cell_key[:12],
-                "cell": name,
-                "device": result.device,
-                "status": result.status,
-                "trials": result.trials,
-                "latency": signed(latency, bool(result.marked)),
-            }
-        )
-    planned = store.planned(sweep.id)
-    missing = {cell.key for cell in planned}
-    if results:
-        missing = set(unmeasured(store, sweep, results))
+        latency = Estimate.of(result, "latency_ms").text
+        rows.append([result.cell_key, name, result.device, result.status, result.trials, latency])
     names = cell_names(planned)
+    missing = set(unmeasured(store, sweep, results))
     for cell in planned:
         if cell.key in missing:
-            rows.append(
-                {
-                    "cell key": cell.key[:12],
-                    "cell": names[cell.key],
-                    "device": cell.device,
-                    "status": "not run yet",
-                    "trials": 0,
-                    "latency": "",
-                }
-            )
-    print_table(rows)
+            rows.append([cell.key, names[cell.key], cell.device, "not run yet", 0, ""])
+    columns = [
+        Column("cell key", format=lambda key: str(key[:12])),
+        *map(Column, ("cell", "device", "status", "trials", "latency")),
+    ]
+    terminal().print_table(Table.of(columns, rows))
     note = marks.note(label_rows(results))
     if note:
         terminal().print_line(escape(note), "dim")
@@ -182,28 +128,29 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
-    rows = rows_of(store, sweep)
-    failed = {}
-    for result, name in zip(rows, row_names(rows), strict=True):
-        if result.status is not Status.OK:
-            failed[name] = result
+    results = rows_of(store, sweep)
+    names = row_names(results)
+    failed = {
+        name: result
+        for name, result in zip(names, results, strict=True)
+        if result.status is not Status.OK
+    }
     if not failed:
-        text = f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok"
+        text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
         terminal().print(text, highlight=False)
     elif traceback:
         print_tracebacks(store, sweep, failed)
     else:
-        table = []
+        rows = []
         for name, result in failed.items():
-            table.append({"status": result.status, "cell": name, "reason": result.reason})
-        print_table(table)
+            rows.append({"status": result.status, "cell": name, "reason": result.reason})
+        print_table(rows)
 
 
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
-    trials = [trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK]
-    last = {unit_of(trial): trial for trial in trials}
+    last = last_trials(trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK)
     console = terminal()
     for name, result in failed.items():
         trial = last[result.cell_key, result.environment_id]
@@ -213,3 +160,32 @@ def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result
         text = extra.get("traceback") or extra.get("log") or "no traceback and no output recorded"
         for line in str(text).splitlines():
             console.print_line(f"    {escape(line)}")
+
+
+def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
+    """Print each cell's files, and the artifacts that it could not write, with the reason."""
+    names = cell_names(store.planned(sweep.id))
+    # only the last attempt of a round still has its files
+    saved = last_trials(
+        trial
+        for trial in store.trials(sweep.id)
+        if {"artifacts", "artifact_notes"} & trial["extra"].keys()
+    )
+    rows = []
+    for trial in saved.values():
+        name, extra = names[trial["cell_key"]], trial["extra"]
+        for file in extra.get("artifacts", ()):
+            path = folder / file
+            rows.append({"cell": name, "file": str(path) if path.is_file() else f"{path} (gone)"})
+        for kind, why in extra.get("artifact_notes", {}).items():
+            rows.append({"cell": name, "file": f"no {kind}: {why}"})
+    if not rows:
+        raise NothingFoundError(
+            f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
+        )
+    print_table(rows)
+
+
+def last_trials(trials: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return (cell key, environment) -> the last of its trials."""
+    return {(trial["cell_key"], trial["environment_id"]): trial for trial in trials}

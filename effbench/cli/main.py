@@ -19,33 +19,16 @@ from pathlib import Path
 from typing import TextIO
 
 from effbench import __version__
+from effbench.cli.overview import GROUPS, overview
 from effbench.core.errors import INTERRUPTED, EffbenchError, UsageError, nearest
 from effbench.core.logs import printed, without_verbose
 from effbench.core.printable import one_line, printable
 from effbench.core.warning_filters import print_instead_of_raising
 from effbench.run.interrupts import remembered
 
-_NAMES = (
-    "show",
-    "ls",
-    "report",
-    "export",
-    "import",
-    "doctor",
-    "reproduce",
-    "claims",
-    "compare",
-    "duet",
-    "baseline",
-    "check",
-    "advise",
-    "history",
-    "db",
-    "models",
-)
 #: Subcommand -> module under effbench.cli; each has `HELP`, `add_arguments(parser)` and
 #: `run(args) -> exit code`.
-COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
+COMMANDS = {name: name for group in GROUPS.values() for name in group} | {"import": "imports"}
 #: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
 WITHOUT_SERVER = (
     r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
@@ -72,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(argv: list[str]) -> int:
     """Run the command `argv` and return the exit code. Errors go to stderr in one or two lines."""
     words = without_verbose(argv)
+    log = printed() if words != argv else nullcontext()
     try:
-        with printed() if words != argv else nullcontext(), remembered():
+        with log, remembered():
             return do(words)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
@@ -86,14 +70,12 @@ def run(argv: list[str]) -> int:
         raise
     except OSError as error:
         unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
-        if unread:
-            discard(unread)
-            if error.errno == errno.EIO:
-                return INTERRUPTED
-            return 0
-        return report_error(error, failed_access(error), argv, UNEXPECTED)
+        if not unread:
+            return report_error(error, failed_access(error), argv, UNEXPECTED)
+        discard(unread)
+        return INTERRUPTED if error.errno == errno.EIO else 0
     except Exception as error:  # a bug in effbench, or a database that was edited by hand
-        return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
+        return report_error(error, unexpected(error), argv, UNEXPECTED)
 
 
 def do(argv: list[str]) -> int:
@@ -106,22 +88,14 @@ def do(argv: list[str]) -> int:
     if argv == ["--version"]:
         print(f"effbench {__version__}")
         return 0
-    if asks_for_help(argv):
-        from effbench.cli.overview import overview
-
+    is_command = is_bare_word(argv[0])
+    # commands have a help of their own
+    if argv[0] == "help" or (not is_command and {"-h", "--help"}.intersection(argv)):
         print(overview(), end="")
         return 0
-    if is_bare_word(argv[0]):
+    if is_command:
         return run_command(argv[0], argv[1:])
     return run_sweep(argv)
-
-
-def asks_for_help(argv: list[str]) -> bool:
-    """Return whether the command line is `effbench --help`, with or without overrides; commands
-    have their own."""
-    if argv[0] == "help":
-        return True
-    return not is_bare_word(argv[0]) and any(word in ("-h", "--help") for word in argv)
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
@@ -170,11 +144,10 @@ def discard(streams: Iterable[TextIO]) -> None:
 
 def failed_access(error: OSError) -> str:
     """Return a message about a file or connection that cannot be read or written."""
-    names = [
-        os.fsdecode(name)
-        for name in (error.filename, error.filename2)
-        if isinstance(name, str | bytes)
-    ]
+    names = []
+    for name in (error.filename, error.filename2):
+        if isinstance(name, str | bytes):
+            names.append(os.fsdecode(name))
     if not names and error.errno == errno.ENOSPC:
         return f"the output cannot be written: {error.strerror}"
     what = " and ".join(names) or f"a file or connection (in {place_of(error)})"
@@ -182,15 +155,12 @@ def failed_access(error: OSError) -> str:
     return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
 
 
-def unexpected(error: Exception, argv: Sequence[str]) -> str:
+def unexpected(error: Exception) -> str:
     """Return two lines about an unexpected error: its type, location and message, then what to
     do."""
-    hint = ""
-    if argv[0] in COMMANDS and argv[0] != "db":
-        hint = "; `effbench db check` finds damaged rows of a database"
     return (
         f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
-        f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
+        "EFFBENCH_DEBUG=1 shows the traceback; `effbench db check` finds damaged rows of a database"
     )
 
 
@@ -237,18 +207,11 @@ def run_sweep(argv: list[str]) -> int:
         outcome = hydra_sweep(argv, server=server)
     if outcome is None:  # --cfg or --info
         return 0
-    try:
-        from effbench.cli.show import end_of_sweep
+    from effbench.cli import show
 
-        return end_of_sweep(outcome)
-    # a second Ctrl-C, before the table with the command that resumes the sweep is there
-    except KeyboardInterrupt:
+    try:
+        return show.end_of_sweep(outcome)
+    except KeyboardInterrupt:  # a second one, before the command that resumes was printed
         if outcome.state != "interrupted":
             raise
-        from effbench.run.resume import resume_command
-        from effbench.store.secrets import masked_url
-
-        again = resume_command(
-            outcome.sweep_id, outcome.db, masked_url(outcome.db), shard=outcome.shard
-        )
-        raise KeyboardInterrupt(f"resume with: {again}") from None
+        raise KeyboardInterrupt(show.how_to_resume(outcome)) from None

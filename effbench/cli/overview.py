@@ -3,8 +3,6 @@ no command."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 INTRODUCTION = """\
 effbench benchmarks PyTorch models: every model × batch size × mode, each in its own process.
 It shows which mode is fastest, what the mode costs, and whether a model became slower.
@@ -27,64 +25,40 @@ Settings
   --dry-run prints a sweep's plan and duration; --config-dir=DIR adds your own YAML files.
   -v prints what effbench does and waits for; a sweep writes it to logs/ next to its database.
 """
-
-
-@dataclass(frozen=True)
-class Group:
-    """Commands for one purpose: name -> the beginning of the command's own help."""
-
-    title: str
-    summaries: dict[str, str]
-
-
-GROUPS = (
-    Group(
-        "Everyday",
-        {
-            "show": "Print the speedup table of a sweep",
-            "ls": "List the sweeps in the database",
-            "report": "Write an HTML report of the database",
-            "compare": "Compare two sweeps cell by cell",
-            "duet": "Measure which of two versions or modes is faster",
-            "advise": "Recommend the mode to run, or the batch sizes to capture",
-            "models": "List the models that effbench ships",
-            "doctor": "Check what this machine can measure and what would disturb it",
-        },
-    ),
-    Group(
-        "Gate",
-        {
-            "baseline": "Name a sweep as a baseline",
-            "check": (
-                "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or"
-                " missing"
-            ),
-            "history": "List the change points of every cell over all sweeps",
-        },
-    ),
-    Group(
-        "Study",
-        {
-            "reproduce": "Run one or all experiments and judge the claims that they test",
-            "claims": "List published claims about CUDA graphs and torch.compile",
-        },
-    ),
-    Group(
-        "Maintenance",
-        {
-            "export": "Write the view `results` as CSV, JSON lines or Parquet",
-            "import": "Import whole sweeps from files",
-            "db": "Upgrade a database to this version's schema, or check its rows",
-        },
-    ),
-)
+#: Purpose -> its commands -> the beginning of the command's own help.
+GROUPS = {
+    "Everyday": {
+        "show": "Print the speedup table of a sweep",
+        "ls": "List the sweeps in the database",
+        "report": "Write an HTML report of the database",
+        "compare": "Compare two sweeps cell by cell",
+        "duet": "Measure which of two versions or modes is faster",
+        "advise": "Recommend the mode to run, or the batch sizes to capture",
+        "models": "List the models that effbench ships",
+        "doctor": "Check what this machine can measure and what would disturb it",
+    },
+    "Gate": {
+        "baseline": "Name a sweep as a baseline",
+        "check": "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or"
+        " missing",
+        "history": "List the change points of every cell over all sweeps",
+    },
+    "Study": {
+        "reproduce": "Run one or all experiments and judge the claims that they test",
+        "claims": "List published claims about CUDA graphs and torch.compile",
+    },
+    "Maintenance": {
+        "export": "Write the view `results` as CSV, JSON lines or Parquet",
+        "import": "Import whole sweeps from files",
+        "db": "Upgrade a database to this version's schema, or check its rows",
+    },
+}
 
 
 def overview() -> str:
     """Return the text of `effbench --help`."""
     lines = [INTRODUCTION]
-    for group in GROUPS:
-        lines.append(group.title)
-        for name, summary in group.summaries.items():
-            lines.append(f"  {name:<11}{summary}")
+    for title, summaries in GROUPS.items():
+        lines.append(title)
+        lines += [f"  {name:<11}{summary}" for name, summary in summaries.items()]
     return "\n".join([*lines, "", SETTINGS])

@@ -6,7 +6,6 @@ import pytest
 from made_sweeps import EAGER, a_cell, sql
 
 from effbench.analysis.history import position_of
-from effbench.core.errors import UsageError
 from effbench.render.data import newest
 from effbench.store import Store, liveness
 from effbench.store.sweeps import CONFIRMING, recorded_here_first
@@ -45,8 +44,8 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, effbench, 
         every = store.sweeps()
         assert [*newest(store, every)] == [own], "the report"
         assert recorded_here_first(every)[0].id == own
-        sweeps = store.past_results().sweeps[::-1]
-        assert sweeps[position_of("last", sweeps)].id == own
+        sweeps = store.series([]).sweeps
+        assert sweeps[position_of("last", sweeps)]["id"] == own
 
 
 def test_only_imported_sweeps(made):
@@ -92,20 +91,11 @@ def test_a_label_names_a_sweep(made, effbench):
     second = made.sweep([EAGER], label="v1.1")
     made.sweep([EAGER], label="v1.0-3-gabcdef", name=f"{CONFIRMING}{first}")
     assert found(made, "v1.0-3-gabcdef") == first, "a re-run has the label, too"
-    for words in (
-        ("baseline", "set", "main", "v1.1"),
-        ("show", "--sweep", "v1.1"),
-        ("ls", "--cells", "--sweep", "v1.1"),
-    ):
-        assert effbench(*words).code == 0, words
-    assert (
-        f"{first} v1.0-3-gabcdef → {second} v1.1"
-        in effbench("compare", "v1.0-3-gabcdef", "v1.1").out
-    )
+    compared = effbench("compare", "v1.0-3-gabcdef", "v1.1").out
+    assert f"{first} v1.0-3-gabcdef → {second} v1.1" in compared
     exported = effbench("export", "--sweep", "v1.1", "--format", "csv").out
     assert second in exported and first not in exported
-    whole = effbench("export", "--whole", "--sweep", "v1.1", "--out", "whole.db")
-    assert whole.code == 0, whole
+    assert effbench("export", "--whole", "--sweep", "v1.1", "--out", "whole.db").code == 0
     assert found(type(made)("whole.db"), "v1.1") == second
 
 
@@ -113,11 +103,8 @@ def test_an_ambiguous_label_lists_the_ids(made, effbench):
     ids = [made.sweep([EAGER], label="v2") for _ in range(3)]
     done = effbench("show", "--sweep", "v2")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "3 sweeps have the label 'v2'" in done.err and all(
-        sweep_id in done.err for sweep_id in ids
-    )
-    with pytest.raises(UsageError, match="name one by its id"):
-        found(made, "v2")
+    for text in ("3 sweeps have the label 'v2'", "name one by its id", *ids):
+        assert text in done.err
 
 
 def test_ids_and_names_come_before_labels(made):
