@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
 
-import yaml
-
+from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
+from effbench.analysis.capture_lists import Costs, best_list, costs_of, evaluate
 from effbench.cli import options
-from effbench.core import streams
 from effbench.core.buckets import PRESETS, capture_sizes
 from effbench.core.cell import Result
-from effbench.core.errors import ConfigError, NothingFoundError, UsageError
-from effbench.core.labels import ABSENT
-from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, percent
-from effbench.core.printable import one_line
+from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.settings import DEFAULT_DB, db_option, quoted
-from effbench.core.table import Column, Shown, Table, as_json
+from effbench.core.streams import read_sizes
+from effbench.core.table import as_json
 from effbench.core.terminal import escape
-from effbench.render.advice import (
-    CALL,
-    Candidate,
-    Question,
-    Recommendation,
-    recommend,
-    rows_at,
-    sweep_with,
-)
-from effbench.render.capture_lists import CaptureList, Costs, best_list, costs_of, evaluate
-from effbench.render.tables import TIMES, Estimate, rows_of
+from effbench.render.advice import Advice, lists_advice, mode_advice
+from effbench.render.tables import rows_of
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -47,18 +32,6 @@ MODE = (
     "Recommend the mode for a model at one batch size: from a stored sweep, or for MODEL also by a"
     " short new one."
 )
-milliseconds = METRICS["latency_ms"].format
-MEASURE_AGAIN = "measure again when the machine is quiet"
-
-
-@dataclass
-class Advice:
-    """The answer in one sentence, a table, further lines, and the same content for JSON."""
-
-    answer: str
-    table: Table
-    lines: list[str]
-    data: dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,21 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--model", metavar="NAME", help="model of the sweep (default: the only one)"
         )
         part.add_argument(
-            "--metric", default="latency", choices=[*CALL], help="cost of a call (default: latency)"
+            "--metric",
+            default="latency",
+            choices=[*QUANTITIES],
+            help="cost of a call (default: latency)",
         )
         part.add_argument(
             "--format", default="table", choices=["table", "json"], help="(default: table)"
         )
         options.add_out(part)
-    source = buckets.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--trace", metavar="FILE", help="file with one batch size per line, or CSV with a column bs"
-    )
-    source.add_argument(
-        "--stream",
-        nargs="+",
-        metavar=("KIND", "KEY=VALUE"),
-        help="generate a trace: uniform high=32",
+    buckets.add_argument(
+        "--trace",
+        metavar="FILE",
+        required=True,
+        help="file with one batch size per line, or CSV with a column bs",
     )
     buckets.add_argument(
         "--mode", default="cuda-graph", help="mode whose figures are used (default: %(default)s)"
@@ -151,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         console.print_line(escape(advice.answer), "bold")
-        console.print_table(advice.table, lines=True)
+        console.print_table(advice.table)
         for line in advice.lines:
             console.print_line(escape(line), "dim")
     return 0
@@ -160,34 +132,17 @@ def run(args: argparse.Namespace) -> int:
 # --- buckets ---
 
 
-def read_trace(args: argparse.Namespace) -> Counter[int]:
-    """Return batch size -> number of calls in the trace."""
-    if args.trace:
-        return Counter(streams.read_sizes(args.trace))
-    kind, *words = args.stream
-    pairs = (word.partition("=")[::2] for word in words)
-    try:
-        settings = {key: yaml.safe_load(value) for key, value in pairs}
-    except yaml.YAMLError as error:
-        raise UsageError(f"--stream {' '.join(args.stream)}: a value is not valid YAML") from error
-    sizes = streams.batch_sizes({"name": kind, **streams.KINDS.get(kind, {}), **settings})
-    if sizes is None or kind == streams.ARRIVALS:
-        raise UsageError(
-            f"--stream {kind} has no batch sizes; choose another kind, or give --trace FILE"
-        )
-    return Counter(sizes)
-
-
 def advise_buckets(args: argparse.Namespace) -> Advice:
     """Find the best capture list for the trace, and compare it with those of inference servers."""
+    question = Question(args.metric, memory_bytes=args.memory_budget)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows, eager = rows_of(store, sweep), sweep.baseline_mode
-    trace, budget = read_trace(args), args.memory_budget
-    costs = costs_of(rows, args.model, args.mode, args.metric, eager)
-    if budget is not None and not costs.pool_bytes:
+    trace = Counter(read_sizes(args.trace))
+    costs = costs_of(rows, args.model, args.mode, question, eager)
+    if question.memory_bytes is not None and not costs.pool_bytes:
         raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
-    best = best_list(trace, costs, budget)
+    best = best_list(trace, costs, question.memory_bytes)
     if best is None:
         raise NothingFoundError(
             f"no list serves sizes up to {max(trace)}; {remedy(max(trace), costs, eager)}"
@@ -196,50 +151,7 @@ def advise_buckets(args: argparse.Namespace) -> Advice:
     if costs.eager_ms:
         presets["no graph"] = []
     others = [evaluate(name, sizes, trace, costs) for name, sizes in presets.items()]
-    answer = "capture nothing: calls without a graph are fastest"
-    if best.sizes:
-        answer = f"capture: {best.sizes}"
-    calls = f"{sum(trace.values())} calls of {min(trace)} to {max(trace)} rows"
-    lines = [f"{costs.case}, {costs.mode}; {calls}"]
-    if costs.marked:
-        sizes = one_line(sorted(costs.marked), 80)
-        lines.append(f"marked (host disturbed): bs {sizes[1:-1]}; {MEASURE_AGAIN}")
-    if best.unmeasured:
-        lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
-    data = {
-        "model": costs.case,
-        "mode": costs.mode,
-        "metric": args.metric,
-        "advised": asdict(best),
-        "others": [asdict(other) for other in others],
-    }
-    return Advice(answer, table_of_lists([best, *others], args.metric, budget), lines, data)
-
-
-def table_of_lists(lists: Sequence[CaptureList], metric: str, budget: int | None) -> Table:
-    """Return a table of capture lists; the first one is the advised one."""
-    columns = [
-        Column("name", "capture list"),
-        Column("graphs", numeric=True),
-        Column("latency_ms", f"{metric} per call", numeric=True, format=milliseconds),
-        Column("ratio", "relative to advised", numeric=True),
-        Column("padding", numeric=True),
-        Column("fallbacks", "without a graph", numeric=True, format=percent),
-        Column("memory", numeric=True),
-    ]
-    best_ms = lists[0].latency_ms or math.nan
-    rows = []
-    for option in lists:
-        row = asdict(option) | {"graphs": len(option.sizes), "ratio": ABSENT, "padding": ABSENT}
-        if option.latency_ms:
-            row["ratio"] = f"{option.latency_ms / best_ms:.3f}×"
-        if option.padding_waste is not None:
-            row["padding"] = percent(option.padding_waste)
-        row["memory"] = METRICS["graph_pool_bytes"].format(option.memory_bytes)
-        if budget is not None and (option.memory_bytes or 0) > budget:
-            row["memory"] += ", over budget"
-        rows.append(row)
-    return Table(columns, rows)
+    return lists_advice(best, others, trace, costs, question)
 
 
 def remedy(size: int, costs: Costs, eager: str) -> str:
@@ -252,7 +164,7 @@ def remedy(size: int, costs: Costs, eager: str) -> str:
     return f"the largest size with an ok result is {largest}; measure bs={size}"
 
 
-# --- mode: the results ---
+# --- mode ---
 
 
 def advise_mode(args: argparse.Namespace) -> Advice:
@@ -260,19 +172,11 @@ def advise_mode(args: argparse.Namespace) -> Advice:
     if args.stored:
         choose_stored(args)
     elif args.words or args.fresh:
-        try:
-            return advise_model(args)
-        except ConfigError as error:
-            # names of imported results may belong to no YAML file here
-            if not str(error).startswith("unknown model"):
-                raise
-            how = "--stored answers from stored results of any name"
-            raise ConfigError(f"{error}\n{how}") from error
+        return advise_model(args)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-    question = Question(args.metric, args.calls, args.memory)
-    advice = render(recommend(rows, question))
+    advice = mode_advice(recommend(rows, question_of(args)))
     advice.data["sweep"] = sweep.id
     if args.stored:
         advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
@@ -301,14 +205,13 @@ def advise_model(args: argparse.Namespace) -> Advice:
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
         from effbench.config.short_sweep import find
 
-        asked = overrides_of(args)
+        matrix = matrix_of(args)
         is_quiet = args.format == "json" or args.out is not None
-        results = find(["-m", *asked.shortening, *asked.words], server, args.fresh, is_quiet)
+        results = find(["-m", *shortening_of(matrix), *matrix], server, args.fresh, is_quiet)
     rows = rows_at(results.rows)
-    question = Question(args.metric, args.calls, args.memory)
-    advice = render(recommend(rows, question))
+    advice = mode_advice(recommend(rows, question_of(args)))
     commands = [
-        shlex.join(masked(["effbench", "-m", *asked.words])),
+        shlex.join(masked(["effbench", "-m", *matrix])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
     ]
     advice.data |= {
@@ -325,57 +228,56 @@ def advise_model(args: argparse.Namespace) -> Advice:
     return advice
 
 
-@dataclass(frozen=True)
-class ShortSweep:
-    """`words`: overrides of the full matrix; `shortening`: further ones of the short sweep."""
-
-    words: list[str]
-    shortening: list[str]
-
-
-def overrides_of(args: argparse.Namespace) -> ShortSweep:
-    """Return the overrides of a command line. Raises UsageError for words that do not fit."""
+def matrix_of(args: argparse.Namespace) -> list[str]:
+    """Return the overrides of the full matrix. Raises UsageError unless they name one model, and at
+    most one batch size."""
     from effbench.config.overrides import key_of
-    from effbench.config.short_sweep import CANDIDATES, ROUNDS
+    from effbench.config.short_sweep import CANDIDATES
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     models = [word for word in args.words if word not in overrides]
     if args.model:
         models.append(args.model)
+    keys = [str(key_of(word)) for word in overrides]
+    sizes = keys.count("bs") + (args.bs is not None)
+    has_stream = any(key.partition(".")[0] == "stream" for key in keys)
+    is_one = len(models) == 1 and "model" not in keys and sizes < 2 and not has_stream
+    if args.sweep != "last" or not is_one:
+        raise UsageError(
+            "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
+            " --sweep SWEEP --model NAME --bs N answers from a stored sweep"
+        )
+    defaults = [f"model={models[0]}", f"mode={CANDIDATES}"]
+    if args.bs is not None:
+        defaults.append(f"bs={args.bs}")
+    if args.db != DEFAULT_DB:
+        defaults.append(f"db={quoted(args.db)}")
     if args.config_dir:
         overrides.append(f"--config-dir={args.config_dir}")
-    overridden = {str(key_of(word)) for word in overrides}
-
-    def missing(*words: str) -> list[str]:
-        return [word for word in words if str(key_of(word)) not in overridden]
-
-    check_words(args, models, overridden)
-    bs = [] if args.bs is None else [f"bs={args.bs}"]
-    db = [] if args.db == DEFAULT_DB else missing(f"db={quoted(args.db)}")
-    shortening = missing("sweep.name=advise", "on_failure=ignore")
-    if "protocol" not in overridden:
-        shortening += ["protocol=quick", *missing(f"protocol.rounds={ROUNDS}")]
-    return ShortSweep(
-        words=[*missing(f"model={models[0]}", f"mode={CANDIDATES}", *bs), *overrides, *db],
-        shortening=shortening,
-    )
+    return [*missing_in(overrides, defaults), *overrides]
 
 
-def check_words(args: argparse.Namespace, models: Sequence[str], overridden: set[str]) -> None:
-    """Raise UsageError for words that do not fit. `overridden`: keys of the overrides."""
-    why = ""
-    if args.sweep != "last":
-        why = "name the model of --sweep with --model NAME, without overrides"
-    elif len(models) != 1:
-        why = f"expected one model, got {len(models)}. Example: effbench advise mode mlp bs=8"
-    elif any(key.partition(".")[0] == "stream" for key in overridden):
-        why = "a stream has no single batch size; omit it, or compare modes in a sweep"
-    elif "model" in overridden:
-        why = "give the model once, as MODEL, without model="
-    elif args.bs is not None and "bs" in overridden:
-        why = "give the batch size once, as bs=N or as --bs N"
-    if why:
-        raise UsageError(f"advise mode: {why}")
+def shortening_of(matrix: Sequence[str]) -> list[str]:
+    """Return the overrides that make a short sweep of a matrix."""
+    from effbench.config.short_sweep import ROUNDS
+
+    shortening = missing_in(matrix, ["sweep.name=advise", "on_failure=ignore"])
+    protocol = missing_in(matrix, ["protocol=quick"])
+    if protocol:
+        protocol += missing_in(matrix, [f"protocol.rounds={ROUNDS}"])
+    return shortening + protocol
+
+
+def missing_in(overrides: Sequence[str], defaults: Sequence[str]) -> list[str]:
+    """Return the default overrides whose settings are not overridden."""
+    from effbench.config.overrides import key_of
+
+    keys = {str(key_of(word)) for word in overrides}
+    return [word for word in defaults if str(key_of(word)) not in keys]
+
+
+def question_of(args: argparse.Namespace) -> Question:
+    return Question(args.metric, args.calls, args.memory)
 
 
 def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:
@@ -385,142 +287,3 @@ def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:
     if is_new:
         when = "measured now"
     return f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}"
-
-
-# --- mode: the answer ---
-
-
-def render(advice: Recommendation) -> Advice:
-    """Return a recommendation with its evidence."""
-    question, row, chosen = advice.question, advice.rows[0], advice.mode
-    case, bs = row.case, row.labels["bs"]
-    clauses = [*gains(advice), advice.because()]
-    marked = {
-        candidate.mode: candidate.result.disturbance
-        for candidate in advice.ranked
-        if candidate.is_marked
-    }
-    if chosen.is_marked:
-        clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
-    elif marked:
-        names = ", ".join(marked)
-        clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
-    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(clauses)}."
-    why = advice.why()
-    lines = [f"why: {why}"] if why else []
-    lines += [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
-    data = {
-        "answer": answer,
-        "mode": chosen.mode,
-        "why": why,
-        "model": case,
-        "bs": bs,
-        "metric": question.metric,
-        "calls": question.calls,
-        "modes": [record(candidate, question.column) for candidate in advice.ranked],
-        "too_close_to_call": [candidate.mode for candidate in advice.ties],
-        "excluded": advice.excluded,
-        "marked": marked,
-    }
-    return Advice(answer, table_of_modes(advice), lines, data)
-
-
-def record(candidate: Candidate, column: str) -> dict[str, Any]:
-    """Return a mode for JSON."""
-    result = candidate.result
-    low, high = bounds_of(result, column)
-    names = [name for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])]
-    return {
-        "mode": candidate.mode,
-        "call_ms": candidate.call_ms,
-        "low_ms": low,
-        "high_ms": high,
-        "score_ms": candidate.score_ms,
-        "prepare_s": candidate.prepare_s,
-        "warm": candidate.is_warm,
-        "break_even": candidate.break_even,
-        "memory_bytes": result.peak_reserved_bytes,
-        **{name: result.value(name) for name in names},
-        "trials": result.trials,
-        "compilations": result.compilations,
-        "cell_key": result.cell_key,
-        "disturbance": result.disturbance,
-        "marked": candidate.is_marked,
-    }
-
-
-def table_of_modes(advice: Recommendation) -> Table:
-    question = advice.question
-    columns = [
-        Column("mode"),
-        Column("call", f"{question.metric} per call", numeric=True),
-        Column(
-            "score_ms",
-            f"per call with preparation ({question.calls or 0:,} calls)",
-            numeric=True,
-            format=milliseconds,
-        ),
-        *(Column(name, METRICS[name].title, numeric=True, optional=True) for name in SPEEDUPS),
-        Column("preparation", numeric=True),
-        Column(
-            "break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format
-        ),
-        Column(
-            "memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format
-        ),
-        Column("rounds", numeric=True),
-    ]
-    rows = []
-    for candidate in advice.ranked:
-        call, interval = texts_of(advice, candidate, question.column)
-        preparation = seconds(candidate.prepare_s)
-        if candidate.is_warm:
-            preparation += " (warm)"
-        rows.append(
-            {
-                "mode": candidate.mode,
-                "call": Shown(candidate.call_ms, call, sub=interval),
-                "score_ms": candidate.score_ms,
-                **{name: texts_of(advice, candidate, name)[0] for name in SPEEDUPS},
-                "preparation": preparation,
-                "break_even": candidate.break_even,
-                "memory_bytes": candidate.result.peak_reserved_bytes,
-                "rounds": candidate.result.trials,
-            }
-        )
-    if not question.calls:
-        columns = [column for column in columns if column.key != "score_ms"]
-    return Table(columns, rows)
-
-
-def texts_of(advice: Recommendation, candidate: Candidate, name: str) -> tuple[str, str]:
-    """Return a figure of a mode and its interval; empty without one. A speedup is marked if the
-    baseline is."""
-    result, base = candidate.result, advice.base
-    if result.value(name) is None:
-        return "", ""
-    is_marked = candidate.is_marked
-    if name in SPEEDUPS:
-        is_marked = candidate is not base and (is_marked or (base is not None and base.is_marked))
-    estimate = Estimate.of(result, name, is_marked)
-    return estimate.text, estimate.interval
-
-
-def seconds(value: float) -> str:
-    if value < 0.001:
-        return "< 1 ms"
-    return f"{value:.2g} s"
-
-
-def gains(advice: Recommendation) -> list[str]:
-    """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency`,
-    `preparation takes 0.4 s`."""
-    chosen, base = advice.mode, advice.base
-    costs = [f"preparation takes {seconds(chosen.prepare_s)}"]
-    if base is None or base is chosen:
-        return costs
-    text, interval = texts_of(advice, chosen, TIMES[advice.question.column])
-    if not text:
-        return costs
-    bounds = f" ({interval}×)" if interval else ""
-    return [f"{text}{bounds} the speed of {base.mode} in {advice.question.metric}", *costs]

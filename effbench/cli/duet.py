@@ -318,7 +318,7 @@ def table_of(answers: Sequence[DuetAnswer]) -> Table:
                 "ratio": f"{mark}{ratio_text(row.test.ratio, row.test.low, row.test.high)}",
             }
             rows.append(figures)
-    return Table(columns, rows, group="cell")
+    return Table(columns, rows)
 
 
 def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:

@@ -11,16 +11,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from effbench.cli import options
-from effbench.core.errors import (
-    INTERRUPTED,
-    NothingFoundError,
-    UsageError,
-    suggest,
-)
+from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
 from effbench.core.labels import LabelledRows, grouped, label_rows
 from effbench.core.metrics import METRICS, Better
 from effbench.core.printable import count, listed
-from effbench.core.settings import DEFAULT_DB
+from effbench.core.settings import db_option
 from effbench.core.table import markdown_text
 from effbench.core.terminal import Console, escape, terminal
 from effbench.render import marks
@@ -28,20 +23,16 @@ from effbench.render.bottlenecks import (
     NOT_PROFILED,
     WHY_NOT_PROFILED,
     bottleneck_table,
+    failure_of,
     no_bottlenecks,
     reason_of,
 )
 from effbench.render.notes import notes, on_a_busy_host
 from effbench.render.reasons import sentence
 from effbench.render.summary import by_mode, modes_table
-from effbench.render.tables import (
-    FORMATS,
-    NO_REASON,
-    SpeedupTable,
-    rows_of,
-    speedup_table,
-)
+from effbench.render.tables import FORMATS, SpeedupTable, rows_of, speedup_table
 from effbench.run.resume import resume_command
+from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -95,50 +86,45 @@ def run(args: argparse.Namespace) -> int:
         write_bottlenecks(rows, args)
         return 0
     table = speedup_table(rows, args.metric, sweep.baseline_mode)
-    if args.format == "markdown":
-        text = table.render("markdown")
-        options.write(with_note(text, rows) if table.is_marked else text, args)
-    elif args.format != "table":
-        options.write(table.render(args.format), args)
-    else:
+    if args.format == "table":
         with options.console(args) as console:
             show(console, sweep, rows, table, remarks)
+        return 0
+    text = table.render(args.format)
+    if args.format == "markdown" and table.is_marked:
+        text += paragraphs([marks.note(rows)])
+    options.write(text, args)
     return 0
 
 
-def with_note(markdown: str, rows: LabelledRows) -> str:
-    """Return a Markdown table, followed by the explanation of its marks if it has any."""
-    note = marks.note(rows)
-    if note:
-        return f"{markdown}\n{markdown_text(note)}\n"
-    return markdown
+def paragraphs(lines: Sequence[str]) -> str:
+    """Return Markdown with a paragraph for each line that is not empty."""
+    return "".join(f"\n{markdown_text(line)}\n" for line in lines if line)
 
 
 def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
-    """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
-    rows."""
+    """Write the table of bottlenecks, or one line if there are none, and the speedups of a busy
+    host. Programs always get rows."""
     table = bottleneck_table(rows)
-    nothing = no_bottlenecks(rows)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
-    elif nothing is not None:
-        options.write("\n".join([nothing, *on_a_busy_host(rows)]), args)
-    elif args.format == "markdown":
-        options.write(with_note(table.render("markdown"), rows), args)
-    else:
-        with options.console(args) as console:
-            console.print_table(table, lines=True)
-            if any(reason_of(row) == NOT_PROFILED for row in rows):
-                console.print_line(WHY_NOT_PROFILED, "dim")
-            for line in on_a_busy_host(rows):
-                console.print_line(escape(line))
-            print_note(console, rows)
-
-
-def print_note(console: Console, rows: LabelledRows) -> None:
-    note = marks.note(rows)
-    if note:
-        console.print_line(escape(note), "dim")
+        return
+    busy = on_a_busy_host(rows)
+    nothing = no_bottlenecks(rows)
+    if nothing is not None:
+        options.write("\n".join([nothing, *busy]), args)
+        return
+    unknown = ""
+    if any(reason_of(row) == NOT_PROFILED for row in rows):
+        unknown = WHY_NOT_PROFILED
+    lines = [unknown, *busy, marks.note(rows)]
+    if args.format == "markdown":
+        options.write(table.render("markdown") + paragraphs(lines), args)
+        return
+    with options.console(args) as console:
+        console.print_table(table, lines=True)
+        for line in filter(None, lines):
+            console.print_line(escape(line), "dim")
 
 
 def show(
@@ -150,7 +136,7 @@ def show(
 ) -> None:
     """Print the table with its legend, the winners, reasons, remarks, and the mean speedups."""
     console.print(title_of(sweep, rows), highlight=False)
-    if not table.is_shown:
+    if not table.has_figures and all(row.is_ok for row in rows):
         metric = METRICS[table.metrics[0]]
         console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
         return
@@ -159,7 +145,7 @@ def show(
     if footnotes:
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
-        print_note(console, rows)
+        console.print_line(escape(marks.note(rows)), "dim")
     decided = [row for row in table.rows if row.winners]
     for case, of_case in grouped(decided, attrgetter("case")).items():
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
@@ -201,8 +187,7 @@ def reasons(rows: LabelledRows) -> list[str]:
     trials."""
     failed = [row for row in rows if not row.is_ok]
     lines = []
-    by_reason = grouped(failed, lambda row: f"{row.status}: {row.reason or NO_REASON}")
-    for reason, of_reason in by_reason.items():
+    for reason, of_reason in grouped(failed, failure_of).items():
         lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
     unsteady = []
     for row in rows:
@@ -214,10 +199,7 @@ def reasons(rows: LabelledRows) -> list[str]:
     return lines
 
 
-def tally(rows: LabelledRows) -> str:
-    """Return the number of results by status, the most frequent first."""
-    counts = Counter(row.status for row in rows)
-    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+# --- the end of a sweep ---
 
 
 def end_of_sweep(outcome: Outcome) -> int:
@@ -227,28 +209,33 @@ def end_of_sweep(outcome: Outcome) -> int:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
         remarks = notes(store, sweep, rows)
-        db = store.name  # without a password, because output ends up in logs
-        again = resume_command(sweep.id, outcome.db, db, outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     environments = len({row.result.environment_id for row in rows})
     where = ""
     if environments > 1:
         where = f" in {environments} environments"
+    db = masked_url(outcome.db)  # without a password, because output ends up in logs
     cells = count(sweep.cells, "cell")
     console.print_line(escape(f"{tally(rows)} of {cells}{where} · database {db}"))
-    which = ["--sweep", sweep.id]
-    if outcome.db != DEFAULT_DB:
-        which = ["--db", db, *which]
+    which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
-    if is_interrupted:
-        console.print_line(escape(f"interrupted; resume with: {again}"))
-    else:
-        console.print_line(escape(f"report: {shlex.join(['effbench', 'report', *which])}"))
     if has_failed:
-        words = ["effbench", "ls", "--failures", "--traceback", *which]
-        console.print_line(escape(f"failures: {shlex.join(words)}"))
+        console.print_line(escape(f"failures: effbench ls --failures --traceback {which}"))
     if is_interrupted:
+        console.print_line(escape(f"interrupted; {how_to_resume(outcome)}"))
         return INTERRUPTED
+    console.print_line(escape(f"report: effbench report {which}"))
     return int(outcome.on_failure == "fail" and has_failed)
+
+
+def tally(rows: LabelledRows) -> str:
+    """Return the number of results by status, the most frequent first."""
+    counts = Counter(row.status for row in rows)
+    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+
+
+def how_to_resume(outcome: Outcome) -> str:
+    db = masked_url(outcome.db)
+    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db, outcome.shard)}"

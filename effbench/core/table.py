@@ -7,19 +7,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 from rich import box
 from rich.table import Table as RichTable
 
-from effbench.core.errors import UsageError
 from effbench.core.printable import csv_value, one_line
 from effbench.core.terminal import escape
 
@@ -136,112 +131,85 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """`rows`: what the columns get their values from. `data`: records for CSV and JSON, if they
-    differ from the columns. `group`: key of a column; the terminal draws a line where its value
-    changes. `caption`: for the site."""
+    differ from the columns. `caption`: for the site."""
 
     columns: Sequence[Column]
     rows: Sequence[Any]
     data: Sequence[Record] | None = None
-    group: str | None = None
     caption: str = ""
 
     @classmethod
-    def of(
-        cls,
-        columns: Sequence[Column],
-        rows: Iterable[Sequence[Any]],
-        caption: str = "",
-        group: str | None = None,
-    ) -> Table:
+    def of(cls, columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Table:
         """Return a table of rows that hold one value per column."""
         keys = [column.key for column in columns]
-        named = [dict(zip(keys, row, strict=True)) for row in rows]
-        return cls(columns, named, caption=caption, group=group)
+        return cls(columns, [dict(zip(keys, row, strict=True)) for row in rows])
 
-    @property
+    @cached_property
     def used(self) -> list[Column]:
         """The columns that people see: optional ones only if a row has a text there."""
-        return [column for column in self.columns if self._is_used(column)]
+        used = []
+        for column in self.columns:
+            if not column.optional or any(column.shown(row).line for row in self.rows):
+                used.append(column)
+        return used
 
-    def _is_used(self, column: Column) -> bool:
-        return not column.optional or any(column.shown(row).line for row in self.rows)
+    @cached_property
+    def cells(self) -> list[list[Shown]]:
+        """What people see of each row, in the order of `used`."""
+        return [[column.shown(row) for column in self.used] for row in self.rows]
 
     def render(self, fmt: str) -> str:
-        """Return the table as text that ends with a newline. Raises UsageError for an unknown
-        format."""
-        renderers = {"json": self._json, "markdown": self._markdown, "csv": self._csv}
-        if fmt not in renderers:
-            raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(renderers)}")
-        return renderers[fmt]()
+        """Return the table as `markdown`, `csv` or `json`, with a newline at the end."""
+        if fmt == "markdown":
+            return self._markdown()
+        if fmt == "csv":
+            return self._csv()
+        return as_json(self.records())
 
     def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
-        """Return the table for a rich console, which fits it to its width.
+        """Return the table for a rich console.
 
-        `lines`: draw borders. `stacked`: the narrow form, with second lines below the first instead
-        of in brackets, and headings that break after their signs.
+        `lines`: draw borders, and a line where the first column changes. `stacked`: the narrow
+        form, with second lines below the first instead of in brackets, and headings that break
+        after their signs.
         """
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
         if not lines:
             drawn.box = None
             drawn.padding = (0, 0 if stacked else 1, 0, 1)
-        columns = self.used
-        for column in columns:
-            self._add_column(drawn, column, stacked)
-        group_before: list[Shown] = []
-        once_before: list[Shown] = []
-        for row in self.rows:
-            group = [column.shown(row) for column in columns if column.key == self.group]
-            once = [column.shown(row) for column in columns if column.once]
-            if lines and group_before and group != group_before:
+        for index, column in enumerate(self.used):
+            heading = escape(column.heading)
+            if stacked:
+                heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
+            # words such as ids, which are to be copied, break last
+            is_word = not any(" " in cells[index].line for cells in self.cells)
+            justify: Literal["left", "right"] = "right" if column.numeric else "left"
+            drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=is_word)
+        before: list[Shown] = []
+        for cells in self.cells:
+            if lines and before and cells[0] != before[0]:
                 drawn.add_section()
-            drawn.add_row(*self._cells(row, columns, stacked, is_repeated=once == once_before))
-            group_before, once_before = group, once
+            drawn.add_row(*self._markup(cells, before, stacked))
+            before = cells
         return drawn
 
-    def _cells(
-        self, row: Any, columns: Sequence[Column], stacked: bool, is_repeated: bool
-    ) -> list[str]:
-        """Return a row's markup. `is_repeated`: leave out the columns to show once."""
-        cells = []
-        for column in columns:
-            text = column.shown(row).rich(stacked)
-            if column.once and is_repeated:
-                text = ""
-            cells.append(text)
-        return cells
-
-    def _add_column(self, drawn: RichTable, column: Column, stacked: bool) -> None:
-        heading = escape(column.heading)
-        if stacked:
-            heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
-        # words such as ids, which are to be copied, break last
-        is_word = not any(" " in column.shown(row).line for row in self.rows)
-        drawn.add_column(
-            heading,
-            justify="right" if column.numeric else "left",
-            overflow="fold",
-            no_wrap=is_word,
-        )
-
-    def rich_list(self) -> RichTable:
-        """Return one line per value, for a console that is too narrow for columns."""
-        drawn = RichTable.grid(padding=(0, 1))
-        for row in self.rows:
-            for column in self.used:
-                shown = column.shown(row)
-                if shown.line:
-                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
-            drawn.add_row()
-        return drawn
+    def _markup(self, cells: list[Shown], before: list[Shown], stacked: bool) -> list[str]:
+        """Return the markup of a row, without labels that repeat those of the row before."""
+        labels = [index for index, column in enumerate(self.used) if column.once]
+        is_repeated = bool(before) and all(cells[index] == before[index] for index in labels)
+        texts = [shown.rich(stacked) for shown in cells]
+        if is_repeated:
+            for index in labels:
+                texts[index] = ""
+        return texts
 
     def _markdown(self) -> str:
-        columns = self.used
         lines = [
-            [markdown_text(column.heading) for column in columns],
-            ["---:" if column.numeric else "---" for column in columns],
+            [markdown_text(column.heading) for column in self.used],
+            ["---:" if column.numeric else "---" for column in self.used],
         ]
-        for row in self.rows:
-            lines.append([column.shown(row).markdown for column in columns])
+        for cells in self.cells:
+            lines.append([shown.markdown for shown in cells])
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def records(self) -> list[dict[str, Any]]:
@@ -252,9 +220,6 @@ class Table:
         for row in self.rows:
             records.append({column.key: column.shown(row).value for column in self.columns})
         return records
-
-    def _json(self) -> str:
-        return as_json(self.records())
 
     def _csv(self) -> str:
         records = self.records()

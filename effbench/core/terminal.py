@@ -3,28 +3,22 @@ prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 from rich import markup
 from rich.console import ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Table as RichTable
 
 from effbench.core.printable import printable
 
+if TYPE_CHECKING:
+    from effbench.core.table import Table
+
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
-
-
-class Tabular(Protocol):
-    """A table that can be drawn in several forms, as `table.Table`."""
-
-    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable: ...
-
-    def rich_list(self) -> RichTable: ...
 
 
 class Console(rich.console.Console):
@@ -44,31 +38,18 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Tabular, *, lines: bool = False) -> None:
-        """Print a table in the first of its forms that needs no wrapping, else in the first in
-        which no word breaks: with `lines` as borders, with second lines below the first, without
-        borders, or as one line per value."""
+    def print_table(self, table: Table, *, lines: bool = False) -> None:
+        """Print a table, with `lines` as borders. If it is wider than the console, print its narrow
+        form, which rich wraps if needed."""
+        drawn = table.rich(lines=lines)
         unlimited = self.options.update(max_width=10_000)
-        forms = list(_forms(table, lines))
-        widths = [Measurement.get(self, unlimited, drawn) for drawn in forms]
-        measured = list(zip(forms, widths, strict=True))
-        fitting = [drawn for drawn, width in measured if width.maximum <= self.width]
-        fitting += [drawn for drawn, width in measured if width.minimum <= self.width]
-        if fitting:
-            self.print(fitting[0])
-        else:
-            self.print(table.rich_list())
+        if Measurement.get(self, unlimited, drawn).maximum > self.width:
+            drawn = table.rich(stacked=True)
+        self.print(drawn)
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
-
-
-def _forms(table: Tabular, lines: bool) -> Iterator[RichTable]:
-    """Yield the forms of a table, the widest first."""
-    yield table.rich(lines=lines)
-    yield table.rich(lines=lines, stacked=True)
-    yield table.rich(stacked=True)
 
 
 def terminal() -> Console:

@@ -1,293 +1,231 @@
-"""Advice from measured results: which mode to run for a model at a batch size."""
+"""Advice as a sentence with its evidence: which mode to run, and which batch sizes to capture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
-from effbench.analysis.winners import log_of
-from effbench.core.cell import Result, Status
-from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import LabelledRow, flatten, grouped, label_rows
-from effbench.core.metrics import INTERVALS, format_bytes
+from effbench.analysis.advice import Candidate, Question, Recommendation
+from effbench.analysis.capture_lists import CaptureList, Costs, Trace
+from effbench.core.labels import ABSENT
+from effbench.core.metrics import METRICS, SPEEDUPS, percent
+from effbench.core.printable import one_line
+from effbench.core.table import Column, Shown, Table
+from effbench.render.marks import Estimate
 from effbench.render.reasons import reason_of
-from effbench.render.tables import TIMES
-from effbench.stats.intervals import LogEstimate, is_less
-from effbench.store.summary import break_even_calls
-from effbench.store.sweeps import recorded_here_first
 
-if TYPE_CHECKING:
-    from effbench.store.store import Store
-
-#: Metric, as users type it -> column with the time per call.
-CALL = {"latency": "latency_ms", "period": "period_ms"}
+milliseconds = METRICS["latency_ms"].format
+MEASURE_AGAIN = "measure again when the machine is quiet"
 
 
-# --- the results that answer ---
+@dataclass
+class Advice:
+    """The answer in one sentence, a table, further lines, and the same content for JSON."""
+
+    answer: str
+    table: Table
+    lines: list[str]
+    data: dict[str, Any]
 
 
-def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]:
-    """Return the rows of one model, except streams. `model`: its name, or with other swept
-    parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
-    several models do."""
-    rows = list(rows)
-    if not rows:
-        raise NothingFoundError("this sweep has no results yet")
-    labelled = label_rows(row for row in rows if not is_of_stream(row))
-    by_case = grouped(labelled, lambda row: row.case)
-    named = [row.case for row in labelled if model in (None, row.case, row.labels["model"])]
-    if not named:
-        known = ", ".join(by_case)
-        known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
-        raise NothingFoundError(
-            f"no result of {model or 'any model'} in this sweep; measured models: {known}"
-        )
-    return by_case[the_only(list(dict.fromkeys(named)), "--model")]
+# --- which mode ---
 
 
-def is_of_stream(row: Result) -> bool:
-    return "stream.name" in flatten(row.params)
+def mode_advice(advice: Recommendation) -> Advice:
+    """Return a recommendation with its evidence."""
+    question, chosen = advice.question, advice.chosen
+    case, bs = chosen.row.case, chosen.result.bs
+    marked = {
+        candidate.mode: candidate.result.disturbance
+        for candidate in advice.ranked
+        if candidate.is_marked
+    }
+    clauses = [*gain(advice), f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
+    if chosen.is_marked:
+        clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
+    elif marked:
+        names = ", ".join(marked)
+        clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
+    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(clauses)}."
+    why = why_chosen(advice)
+    lines = [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
+    if why:
+        lines.insert(0, f"why: {why}")
+    table = modes_table(advice)
+    data = {
+        "answer": answer,
+        "mode": chosen.mode,
+        "why": why,
+        "model": case,
+        "bs": bs,
+        "metric": question.quantity,
+        "calls": question.calls,
+        "modes": table.records(),
+        "too_close_to_call": [candidate.mode for candidate in advice.ties],
+        "excluded": advice.excluded,
+        "marked": marked,
+    }
+    return Advice(answer, table, lines, data)
 
 
-def rows_at(
-    rows: Iterable[Result], model: str | None = None, bs: int | None = None
-) -> list[LabelledRow]:
-    """Return the rows of a model at a batch size, each by default the only one. Raises like
-    `rows_of_case`."""
-    case = rows_of_case(rows, model)
-    sizes = sorted({row.labels["bs"] for row in case})
-    if bs is None:
-        bs = the_only(sizes, "--bs")
-    if bs not in sizes:
-        raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
-    return [row for row in case if row.labels["bs"] == bs]
-
-
-def the_only(values: Sequence[Any], option: str) -> Any:
-    """Return the only value. Raises UsageError if there are several."""
-    if len(values) > 1:
-        raise UsageError(
-            f"the sweep has several values of {option.removeprefix('--')}:"
-            f" {', '.join(map(str, values))}; choose one with {option}"
-        )
-    return values[0]
-
-
-def sweep_with(store: Store, model: str, bs: int | None) -> str:
-    """Return the id of the completed sweep with most ok results of a model at this batch size
-    (None: any) that are not marked; of several that with most trials, then with most ok results,
-    then the newest. Raises NothingFoundError without any result of the model."""
-    weights: dict[str, tuple[int, ...]] = {}
-    for sweep in recorded_here_first(store.sweeps()):
-        if sweep.state != "completed":
-            continue
-        ok = [
-            row for row in store.results(sweep.id) if row.model == model and row.status == Status.OK
-        ]
-        at_size = [row for row in ok if bs in (None, row.bs)]
-        if ok:
-            unmarked = sum(not row.marked for row in at_size)
-            trials = sum(row.trials for row in at_size)
-            weights[sweep.id] = unmarked, trials, len(ok)
-    if not weights:
-        raise NothingFoundError(
-            f"{store.name} has no ok result of {model} in a completed sweep; omit --stored"
-        )
-    return max(weights, key=lambda sweep_id: weights[sweep_id])
-
-
-# --- the mode ---
-
-
-@dataclass(frozen=True)
-class Question:
-    """What counts. `metric`: latency or period. `calls`: number of calls per preparation; None
-    ignores preparation. `memory_bytes`: limit of peak reserved memory."""
-
-    metric: str = "latency"
-    calls: int | None = None
-    memory_bytes: int | None = None
-
-    @property
-    def column(self) -> str:
-        return CALL[self.metric]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A mode that may be recommended.
-
-    `call_ms`: its time per call; `score_ms`: with its part of the preparation, and `score` its
-    logarithm. `prepare_s`: time until the mode is ready (`is_warm`: with a filled compile cache).
-    `break_even`: calls until the preparation pays back; None if it never does. Figures of a
-    disturbed host are marked: they come last and tie with none.
-    """
-
-    mode: str
-    result: Result
-    call_ms: float
-    score_ms: float
-    score: LogEstimate
-    prepare_s: float
-    is_warm: bool
-    break_even: int | None
-
-    @property
-    def is_marked(self) -> bool:
-        return bool(self.result.marked)
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The best mode and its rivals. `ranked`: the best score first. `ties`: modes whose difference
-    from the best is not significant. `are_alike`: it is known that they tie; otherwise one of them
-    may be faster. `excluded`: mode -> reason."""
-
-    question: Question
-    rows: Sequence[LabelledRow]
-    ranked: Sequence[Candidate]
-    ties: Sequence[Candidate]
-    are_alike: bool
-    excluded: Mapping[str, str]
-
-    @property
-    def base(self) -> Candidate | None:
-        """The baseline, unless it is excluded."""
-        for candidate in self.ranked:
-            if candidate.result.is_baseline:
-                return candidate
-        return None
-
-    @property
-    def mode(self) -> Candidate:
-        """The recommended mode: of modes that tie, the one with the shortest preparation; the
-        fastest one if it is not known whether they tie."""
-        if not self.are_alike:
-            return self.ranked[0]
-        alike = [self.ranked[0], *self.ties]
-        return min(alike, key=lambda candidate: candidate.prepare_s)
-
-    def because(self) -> str:
-        """Return the reason for the recommended mode, as the end of a sentence."""
-        text = f"lowest {self.question.metric}"
-        if self.question.calls:
-            text += f" over {self.question.calls:,} calls including preparation"
-        tied = [candidate.mode for candidate in (self.ranked[0], *self.ties)]
-        others = ", ".join(mode for mode in tied if mode != self.mode.mode)
-        if not self.ties:
-            return text
-        if self.are_alike:
-            return f"no significant winner: ties with {others}, and has the shortest preparation"
-        return f"{text}, but too few rounds to rule out {others}"
-
-    def why(self) -> str:
-        """Return the baseline's bottleneck, and what the mode changes."""
-        if self.base is None:
-            return ""
-        winners = [self.mode.result, *(tie.result for tie in self.ties)]
-        return reason_of(self.base.result, winners, TIMES[self.question.column])
-
-
-def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation:
-    """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
-    excluded = exclude(rows, question)
-    kept = [row for row in rows if row.mode not in excluded]
-    base = base_of(rows)
-    candidates = [candidate_of(row, base, question) for row in kept]
-    ranked = sorted(candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms))
-    are_alike = ranked[0].score.error is not None
-    return Recommendation(question, rows, ranked, ties_of(ranked), are_alike, excluded)
-
-
-def base_of(rows: Sequence[LabelledRow]) -> Result | None:
-    """Return the baseline's result, None if it failed."""
-    for row in rows:
-        if row.is_ok and row.result.is_baseline:
-            return row.result
-    return None
-
-
-def exclude(rows: Sequence[LabelledRow], question: Question) -> dict[str, str]:
-    """Return the modes that cannot be chosen, and why. Raises NothingFoundError if no mode is
-    left."""
-    excluded = {}
-    for row in rows:
-        why = why_excluded(row.result, question)
-        if why:
-            excluded[row.mode] = why
-    if len(excluded) < len(rows):
-        return excluded
-    texts = []
-    for why, modes in grouped(excluded, lambda mode: excluded[mode]).items():
-        texts.append(f"{', '.join(modes)} ({why})")
-    raise NothingFoundError(f"no mode is left: {'; '.join(texts)}")
-
-
-def why_excluded(result: Result, question: Question) -> str | None:
-    """Return why a result cannot be chosen, None if it can."""
-    limit, memory = question.memory_bytes, result.peak_reserved_bytes
-    if result.status != Status.OK:
-        return f"{result.status}: {result.reason or 'no reason recorded'}"
-    if result.value(question.column) is None:
-        return f"no {question.metric} was measured"
-    if limit is None:
-        return None
-    if memory is None:
-        return "its memory was not measured (CUDA only); omit --memory"
-    if memory > limit:
-        return f"needs {format_bytes(memory)} of memory, more than allowed"
-    return None
-
-
-def candidate_of(row: LabelledRow, base: Result | None, question: Question) -> Candidate:
-    """Return a row as a candidate. `base`: the baseline's result, None if it failed."""
-    result = row.result
-    call_ms = result.value(question.column)
-    assert call_ms is not None, "excluded otherwise"
-    cold, warm = result.compile_cold_s, result.compile_warm_s
-    # modes that do not compile still capture or trace: use the time to the first output
-    times = [time for time in (cold, warm, result.first_call_s, 0.0) if time is not None]
-    score_ms = call_ms
-    if question.calls:
-        score_ms += 1000 * times[0] / question.calls
-    call = log_of(result, question.column)
-    error = call.error
-    if error is not None:  # only the time per call is uncertain
-        error *= call_ms / score_ms
-    return Candidate(
-        mode=row.mode,
-        result=result,
-        call_ms=call_ms,
-        score_ms=score_ms,
-        score=LogEstimate(math.log(score_ms), error, call.df),
-        prepare_s=times[0],
-        is_warm=cold is None and warm is not None,
-        break_even=break_even_of(result, base, question.column, times[0]),
-    )
-
-
-def break_even_of(result: Result, base: Result | None, column: str, prepare_s: float) -> int | None:
-    """Return the calls until the preparation pays back against the baseline; None if it never
-    does, or one of them is marked."""
-    if base is None or result is base or base.marked or result.marked:
-        return None
-    gain_low = result.value(INTERVALS[TIMES[column]][0])
-    if gain_low is not None and gain_low <= 1:
-        return None
-    return break_even_calls(prepare_s, base.value(column) or 0.0, result.value(column) or 0.0)
-
-
-def ties_of(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates whose difference from the first one is not significant."""
-    best, *others = ranked
-    rivals = [candidate for candidate in others if not candidate.is_marked]
-    if best.is_marked:
+def gain(advice: Recommendation) -> list[str]:
+    """Return what a mode gains: `3.10× (2.90–3.30×) the speed of eager in latency`; nothing without
+    a baseline."""
+    chosen, base = advice.chosen, advice.base
+    speedup = Estimate.of(chosen.result, advice.question.speedup)
+    if base is None or base is chosen or speedup.value is None:
         return []
-    # without intervals all tie, but a preparation alone may cost more than all of the best mode
-    return [
-        rival
-        for rival in rivals
-        if rival.score_ms - rival.call_ms <= best.score_ms and not is_less(best.score, rival.score)
+    text = speedup.text
+    if speedup.interval:
+        text += f" ({speedup.interval}×)"
+    return [f"{text} the speed of {base.mode} in {advice.question.quantity}"]
+
+
+def because(advice: Recommendation) -> str:
+    """Return the reason for the recommended mode, as the end of a sentence."""
+    question = advice.question
+    text = f"lowest {question.quantity}"
+    if question.calls:
+        text += f" over {question.calls:,} calls including preparation"
+    if not advice.ties:
+        return text
+    tied = [candidate.mode for candidate in (advice.ranked[0], *advice.ties)]
+    others = ", ".join(mode for mode in tied if mode != advice.chosen.mode)
+    if advice.are_alike:
+        return f"no significant winner: ties with {others}, and has the shortest preparation"
+    return f"{text}, but too few rounds to rule out {others}"
+
+
+def why_chosen(advice: Recommendation) -> str:
+    """Return the baseline's bottleneck, and what the mode changes."""
+    if advice.base is None:
+        return ""
+    winners = [advice.chosen.result, *(tie.result for tie in advice.ties)]
+    return reason_of(advice.base.result, winners, advice.question.speedup)
+
+
+def modes_table(advice: Recommendation) -> Table:
+    """Return a table of the modes, the best first."""
+    question = advice.question
+    columns = [
+        Column("mode", value=attrgetter("mode")),
+        Column("call_ms", f"{question.quantity} per call", numeric=True, value=shown_call),
     ]
+    if question.calls:
+        title = f"per call with preparation ({question.calls:,} calls)"
+        score = attrgetter("score_ms")
+        columns.append(Column("score_ms", title, numeric=True, format=milliseconds, value=score))
+    for metric in SPEEDUPS:
+        value = partial(shown_speedup, metric=metric)
+        title = METRICS[metric].title
+        columns.append(Column(metric, title, numeric=True, optional=True, value=value))
+    calls, memory = METRICS["break_even_calls"].format, METRICS["peak_reserved_bytes"].format
+    pays_back, reserved = advice.break_even, attrgetter("result.peak_reserved_bytes")
+    columns += [
+        Column("prepare_s", "preparation", numeric=True, value=shown_preparation),
+        Column("break_even", "pays back after", numeric=True, format=calls, value=pays_back),
+        Column("memory_bytes", "memory", numeric=True, format=memory, value=reserved),
+        Column("trials", "rounds", numeric=True, value=attrgetter("result.trials")),
+    ]
+    return Table(columns, advice.ranked)
+
+
+def shown_call(candidate: Candidate) -> Shown:
+    call = Estimate.of(candidate.result, candidate.question.time)
+    return Shown(call.value, call.text, call.tone, call.interval)
+
+
+def shown_speedup(candidate: Candidate, metric: str) -> Shown:
+    estimate = Estimate.of(candidate.result, metric)
+    if estimate.value is None:
+        return Shown(None, "")
+    return Shown(estimate.value, estimate.text, estimate.tone)
+
+
+def shown_preparation(candidate: Candidate) -> Shown:
+    text = seconds(candidate.prepare_s)
+    if candidate.is_warm:
+        text += " (warm)"
+    return Shown(candidate.prepare_s, text)
+
+
+def seconds(value: float) -> str:
+    if value < 0.001:
+        return "< 1 ms"
+    return f"{value:.2g} s"
+
+
+# --- which batch sizes ---
+
+
+def lists_advice(
+    best: CaptureList,
+    others: Sequence[CaptureList],
+    trace: Trace,
+    costs: Costs,
+    question: Question,
+) -> Advice:
+    """Return the best capture list with others for comparison."""
+    answer = "capture nothing: calls without a graph are fastest"
+    if best.sizes:
+        answer = f"capture: {best.sizes}"
+    calls = f"{sum(trace.values())} calls of {min(trace)} to {max(trace)} rows"
+    lines = [f"{costs.case}, {costs.mode}; {calls}"]
+    if costs.marked:
+        sizes = ", ".join(map(str, sorted(costs.marked)))
+        lines.append(f"marked (host disturbed): bs {one_line(sizes, 80)}; {MEASURE_AGAIN}")
+    if best.unmeasured:
+        lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
+    data = {
+        "model": costs.case,
+        "mode": costs.mode,
+        "metric": question.quantity,
+        "advised": asdict(best),
+        "others": [asdict(other) for other in others],
+    }
+    return Advice(answer, lists_table([best, *others], question), lines, data)
+
+
+def lists_table(lists: Sequence[CaptureList], question: Question) -> Table:
+    """Return a table of capture lists; the first one is the advised one."""
+    best_ms = lists[0].latency_ms or math.nan
+
+    def ratio(option: CaptureList) -> str:
+        if option.latency_ms is None:
+            return ABSENT
+        return f"{option.latency_ms / best_ms:.3f}×"
+
+    def padding(option: CaptureList) -> str:
+        if option.padding_waste is None:
+            return ABSENT
+        return percent(option.padding_waste)
+
+    def memory(option: CaptureList) -> str:
+        text = METRICS["graph_pool_bytes"].format(option.memory_bytes)
+        limit = question.memory_bytes
+        if limit is not None and (option.memory_bytes or 0) > limit:
+            text += ", over budget"
+        return text
+
+    call_ms = attrgetter("latency_ms")
+    title = f"{question.quantity} per call"
+    columns = [
+        Column("name", "capture list", value=attrgetter("name")),
+        Column("graphs", numeric=True, value=lambda option: len(option.sizes)),
+        Column("call", title, numeric=True, format=milliseconds, value=call_ms),
+        Column("ratio", "relative to advised", numeric=True, value=ratio),
+        Column("padding", numeric=True, value=padding),
+        Column(
+            "fallbacks",
+            "without a graph",
+            numeric=True,
+            format=percent,
+            value=attrgetter("fallbacks"),
+        ),
+        Column("memory", numeric=True, value=memory),
+    ]
+    return Table(columns, lists)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from effbench.core.labels import (
-    ABSENT,
-    LabelledRow,
-    LabelledRows,
-)
-from effbench.core.metrics import METRICS, SPEEDUPS, why_marked
+from effbench.core.labels import ABSENT, LabelledRow, LabelledRows
+from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.table import Column, Shown, Table
-from effbench.render.tables import (
-    NO_REASON,
-    TIMES,
-    Estimate,
-    time_text,
-)
+from effbench.render.marks import Estimate
+from effbench.render.tables import NO_REASON, TIMES
 from effbench.store.bottleneck import why
 
 NOT_PROFILED = "not profiled"
@@ -44,43 +35,6 @@ FIGURES = (
 )
 
 
-def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
-    """Return columns for latency, period and GPU busy time, omitting those that no row has."""
-    rows = list(rows)
-    columns = []
-    for name in TIMED:
-        if any(row.result.value(name) is not None for row in rows):
-            title = METRICS[name].title
-            if name in TIMES:
-                title += " (speedup)"
-            columns.append(Column(name, title, numeric=True, value=partial(shown_time, name=name)))
-    return columns
-
-
-def shown_time(row: LabelledRow, name: str) -> Shown:
-    """Return a time of a result, with the speedup as second line. Failed results have none."""
-    value = row.result.value(name)
-    if not row.status.is_measured or value is None:
-        return Shown(None, ABSENT)
-    reason = why_marked(row.result, name)
-    tone = ""
-    if reason is not None:
-        tone = "unsure"
-    return Shown(
-        value, time_text(row.result, name), tone, speedup_text(row, name), hint=reason or ""
-    )
-
-
-def speedup_text(row: LabelledRow, time: str) -> str:
-    """Return the speedup in a time without its interval: `1.30×`, `1.02× n.s.`; nothing without
-    one."""
-    metric = TIMES.get(time)
-    if metric is None or row.result.value(metric) is None:
-        return ""
-    is_unsure = why_marked(row.result, metric) is not None
-    return Estimate.of(row.result, metric, is_unsure).text
-
-
 def no_bottlenecks(rows: LabelledRows) -> str | None:
     """Return the line that stands for a table of bottlenecks without any; None if a result has
     one."""
@@ -91,18 +45,34 @@ def no_bottlenecks(rows: LabelledRows) -> str | None:
     return WHY_NOT_PROFILED
 
 
-def reason_of(row: LabelledRow) -> str:
-    """Return what bounds a result, or why that is unknown."""
-    if not row.is_ok:
-        return failure_of(row)
-    return why(row.result) or NOT_PROFILED
+def bottleneck_columns(rows: LabelledRows) -> list[Column]:
+    """Return the columns with each cell's times, its bottleneck and the reason; on a CPU, where
+    nothing is profiled, why cells failed. Times that no row has are omitted."""
+    columns = []
+    for name in TIMED:
+        if any(row.result.value(name) is not None for row in rows):
+            title = METRICS[name].title
+            if name in TIMES:
+                title += " (speedup)"
+            columns.append(Column(name, title, numeric=True, value=partial(shown_time, name=name)))
+    if no_bottlenecks(rows) == NEEDS_GPU:
+        return [*columns, Column("why", wide=True, optional=True, value=failure_of)]
+    return [
+        *columns,
+        Column("bound", filter=True, value=shown_bound),
+        Column("why", wide=True, value=reason_of),
+    ]
 
 
-def failure_of(row: LabelledRow) -> str:
-    """Return why a result is not ok; an empty text if it is."""
-    if row.is_ok:
-        return ""
-    return f"{row.status}: {row.reason or NO_REASON}"
+def shown_time(row: LabelledRow, name: str) -> Shown:
+    """Return a time of a result, with the speedup as second line. Failed results have none."""
+    time = Estimate.of(row.result, name)
+    if not row.status.is_measured or time.value is None:
+        return Shown(None, ABSENT)
+    speedup = ""
+    if name in TIMES and row.result.value(TIMES[name]) is not None:
+        speedup = Estimate.of(row.result, TIMES[name]).text
+    return Shown(time.value, time.text, time.tone, speedup, hint=time.disturbance or "")
 
 
 def shown_bound(row: LabelledRow) -> Shown:
@@ -112,17 +82,16 @@ def shown_bound(row: LabelledRow) -> Shown:
     return Shown(bound, bound or ABSENT)
 
 
-def bottleneck_columns(rows: LabelledRows) -> list[Column]:
-    """Return the columns with each cell's times, its bottleneck and the reason; on a CPU, where
-    nothing is profiled, why cells failed."""
-    times = time_columns(rows)
-    if no_bottlenecks(rows) == NEEDS_GPU:
-        return [*times, Column("why", wide=True, optional=True, value=failure_of)]
-    return [
-        *times,
-        Column("bound", filter=True, value=shown_bound),
-        Column("why", wide=True, value=reason_of),
-    ]
+def failure_of(row: LabelledRow) -> str:
+    """Return why a result is not ok; an empty text if it is."""
+    if row.is_ok:
+        return ""
+    return f"{row.status}: {row.reason or NO_REASON}"
+
+
+def reason_of(row: LabelledRow) -> str:
+    """Return what bounds a result, or why that is unknown."""
+    return failure_of(row) or why(row.result) or NOT_PROFILED
 
 
 def bottleneck_table(rows: LabelledRows) -> Table:
@@ -130,8 +99,8 @@ def bottleneck_table(rows: LabelledRows) -> Table:
     columns = []
     for name in dict.fromkeys(name for row in rows for name in row.labels):
         value = partial(label_text, name=name)
-        columns.append(Column(name, numeric=name == "bs", filter=name == "model", value=value))
-    columns.append(Column("mode", filter=True, value=attrgetter("mode")))
+        columns.append(Column(name, numeric=name == "bs", value=value))
+    columns.append(Column("mode", value=attrgetter("mode")))
     columns += bottleneck_columns(rows)
     return Table(columns, rows, [record(row) for row in rows])
 

@@ -178,7 +178,7 @@ def claims_table(
     ]
     if with_machine:
         columns.append(Column("machine", filter=True, optional=True, value=_machine))
-    return Table(columns, records, records, group="claim", caption="Claims with their verdicts")
+    return Table(columns, records, records, caption="Claims with their verdicts")
 
 
 def _verdict(record: Record) -> Shown:

@@ -228,6 +228,7 @@ def read(
         filters = Filters(
             environment_ids=ids if references else (),
             most=MOST_RESULTS * len(device_sweeps),
+            everything=True,
         )
         data.history = read_history(store, filters=filters)
         if not references:

@@ -1,15 +1,20 @@
-"""Marks: figures that a disturbed host or GPU affected. They are shown with `~` and explained once
-per output."""
+"""How is a metric of a result written? With its unit, its 95 % interval, and `~` if a disturbed
+host or GPU affected it; a note explains marks once per output."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from effbench.core.cell import Result
 from effbench.core.labels import LabelledRows
-from effbench.core.metrics import why_marked
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
 from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
 SIGN = "~"
+#: Follows a speedup whose interval includes 1.
+NOT_SIGNIFICANT = "n.s."
 #: Cells that the note names before it counts the others.
 MOST_CELLS = 3
 #: What to do about marks, by device.
@@ -18,6 +23,63 @@ ON_GPU = (
     "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
 )
 NO_REASON = "host or GPU disturbed"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric of a result, with the bounds of its 95 % interval. `disturbance`: why it is marked,
+    None if it is not."""
+
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    disturbance: str | None = None
+
+    @classmethod
+    def of(cls, result: Result, metric: str) -> Estimate:
+        low, high = bounds_of(result, metric)
+        return cls(metric, result.value(metric), low, high, why_marked(result, metric))
+
+    @property
+    def is_marked(self) -> bool:
+        return self.disturbance is not None
+
+    @property
+    def is_significant(self) -> bool | None:
+        """Whether a speedup's interval excludes 1; None without an interval or with a mark."""
+        if self.low is None or self.high is None or self.metric not in SPEEDUPS:
+            return None
+        is_of_baseline = self.low == self.high == 1
+        if self.is_marked or is_of_baseline:
+            return None
+        return not self.low <= 1 <= self.high
+
+    @property
+    def text(self) -> str:
+        """Return `1.30×`, `~1.30×` or `1.02× n.s.`; an em dash for an unknown value."""
+        text = signed(METRICS[self.metric].format(self.value), self.is_marked)
+        if self.is_significant is False:
+            return f"{text} {NOT_SIGNIFICANT}"
+        return text
+
+    @property
+    def interval(self) -> str:
+        """Return `1.25–1.35`; empty without an interval."""
+        if self.low is None or self.high is None:
+            return ""
+        metric = METRICS[self.metric]
+        low, high = (
+            metric.format(bound).removesuffix(metric.unit).rstrip()
+            for bound in (self.low, self.high)
+        )
+        return f"{low}–{high}"
+
+    @property
+    def tone(self) -> str:
+        if self.is_marked or self.is_significant is False:
+            return "unsure"
+        return ""
 
 
 def signed(text: str, marked: bool) -> str:

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -21,20 +16,14 @@ from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
 from effbench.analysis.winners import log_of
-from effbench.core.cell import SEVERITY, Result, Status
+from effbench.core.cell import SEVERITY, Result
 from effbench.core.environments import SOFTWARE
-from effbench.core.labels import (
-    LabelledRow,
-    LabelledRows,
-    flatten,
-    grouped,
-    mode_order,
-)
+from effbench.core.labels import LabelledRow, LabelledRows, flatten, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.table import Column, Shown, Table
 from effbench.render.colors import glyph_of
 from effbench.render.columns import value_text
-from effbench.render.marks import signed
+from effbench.render.marks import Estimate, signed
 from effbench.render.tables import SpeedupRow, SpeedupTable
 from effbench.stats.intervals import (
     LogEstimate,
@@ -83,7 +72,7 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
     decided = [row for row in table.rows if row.winners]
     if not decided:
-        return _why_undecided(table.rows)
+        return f"No mode wins: {_why_undecided(table.rows)}."
     by_metric = grouped(decided, attrgetter("metric"))
     first, *others = [_conclusion(rows, modes) for rows in by_metric.values()]
     first = first.replace("points", "points (model × batch size)")
@@ -91,12 +80,14 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
 
 
 def _why_undecided(rows: Sequence[SpeedupRow]) -> str:
-    compared = [row for row in rows if row.compares]
+    ok = [[figure for figure in row.cells.values() if figure.row.is_ok] for row in rows]
+    compared = [figures for figures in ok if len(figures) > 1]
     if not compared:
-        return "No mode wins: fewer than two modes are ok at each point."
-    if any(row.is_all_marked for row in compared):
-        return "No mode wins: all figures are marked (~)."
-    return "No mode wins: there is one trial of each."
+        return "fewer than two modes are ok at each point"
+    for figures in compared:
+        if all(figure.estimate.is_marked or figure.is_baseline for figure in figures):
+            return "all figures are marked (~)"
+    return "there is one trial of each"
 
 
 def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
@@ -115,9 +106,9 @@ def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str
     ties = len(rows) - wins.total()
     if ties:
         text += f", with {ties} tied"
-    scores = [mode.scores[rows[0].metric] for mode in modes if mode.mode in first]
-    if len(scores) == 1 and scores[0].clear:
-        text += f"; its mean speedup is {scores[0].text}"
+    means = [mode.speedups[rows[0].metric] for mode in modes if mode.mode in first]
+    if len(means) == 1 and means[0].text and is_clear(means[0].low, means[0].high):
+        text += f"; its mean speedup is {means[0].text}"
     return f"{text}."
 
 
@@ -126,99 +117,61 @@ def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str
 
 @dataclass(frozen=True)
 class OverCells:
-    """The middle of one value per cell (None without any) with its range. `marked`: whether a value
-    is marked."""
+    """A metric of a mode over its cells. `value`: the geometric mean or median; None without any.
+    `low`, `high`: the 95 % interval of a mean speedup, the range of other metrics. `cells`: number
+    of cells with a value. `is_marked`: whether one of them is marked."""
 
+    metric: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    marked: bool = False
-
-    @classmethod
-    def of(
-        cls, results: Iterable[Result], metric: str, middle: Callable[[Sequence[float]], float]
-    ) -> OverCells:
-        """Return the mean or median of a metric. Unknown values and those of 0 are skipped."""
-        known = [result for result in results if result.value(metric)]
-        if not known:
-            return cls()
-        values = [result.value(metric) or 0.0 for result in known]
-        is_unsure = any(why_marked(result, metric) is not None for result in known)
-        return cls(middle(values), min(values), max(values), is_unsure)
-
-    def shown(self, metric: str) -> Shown:
-        if self.value is None:
-            return Shown(None, "")
-        form = METRICS[metric].format
-        bounds = ""
-        if form(self.low) != form(self.high):
-            bounds = f"range {form(self.low)} to {form(self.high)}"
-        text = signed(form(self.value), self.marked)
-        return Shown(self.value, text, "unsure" if self.marked else "", bounds)
-
-
-@dataclass(frozen=True)
-class ModeScore:
-    """The geometric mean of a mode's speedups over its cells, with confidence bounds. `averaged`:
-    number of ok cells with a speedup; `passed`: number of ok cells. `marked`: whether a speedup is
-    marked."""
-
-    value: float | None
-    averaged: int
-    passed: int
-    total: int
-    low: float | None = None
-    high: float | None = None
-    marked: bool = False
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval is narrow enough to quote the value in a sentence."""
-        return self.value is not None and is_clear(self.low, self.high)
+    cells: int = 0
+    is_marked: bool = False
 
     @property
     def text(self) -> str:
         if self.value is None:
             return ""
-        return signed(METRICS["speedup"].format(self.value), self.marked)
+        return signed(METRICS[self.metric].format(self.value), self.is_marked)
 
     @property
-    def interval(self) -> str:
-        """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
-        words = []
-        if self.low is not None and self.high is not None and self.low < self.high:
-            words.append(f"{_bound_text(self.low)}–{_bound_text(self.high)}")
-        if 0 < self.averaged < self.passed:
-            words.append(f"of {self.averaged}")
-        return ", ".join(words)
+    def bounds(self) -> str:
+        """Return `1.88–1.98` or `range 0.5 s to 1 s`; empty if the bounds are equal."""
+        form = METRICS[self.metric].format
+        if self.low is None or self.high is None or form(self.low) == form(self.high):
+            return ""
+        if self.metric in SPEEDUPS:
+            return Estimate(self.metric, self.value, self.low, self.high).interval
+        return f"range {form(self.low)} to {form(self.high)}"
 
 
-def _bound_text(bound: float) -> str:
-    return METRICS["speedup"].format(bound).removesuffix("×")
+def over_cells(
+    results: Iterable[Result], metric: str, middle: Callable[[Sequence[float]], float]
+) -> OverCells:
+    """Return the mean or median of a metric with its range. Unknown values and those of 0 are
+    skipped."""
+    known = [result for result in results if result.value(metric)]
+    if not known:
+        return OverCells(metric)
+    values = [result.value(metric) or 0.0 for result in known]
+    is_marked = any(why_marked(result, metric) for result in known)
+    return OverCells(metric, middle(values), min(values), max(values), len(known), is_marked)
 
 
-def mode_score(results: Sequence[Result], metric: str) -> ModeScore:
-    """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
-    cells. It requires an interval and at least two trials of each cell. With at least three trials
-    it covers 93 to 98.2 %."""
-    ok = [result for result in results if result.status is Status.OK]
-    counted = [result for result in ok if result.value(metric) is not None]
-    if not counted:
-        return ModeScore(None, averaged=0, passed=len(ok), total=len(results))
+def mean_speedup(results: Sequence[Result], metric: str) -> OverCells:
+    """Return the geometric mean of a speedup over ok results of a mode, with a 95 % interval for
+    these cells. It requires an interval and at least two trials of each cell. With at least three
+    trials it covers 93 to 98.2 %."""
+    known = [result for result in results if result.value(metric) is not None]
+    if not known:
+        return OverCells(metric)
     mean_of = mean_of_estimates
     if any(result.hosts for result in results):
         # hosts that were joined are the same in all cells
         mean_of = mean_of_related_estimates
-    mean = mean_of([estimate_of(result, metric) for result in counted]).interval()
-    return ModeScore(
-        mean.value,
-        averaged=len(counted),
-        passed=len(ok),
-        total=len(results),
-        low=mean.low,
-        high=mean.high,
-        marked=any(why_marked(result, metric) is not None for result in counted),
-    )
+    mean = mean_of([estimate_of(result, metric) for result in known]).interval()
+    is_marked = any(why_marked(result, metric) for result in known)
+    return OverCells(metric, mean.value, mean.low, mean.high, len(known), is_marked)
 
 
 def estimate_of(result: Result, metric: str) -> LogEstimate:
@@ -239,12 +192,14 @@ def estimate_of(result: Result, metric: str) -> LogEstimate:
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged
-    with inference calls. `group` names phase and environment if there are several. `scores`: one
-    per speedup. `memory`: a ratio; `compiled`: in seconds."""
+    with inference calls. `group` names phase and environment if there are several. `ok`: number of
+    ok results out of `total`. `memory`: a ratio; `compiled`: in seconds."""
 
     mode: str
     group: str
-    scores: dict[str, ModeScore]
+    ok: int
+    total: int
+    speedups: dict[str, OverCells]
     memory: OverCells
     compiled: OverCells
     not_ok: str
@@ -253,19 +208,21 @@ class ModeSummary:
     def shown_mode(self) -> Shown:
         return Shown(self.mode, self.mode, "mode", self.group, glyph=glyph_of(self.mode))
 
-    def shown_score(self, metric: str) -> Shown:
-        score = self.scores[metric]
+    def shown_speedup(self, metric: str) -> Shown:
+        """Return a mean with its interval, and its number of cells unless all ok cells count."""
+        mean = self.speedups[metric]
         tone = "strong"
-        if score.marked:
+        if mean.is_marked:
             tone = "unsure"
-        return Shown(score.value, score.text, tone, score.interval)
+        details = mean.bounds
+        if 0 < mean.cells < self.ok:
+            details = f"{details}, of {mean.cells}".removeprefix(", ")
+        return Shown(mean.value, mean.text, tone, details)
 
     @property
     def shown_pass_rate(self) -> Shown:
-        score = self.scores["speedup"]
-        rate = f"{100 * score.passed // score.total} %"
-        cells = f"{score.passed} of {score.total}"
-        return Shown(score.passed / score.total, rate, sub=cells)
+        rate = f"{100 * self.ok // self.total} %"
+        return Shown(self.ok / self.total, rate, sub=f"{self.ok} of {self.total}")
 
     @property
     def shown_not_ok(self) -> Shown:
@@ -289,15 +246,16 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
 
 def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
-    results = [row.result for row in rows]
     ok = [row.result for row in rows if row.is_ok]
     statuses = count_statuses(row for row in rows if not row.is_ok)
     return ModeSummary(
         mode,
         group,
-        scores={metric: mode_score(results, metric) for metric in SPEEDUPS},
-        memory=OverCells.of(ok, "relative_memory", geometric_mean),
-        compiled=OverCells.of(ok, "compile_cold_s", median),
+        ok=len(ok),
+        total=len(rows),
+        speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
+        memory=over_cells(ok, "relative_memory", geometric_mean),
+        compiled=over_cells(ok, "compile_cold_s", median),
         not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
     )
 
@@ -308,27 +266,27 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
     columns = [Column("mode", value=attrgetter("shown_mode"))]
     for metric in SPEEDUPS:
         title = f"{METRICS[metric].title}, geometric mean"
-        value = partial(ModeSummary.shown_score, metric=metric)
+        value = partial(ModeSummary.shown_speedup, metric=metric)
         columns.append(Column(metric, title, numeric=True, optional=True, value=value))
     columns += [
         Column("pass_rate", "pass rate", numeric=True, value=attrgetter("shown_pass_rate")),
         Column("not_ok", "not ok", optional=True, value=attrgetter("shown_not_ok")),
-        Column(
-            "relative_memory",
-            "memory against baseline",
-            numeric=True,
-            optional=True,
-            value=lambda mode: mode.memory.shown("relative_memory"),
-        ),
-        Column(
-            "compile_cold_s",
-            "compile, cold (median)",
-            numeric=True,
-            optional=True,
-            value=lambda mode: mode.compiled.shown("compile_cold_s"),
-        ),
     ]
+    for name, title in (
+        ("memory", "memory against baseline"),
+        ("compiled", "compile, cold (median)"),
+    ):
+        value = partial(shown_over_cells, name=name)
+        columns.append(Column(name, title, numeric=True, optional=True, value=value))
     return Table(columns, modes, caption="Each mode over all models and batch sizes")
+
+
+def shown_over_cells(mode: ModeSummary, name: str) -> Shown:
+    figure: OverCells = getattr(mode, name)
+    tone = ""
+    if figure.is_marked:
+        tone = "unsure"
+    return Shown(figure.value, figure.text, tone, figure.bounds)
 
 
 # --- the machine ---

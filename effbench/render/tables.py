@@ -3,11 +3,7 @@ the winner of each row, and the legend."""
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -16,22 +12,11 @@ from typing import TYPE_CHECKING, Any
 from effbench.analysis.winners import winners
 from effbench.core.cell import Result, Status
 from effbench.core.environments import interpreter_of, labelled
-from effbench.core.errors import UsageError
-from effbench.core.labels import (
-    LabelledRow,
-    LabelledRows,
-    grouped,
-    mode_order,
-)
-from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, why_marked
+from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
+from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of
 from effbench.core.printable import listed
-from effbench.core.table import (
-    Column,
-    Shown,
-    Table,
-    as_json,
-)
-from effbench.render.marks import signed
+from effbench.core.table import Column, Shown, Table
+from effbench.render.marks import NOT_SIGNIFICANT, Estimate
 from effbench.store.summary import PAIRS
 
 if TYPE_CHECKING:
@@ -42,12 +27,10 @@ FORMATS = ("markdown", "csv", "json")
 TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 NO_INTERVAL = "one trial: no interval over processes"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
-#: Follows a speedup whose interval includes 1.
-NOT_SIGNIFICANT = "n.s."
 #: How speedups were measured.
 FROM_PAIRS = "speedups from pairs: both sides in turn in one process"
 NOT_RUN = "not run"
-NO_BASELINE = "no baseline"
+NO_BASELINE = "no ok baseline to compare with"
 NO_REASON = "no reason recorded"
 #: Tied modes that a row names: more would make it taller than a screen.
 MOST_TIES = 6
@@ -75,8 +58,9 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
     environments = store.environments({row.environment_id for row in rows})
     interpreters = {facts["id"]: interpreter_of(facts) for facts in environments}
     planned = [str(cell["key"]) for cell in store.planned_cells(sweep.id)]
+    by_interpreter = grouped(rows, lambda row: interpreters[row.environment_id])
     missing = []
-    for of_interpreter in grouped(rows, lambda row: interpreters[row.environment_id]).values():
+    for of_interpreter in by_interpreter.values() or [rows]:
         measured = {row.cell_key for row in of_interpreter}
         missing += [key for key in planned if key not in measured]
     return missing
@@ -87,13 +71,11 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
 
 @dataclass
 class ModeFigure:
-    """A metric of one mode at one point, as tables show it. `wins`: it is the only winner of its
-    row, and not marked."""
+    """A metric of one mode at one point. `is_winner`: it is the only winner of its row."""
 
     row: LabelledRow
     metric: str
-    baseline_mode: str
-    wins: bool = False
+    is_winner: bool = False
 
     @property
     def result(self) -> Result:
@@ -108,7 +90,7 @@ class ModeFigure:
         return self.result.trials
 
     @property
-    def baseline(self) -> bool:
+    def is_baseline(self) -> bool:
         return bool(self.result.is_baseline)
 
     @property
@@ -119,101 +101,75 @@ class ModeFigure:
         return self.result.value(self.metric)
 
     @property
-    def low(self) -> float | None:
-        """The lower bound of the 95 % interval."""
-        if not self.row.is_ok:
-            return None
-        return bounds_of(self.result, self.metric)[0]
-
-    @property
-    def high(self) -> float | None:
-        if not self.row.is_ok:
-            return None
-        return bounds_of(self.result, self.metric)[1]
-
-    @property
     def is_compared(self) -> bool:
         """Whether it has a figure that is not the baseline's."""
-        return self.value is not None and not self.baseline
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the figure has an interval over processes."""
-        return self.low is not None and self.trials != 1
-
-    @property
-    def shown_metric(self) -> str:
-        """The time instead of the speedup for the baseline, and for a mode without a baseline, as
-        the fastest mode is worth knowing without one."""
-        if self.metric in SPEEDUPS and not self.is_compared:
-            return SPEEDUPS[self.metric]
-        return self.metric
+        return self.value is not None and not self.is_baseline
 
     @cached_property
-    def disturbance(self) -> str | None:
-        """Why it is marked: measured on a disturbed machine, or compared with a baseline that
-        was."""
-        if not self.row.is_ok:
-            # a degraded mode shows its time
-            return why_marked(self.result, SPEEDUPS.get(self.metric, self.metric))
-        return why_marked(self.result, self.shown_metric)
+    def estimate(self) -> Estimate:
+        """What people see: the metric, or the time in the place of a speedup of the baseline, of a
+        mode without a baseline, and of a mode that is not ok."""
+        shown = self.metric
+        if not self.is_compared:
+            shown = SPEEDUPS.get(self.metric, self.metric)
+        return Estimate.of(self.result, shown)
 
     @property
-    def marked(self) -> bool:
-        return self.disturbance is not None
+    def is_ratio(self) -> bool:
+        """Whether people see a speedup."""
+        return self.estimate.metric in SPEEDUPS
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is shown as the best: a speedup over a marked baseline is marked, even if the
+        winner's time is not."""
+        return self.is_winner and not self.estimate.is_marked
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the figure has an interval over processes."""
+        low, _ = bounds_of(self.result, self.metric)
+        return self.row.is_ok and low is not None and self.trials != 1
 
     @property
     def significant(self) -> bool | None:
-        """Whether a speedup's interval excludes 1; None without an interval or with a mark."""
-        low, high = self.low, self.high
-        is_speedup = self.shown_metric in SPEEDUPS
-        if low is None or high is None or not is_speedup or not self.is_known or self.marked:
+        """Whether a speedup's interval over processes excludes 1; None without one."""
+        if not self.has_interval:
             return None
-        return not low <= 1 <= high
+        return self.estimate.is_significant
 
     @property
     def reason(self) -> str | None:
         """Why the result is not ok, or why an ok one has no speedup."""
         lacks_speedup = self.row.is_ok and self.metric in SPEEDUPS and self.value is None
         if lacks_speedup and self.row.reason is None:
-            return f"{self.baseline_mode} has no ok result to compare with"
+            return NO_BASELINE
         return self.row.reason
 
-    @cached_property
+    @property
     def text(self) -> str:
-        if not self.row.is_ok:
-            return self._text_of_failure
-        if self.shown_metric == self.metric:
-            return Estimate.of(self.result, self.metric, self.marked).text
-        if not self.baseline and self.result.value(self.shown_metric) is None:
-            return NO_BASELINE
-        return time_text(self.result, self.shown_metric)
+        """The figure, or the status with what a degraded mode measured, or with a count that may
+        explain it."""
+        if self.row.is_ok:
+            return self.estimate.text
+        if self.estimate.value is None:
+            return str(self.status)
+        return f"{self.estimate.text} ({self.status})"
 
     @property
-    def _text_of_failure(self) -> str:
-        """The status, with a count that may explain it, and what a degraded mode measured: its time
-        in the place of a speedup."""
-        metric = SPEEDUPS.get(self.metric, self.metric)
-        value = self.result.value(metric)
-        if value is None:
-            return str(self.status)
-        if metric in SPEEDUPS.values():
-            return f"{time_text(self.result, metric)} ({self.status})"
-        return f"{METRICS[metric].format(value)} ({self.status})"
-
-    @cached_property
     def interval(self) -> str:
         """The 95 % interval; times in the place of speedups have one only if they are marked."""
-        if not self.row.is_ok or (self.shown_metric != self.metric and not self.marked):
+        is_in_place = self.estimate.metric != self.metric and not self.estimate.is_marked
+        if not self.row.is_ok or is_in_place:
             return ""
-        return Estimate.of(self.result, self.shown_metric, self.marked).interval
+        return self.estimate.interval
 
     @property
     def time(self) -> str:
         """The time that belongs to a speedup, with a mark of its own."""
-        if self.row.is_ok and self.shown_metric in SPEEDUPS:
-            return time_text(self.result, SPEEDUPS[self.shown_metric])
-        return ""
+        if not self.is_ratio:
+            return ""
+        return Estimate.of(self.result, SPEEDUPS[self.metric]).text
 
     @property
     def tone(self) -> str:
@@ -221,28 +177,26 @@ class ModeFigure:
             return "status"
         if self.wins:
             return "best"
-        if self.marked or self.significant is False:
-            return "unsure"
-        return ""
+        return self.estimate.tone
 
     @property
     def shown(self) -> Shown:
-        details = "\n".join(filter(None, [self.interval, self.time]))
-        return Shown(self.value, self.text, self.tone, details)
+        details = [text for text in (self.interval, self.time) if text]
+        return Shown(self.value, self.text, self.tone, "\n".join(details))
 
     def explanations(self) -> Iterator[str]:
         """Yield what a reader must know about this figure."""
         if self.wins:
             yield "bold or ★: significantly the best of its row"
-        if NOT_SIGNIFICANT in self.text:
+        if self.row.is_ok and self.estimate.is_significant is False:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.interval:
             yield f"low–high: 95 % interval {self._over}"
-        if self.is_compared and self.metric in INTERVALS and not self.is_known:
+        if self.is_compared and self.metric in INTERVALS and not self.has_interval:
             yield NO_INTERVAL
-        if self.is_compared and self.metric in SPEEDUPS and self.result.speedup_from == PAIRS:
+        if self.is_ratio and self.result.speedup_from == PAIRS:
             yield FROM_PAIRS
-        if self.is_known and self.result.compilations == 1:
+        if self.has_interval and self.result.compilations == 1:
             yield ONE_COMPILATION
 
     @property
@@ -256,69 +210,21 @@ class ModeFigure:
 
     def record(self) -> dict[str, Any]:
         """Return the exact numbers of CSV and JSON."""
+        low, high = bounds_of(self.result, self.metric)
+        if not self.row.is_ok:
+            low, high = None, None
         return {
             "value": self.value,
-            "low": self.low,
-            "high": self.high,
+            "low": low,
+            "high": high,
             "status": self.status,
             "reason": self.reason,
             "best": self.wins,
             "significant": self.significant,
             "trials": self.trials,
-            "marked": self.marked,
-            "disturbance": self.disturbance,
+            "marked": self.estimate.is_marked,
+            "disturbance": self.estimate.disturbance,
         }
-
-    def json_record(self) -> dict[str, Any]:
-        """Return all fields."""
-        texts = {"text": self.text, "interval": self.interval, "baseline": self.baseline}
-        return self.record() | texts
-
-
-def time_text(result: Result, metric: str) -> str:
-    """Return a time of a result, with `~` if it is marked; an em dash if it is unknown."""
-    is_unsure = why_marked(result, metric) is not None
-    return signed(METRICS[metric].format(result.value(metric)), is_unsure)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval, if it has one. A marked one is shown as `~1.30×`, and is
-    never called (not) significant."""
-
-    metric: str
-    value: float | None
-    low: float | None
-    high: float | None
-    marked: bool
-
-    @classmethod
-    def of(cls, result: Result, metric: str, marked: bool) -> Estimate:
-        low, high = bounds_of(result, metric)
-        return cls(metric, result.value(metric), low, high, marked)
-
-    @property
-    def text(self) -> str:
-        """Return `1.30×`, or `1.02× n.s.`."""
-        text = METRICS[self.metric].format(self.value)
-        if self.value is None or self.marked:
-            return signed(text, self.value is not None)
-        if self.low is None or self.high is None or self.metric not in SPEEDUPS:
-            return text
-        if self.low <= 1 <= self.high and self.low < self.high:
-            return f"{text} {NOT_SIGNIFICANT}"
-        return text
-
-    @property
-    def interval(self) -> str:
-        """Return `1.25–1.35`."""
-        if self.low is None or self.high is None:
-            return ""
-        return f"{_without_unit(self.metric, self.low)}–{_without_unit(self.metric, self.high)}"
-
-
-def _without_unit(metric: str, value: float) -> str:
-    return METRICS[metric].format(value).removesuffix(METRICS[metric].unit).rstrip()
 
 
 # --- a row: one metric of all modes at one point ---
@@ -337,19 +243,8 @@ class SpeedupRow:
     winners: Sequence[str]
 
     @property
-    def compares(self) -> bool:
-        """Whether several modes are ok."""
-        return sum(figure.row.is_ok for figure in self.cells.values()) > 1
-
-    @property
     def is_marked(self) -> bool:
-        return any(figure.marked for figure in self.cells.values())
-
-    @property
-    def is_all_marked(self) -> bool:
-        """Whether all ok figures but the baseline's are marked."""
-        figures = [figure for figure in self.cells.values() if figure.row.is_ok]
-        return all(figure.marked or figure.baseline for figure in figures)
+        return any(figure.estimate.is_marked for figure in self.cells.values())
 
     @property
     def winner(self) -> str | None:
@@ -371,20 +266,20 @@ class SpeedupRow:
         """`latency` or `period` for a speedup, otherwise the metric's title."""
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
+    def shown(self, mode: str, show: Callable[[ModeFigure], Shown]) -> Shown:
+        if mode not in self.cells:
+            return Shown(None, NOT_RUN, "absent")
+        return show(self.cells[mode])
 
-def row_of(
-    point: LabelledRows, metric: str, modes: Sequence[str], baseline_mode: str
-) -> SpeedupRow:
+
+def row_of(point: LabelledRows, metric: str, modes: Sequence[str]) -> SpeedupRow:
     """Return the row of the results at one point, with its winners."""
-    figures = {row.mode: ModeFigure(row, metric, baseline_mode) for row in point}
-    cells = {mode: figures[mode] for mode in modes if mode in figures}
-    winning = [row.mode for row in winners([figure.row for figure in cells.values()], metric)]
-    made = SpeedupRow(point[0].labels, point[0].case, metric, cells, winning)
-    if made.winner is not None:
-        # a speedup over a marked baseline is marked, even if the winner's time is not
-        winner = cells[made.winner]
-        winner.wins = not winner.marked
-    return made
+    by_mode = {row.mode: row for row in point}
+    in_order = [by_mode[mode] for mode in modes if mode in by_mode]
+    winning = winners(in_order, metric)
+    cells = {row.mode: ModeFigure(row, metric, is_winner=winning == [row]) for row in in_order}
+    names = [row.mode for row in winning]
+    return SpeedupRow(point[0].labels, point[0].case, metric, cells, names)
 
 
 # --- the table ---
@@ -410,11 +305,6 @@ class SpeedupTable:
         return any(figure.value is not None for figure in self.figures)
 
     @property
-    def is_shown(self) -> bool:
-        """Whether a cell has a figure, or a status that explains why it has none."""
-        return self.has_figures or any(not figure.row.is_ok for figure in self.figures)
-
-    @property
     def is_marked(self) -> bool:
         """Whether a figure is marked."""
         return any(row.is_marked for row in self.rows)
@@ -427,26 +317,35 @@ class SpeedupTable:
             texts |= dict.fromkeys(figure.explanations())
         return [*texts]
 
+    def wide(
+        self,
+        show: Callable[[ModeFigure], Shown] = attrgetter("shown"),
+        best: bool = True,
+        caption: str = "",
+    ) -> Table:
+        """Return a table with one column per mode. `show`: returns the content of a cell. `best`:
+        add a column with the winner, or the modes that tie."""
+        columns = []
+        names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
+        for name in names:
+            value = partial(label_of, name=name)
+            columns.append(Column(name, numeric=name == "bs", filter=True, once=True, value=value))
+        if len(self.metrics) > 1:
+            quantity = attrgetter("quantity")
+            columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
+        for mode in self.modes:
+            figure = partial(figure_of, mode=mode, show=show)
+            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=figure))
+        if best and any(row.winners for row in self.rows):
+            columns.append(Column("its best", "best", value=attrgetter("best_text")))
+        return Table(columns, self.rows, caption=caption)
+
     def render(self, fmt: str) -> str:
-        """Return the table as `markdown`, `csv` (one line per figure, exact numbers) or `json` (all
-        fields)."""
-        if fmt != "json":
-            return replace(self.wide(), data=self.records()).render(fmt)
-        rows = []
-        for row in self.rows:
-            rows.append(
-                {
-                    "labels": row.labels,
-                    "metric": row.metric,
-                    "best": row.winners,
-                    "cells": {mode: figure.json_record() for mode, figure in row.cells.items()},
-                }
-            )
-        table = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
-        return as_json({"rows": rows, **table})
+        """Return the table as `markdown`, or its records as `csv` or `json`."""
+        return replace(self.wide(), data=self.records()).render(fmt)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one record per figure, for CSV."""
+        """Return one record per figure, with exact numbers."""
         records = []
         for row in self.rows:
             for mode, figure in row.cells.items():
@@ -454,70 +353,32 @@ class SpeedupTable:
                 records.append(row.labels | named | figure.record())
         return records
 
-    def _label_columns(self) -> list[Column]:
-        names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
-        columns = []
-        for name in names:
-            columns.append(
-                Column(
-                    name,
-                    numeric=name == "bs",
-                    filter=True,
-                    once=True,
-                    value=partial(label_of, name=name),
-                )
-            )
-        return columns
-
-    def wide(
-        self,
-        shown: Callable[[ModeFigure], Shown] = attrgetter("shown"),
-        best: bool = True,
-        caption: str = "",
-    ) -> Table:
-        """Return a table with one column per mode. `shown`: returns the content of a cell. `best`:
-        add a column with the winner, or the modes that tie."""
-        columns = self._label_columns()
-        if len(self.metrics) > 1:
-            quantity = attrgetter("quantity")
-            columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
-        for mode in self.modes:
-            figure = partial(_shown_figure, mode=mode, shown=shown)
-            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=figure))
-        if best and any(row.winners for row in self.rows):
-            columns.append(Column("its best", "best", value=attrgetter("best_text")))
-        return Table(columns, self.rows, group="model", caption=caption)
-
 
 def label_of(row: SpeedupRow, name: str) -> Any:
     return row.labels[name]
 
 
-def _shown_figure(row: SpeedupRow, mode: str, shown: Callable[[ModeFigure], Shown]) -> Shown:
-    if mode not in row.cells:
-        return Shown(None, NOT_RUN, "absent")
-    return shown(row.cells[mode])
+def figure_of(row: SpeedupRow, mode: str, show: Callable[[ModeFigure], Shown]) -> Shown:
+    return row.shown(mode, show)
 
 
 def speedup_table(
     rows: LabelledRows, metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
-    """Pivot labelled rows of the view `results` into a table of `metric`. `speedup` gives two rows
-    per point, for latency and period, if the point has periods to show; the baseline's column shows
-    its times. None chooses the speedup, or the latency if no row has a speedup. Raises UsageError
-    for an unknown metric."""
+    """Pivot labelled rows of the view `results` into a table of `metric`, a key of METRICS.
+    `speedup` gives two rows per point, for latency and period, if the point has periods to show;
+    the baseline's column shows its times. None chooses the speedup, or the latency if no row has a
+    speedup."""
     if metric is None:
         has_speedup = any(row.result.speedup is not None for row in rows)
         metric = "latency_ms"
         if has_speedup:
             metric = "speedup"
-    if metric not in METRICS:
-        raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         for name in _metrics_at(point, metric):
-            pivoted.append(row_of(point, name, modes, baseline_mode))
+            pivoted.append(row_of(point, name, modes))
     metrics = list(dict.fromkeys(row.metric for row in pivoted))
     return SpeedupTable(pivoted, modes, metrics or [metric], baseline_mode)
 

@@ -60,8 +60,7 @@ def test_marks_are_explained_once(command, shown):
 
 
 def test_marks_are_data(shown):
-    (row, *_) = json.loads(shown("show --format json", **BUSY))["rows"]
-    figure = row["cells"]["default"]
+    *_, figure = json.loads(shown("show --format json", **BUSY))
     facts = figure["marked"], figure["disturbance"], figure["best"]
     assert facts == (True, BUSY["disturbance"], False)
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from effbench.core.errors import UsageError
 from effbench.core.table import Column, Shown, Table
 from effbench.core.terminal import Console
 from effbench.render.site.build import environment
@@ -67,11 +66,6 @@ def test_numbers_that_are_not_finite_become_null():
     assert json.loads(odd.render("json")) == [{"x": None}, {"x": [None]}]
 
 
-def test_an_unknown_format_is_refused():
-    with pytest.raises(UsageError, match="markdown, csv"):
-        TABLE.render("xml")
-
-
 def test_columns_get_values_from_any_row_and_repeat_labels_only_if_one_changes():
     columns = [Column(name, once=name != "c", value=attrgetter(name)) for name in "abc"]
     rows = [SimpleNamespace(a=1, b=1, c=1), SimpleNamespace(a=1, b=1, c=2)]
@@ -90,7 +84,7 @@ WIDE = Table.of(
 
 
 @pytest.mark.parametrize("lines", [False, True])
-@pytest.mark.parametrize("width", [120, 76, 60, 40, 26])
+@pytest.mark.parametrize("width", [120, 76, 60, 40])
 def test_a_table_fits_a_console_and_breaks_no_word(width, lines):
     text = drawn(WIDE, width, lines=lines)
     assert max(map(len, text)) <= width

@@ -9,10 +9,10 @@ import pytest
 import synthetic as make
 from synthetic import label_rows
 
-from effbench.core.errors import NothingFoundError, UsageError
+from effbench.analysis.advice import Question, recommend
+from effbench.analysis.capture_lists import Costs, best_list, costs_of, evaluate, value_at
+from effbench.core.errors import UsageError
 from effbench.core.metrics import INTERVALS
-from effbench.render.advice import Question, recommend
-from effbench.render.capture_lists import Costs, best_list, costs_of, evaluate, value_at
 
 MIB = 2**20
 COSTS = Costs({1: 1.0, 8: 1.7, 64: 7.3}, {1: 4.0, 64: 9.0}, {1: 2.0 * MIB, 64: 64.0 * MIB})
@@ -32,25 +32,15 @@ def test_values_between_measured_sizes():
     assert value_at(curve, 9) == value_at({}, 1) == math.inf
 
 
-def needs(capture_list):
-    """Return what decides between two lists of the same latency."""
-    if capture_list.memory_bytes is None:
-        return len(capture_list.sizes)
-    return capture_list.memory_bytes
-
-
 def brute_force(trace, costs, budget, sizes):
-    """Return (expected latency, memory or number of graphs) of all lists of these sizes that
-    fit."""
-    lists = (
-        list(chosen)
-        for count in range(len(sizes) + 1)
-        for chosen in itertools.combinations(sizes, count)
+    """Return (expected latency, number of graphs) of all lists of these sizes that fit."""
+    lists = itertools.chain.from_iterable(
+        itertools.combinations(sizes, count) for count in range(len(sizes) + 1)
     )
-    found = [evaluate("", chosen, trace, costs) for chosen in lists]
+    evaluated = [evaluate("", list(chosen), trace, costs) for chosen in lists]
     return [
-        (one.latency_ms, needs(one))
-        for one in found
+        (one.latency_ms, len(one.sizes))
+        for one in evaluated
         if one.latency_ms is not None and (budget is None or one.memory_bytes <= budget)
     ]
 
@@ -59,26 +49,14 @@ def random_case(number):
     """A small random matrix: latencies that may fall, sizes within and beyond the measured ones,
     any budget."""
     draw = random.Random(number)
-    first = draw.choice([1, 1, 2, 3])
-    last = first + draw.randint(1, 7)
-    measured = sorted(
-        {first, last, *draw.sample(range(first, last + 1), k=draw.randint(0, last - first))}
-    )
-    graph = {
-        size: draw.uniform(1, 3) if draw.random() < 0.3 else 1 + 0.1 * size for size in measured
-    }
-    grows = itertools.accumulate(draw.randint(0, 12) * MIB for _ in measured)
-    pool = dict(zip(measured, grows, strict=True)) if draw.random() < 0.9 else {}
-    eager = (
-        {size: draw.uniform(0.5, 6) for size in (*measured, last + 2)}
-        if draw.random() < 0.6
-        else {}
-    )
-    trace = Counter(
-        draw.randint(1, last + (2 if draw.random() < 0.5 else 0))
-        for _ in range(draw.randint(1, 30))
-    )
-    budget = draw.choice([None, draw.randint(0, 40) * MIB]) if pool else None
+    measured = sorted(draw.sample(range(1, 10), k=draw.randint(1, 6)))
+    graph = {size: draw.uniform(1, 3) for size in measured}
+    pool = {size: size * MIB for size in measured}
+    eager = {}
+    if draw.random() < 0.6:
+        eager = {size: draw.uniform(0.5, 6) for size in (1, 12)}
+    trace = Counter(draw.randint(1, 10) for _ in range(draw.randint(1, 30)))
+    budget = draw.choice([None, draw.randint(0, 20) * MIB])
     return trace, Costs(graph, eager, pool), budget
 
 
@@ -96,9 +74,9 @@ def test_as_good_as_the_best_of_all_lists():
             continue
         kinds[min(len(best.sizes), 2)] += 1
         least = min(latency for latency, _ in tried)
-        lightest = min(needed for latency, needed in tried if latency <= least * (1 + 1e-9))
+        fewest = min(graphs for latency, graphs in tried if latency <= least * (1 + 1e-9))
         assert best.latency_ms == pytest.approx(least), number
-        assert needs(best) == pytest.approx(lightest), number
+        assert len(best.sizes) == fewest, number
     assert kinds.keys() == {"no list", 0, 1, 2}
     assert min(kinds.values()) > 2, kinds
 
@@ -124,9 +102,9 @@ def test_calls_pay_back_if_the_time_that_counts_is_shorter(latency, period):
     lows = {"speedup_ci_low": latency, "period_speedup_ci_low": period}
     rows = label_rows([make.row(), make.row(mode="default", **lows)])
     for metric, low in (("latency", latency), ("period", period)):
-        ranked = recommend(rows, Question(metric)).ranked
-        (default,) = [candidate for candidate in ranked if candidate.mode == "default"]
-        assert (default.break_even is None) is (low < 1), metric
+        advice = recommend(rows, Question(metric))
+        (default,) = [candidate for candidate in advice.ranked if candidate.mode == "default"]
+        assert (advice.break_even(default) is None) is (low < 1), metric
 
 
 @pytest.mark.parametrize(("calls", "ties"), [(None, ["default"]), (1, []), (2, ["default"])])
@@ -139,42 +117,29 @@ def test_a_preparation_that_alone_costs_more_than_the_best_mode_rules_a_mode_out
 
 
 def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
-    def rows_of(model, factor, more):
-        for bs in (1, 8):
-            yield make.row(model, bs, latency_ms=4.0 * factor)
-            yield make.row(
-                model, bs, "cuda-graph", latency_ms=bs * factor, graph_pool_bytes=bs * MIB, **more
-            )
-
-    rows = [
-        *rows_of("mlp", 1, {}),
-        *rows_of("gpt2", 10, {"status": "degraded", "reason": "skipped"}),
-    ]
-    marked = {"marked": True, "disturbance": "host busy"}
+    rows = [make.row("mlp", bs, latency_ms=4.0) for bs in (1, 8)]
+    for bs in (1, 8):
+        for model in ("mlp", "gpt2"):
+            pool = {"graph_pool_bytes": bs * MIB}
+            rows.append(make.row(model, bs, "cuda-graph", latency_ms=float(bs), **pool))
+    marked = {"marked": True, "disturbance": "host busy", "graph_pool_bytes": 16 * MIB}
     rows += [
         make.row("mlp", 16, "cuda-graph", **marked),
         make.row("mlp", 32, "cuda-graph", status="degraded"),
+        make.failed("mlp", 64, "cuda-graph", "oom", "full"),
+        make.row("mlp", 16, "default"),
     ]
-    rows += [make.failed("mlp", 64, "cuda-graph", "oom", "full"), make.row("mlp", 16, "default")]
-    found = costs_of(make.results(rows), "mlp", "cuda-graph", "latency", "eager")
-    pool = {1: MIB, 8: 8 * MIB, 16: rows[-4]["graph_pool_bytes"]}
-    assert found == Costs(
+    results = make.results(rows)
+    assert costs_of(results, "mlp", "cuda-graph", Question(), "eager") == Costs(
         graph_ms={1: 1.0, 8: 8.0},
         eager_ms={1: 4.0, 8: 4.0},
-        pool_bytes=pool,
+        pool_bytes={1: MIB, 8: 8 * MIB, 16: 16 * MIB},
         failed=frozenset({32, 64}),
         case="mlp",
         mode="cuda-graph",
         marked=frozenset({16}),
     )
-    assert costs_of(
-        make.results(rows), "mlp", "cuda-graph", "period", "eager"
-    ).graph_ms == pytest.approx({1: 0.8, 8: 6.4})
+    periods = costs_of(results, "mlp", "cuda-graph", Question("period"), "eager").graph_ms
+    assert periods == pytest.approx({1: 0.8, 8: 6.4})
     with pytest.raises(UsageError, match="model: mlp, gpt2; choose one with --model"):
-        costs_of(make.results(rows), None, "cuda-graph", "latency", "eager")
-    with pytest.raises(
-        NothingFoundError, match=r"of mode cuda-graph with a latency for gpt2; others: eager$"
-    ):
-        costs_of(make.results(rows), "gpt2", "cuda-graph", "latency", "eager")
-    with pytest.raises(NothingFoundError, match="no results yet"):
-        costs_of([], None, "cuda-graph", "latency", "eager")
+        costs_of(results, None, "cuda-graph", Question(), "eager")

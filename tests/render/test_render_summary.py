@@ -9,16 +9,16 @@ from browsing import EVIL, device_sweep
 from synthetic import label_rows
 
 from effbench.render import markdown, reasons
-from effbench.render.summary import OverCells, by_mode, headline, modes_table
+from effbench.render.summary import by_mode, headline, modes_table, over_cells
 from effbench.render.tables import speedup_table
 from effbench.stats.intervals import t_quantile
 
 
-def score_of(*speedups):
-    """The score of the mode `default` with these cells."""
+def summary_of(*speedups):
+    """The mode `default` with these cells."""
     rows = [make.row(bs=number + 1, mode="default", **row) for number, row in enumerate(speedups)]
     (summary,) = by_mode(label_rows(rows))
-    return summary.scores["speedup"]
+    return summary
 
 
 def speedup(value, low=None, high=None, **more):
@@ -28,17 +28,18 @@ def speedup(value, low=None, high=None, **more):
 OOM = speedup(None, status="oom", reason="full")
 
 
-# --- scores ---
+# --- each mode over its cells ---
 
 
-def test_a_score_has_an_interval_and_counts_its_cells():
-    score = score_of(speedup(2.0, 1.9, 2.1), speedup(0.5, 0.45, 0.55), OOM)
-    assert score.value == pytest.approx(1.0) and 0.9 < score.low < 1.0 < score.high < 1.1
-    assert (score.passed, score.total, score.averaged) == (2, 3, 2)
+def test_a_mean_speedup_has_an_interval_and_counts_its_cells():
+    summary = summary_of(speedup(2.0, 1.9, 2.1), speedup(0.5, 0.45, 0.55), OOM)
+    mean = summary.speedups["speedup"]
+    assert mean.value == pytest.approx(1.0) and 0.9 < mean.low < 1.0 < mean.high < 1.1
+    assert (summary.ok, summary.total, mean.cells) == (2, 3, 2)
 
 
 @pytest.mark.parametrize(
-    ("rows", "text", "interval"),
+    ("rows", "text", "details"),
     [
         ([speedup(2.0), speedup(8.0)], "4.00×", ""),
         ([speedup(None, status="error")], "", ""),
@@ -47,29 +48,23 @@ def test_a_score_has_an_interval_and_counts_its_cells():
         ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
     ],
 )
-def test_the_text_of_a_score(rows, text, interval):
-    score = score_of(*rows)
-    assert (score.text, score.interval) == (text, interval)
-
-
-def bounds_of(*rows):
-    score = score_of(*rows)
-    return pytest.approx((score.value, score.low, score.high))
+def test_the_text_of_a_mean_speedup(rows, text, details):
+    shown = summary_of(*rows).shown_speedup("speedup")
+    assert (shown.text, shown.sub) == (text, details)
 
 
 def test_cells_that_are_known_equally_well_have_half_the_error_and_a_smaller_quantile():
     half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
-    four = [speedup(2.0, 2.0 / 1.1, 2.0 * 1.1)] * 4
-    assert bounds_of(*four) == (2.0, 2 * math.exp(-half), 2 * math.exp(half))
+    mean = summary_of(*[speedup(2.0, 2.0 / 1.1, 2.0 * 1.1)] * 4).speedups["speedup"]
+    expected = (2.0, 2 * math.exp(-half), 2 * math.exp(half))
+    assert (mean.value, mean.low, mean.high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "trials"),
-    [(None, None, 5), (1.5, 2.5, 1), (0, 9, 5)],
-)
-def test_a_score_has_no_interval_if_a_cell_has_none(low, high, trials):
-    score = score_of(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials))
-    assert (score.value, score.low, score.high) == (pytest.approx(2.0), None, None)
+@pytest.mark.parametrize(("low", "high", "trials"), [(None, None, 5), (1.5, 2.5, 1), (0, 9, 5)])
+def test_a_mean_has_no_interval_if_a_cell_has_none(low, high, trials):
+    cells = speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)
+    mean = summary_of(*cells).speedups["speedup"]
+    assert (mean.value, mean.low, mean.high) == (pytest.approx(2.0), None, None)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +79,8 @@ def test_a_score_has_no_interval_if_a_cell_has_none(low, high, trials):
 )
 def test_figures_over_cells_have_their_range(values, middle, text, bounds):
     rows = make.results(make.row(compile_cold_s=value) for value in values)
-    shown = OverCells.of(rows, "compile_cold_s", middle).shown("compile_cold_s")
-    assert (shown.text, shown.sub) == (text, bounds)
+    figure = over_cells(rows, "compile_cold_s", middle)
+    assert (figure.text, figure.bounds) == (text, bounds)
 
 
 def test_a_pass_rate_is_not_rounded_up():
@@ -192,6 +187,13 @@ def test_one_sentence_says_where_each_mode_wins_and_why():
     )
 
 
+def test_three_modes_that_tie_are_listed():
+    rows = [make.row(**{**EAGER, "bound": None})]
+    rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
+    sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert sentence == "eager, default and cuda-graph tie in latency at bs 1."
+
+
 # --- Markdown ---
 
 
@@ -226,10 +228,3 @@ def test_names_begin_no_markdown():
     text = markdown.report([sweep])
     assert not any(tag in text for tag in ("<img", "<script", "<svg", "\n# heading"))
     assert {line.count(" | ") for line in text.splitlines() if line.startswith("|")} <= {3, 4, 5}
-
-
-def test_three_modes_that_tie_are_listed():
-    rows = [make.row(**{**EAGER, "bound": None})]
-    rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
-    sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert sentence == "eager, default and cuda-graph tie in latency at bs 1."

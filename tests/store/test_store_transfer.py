@@ -45,13 +45,13 @@ def test_everything_arrives_once(odd, tmp_path, target, is_export):
     assert [path.name for path in folder.iterdir()] == ["x.db"], "reading leaves nothing behind"
 
 
-def test_baselines_only_on_request(odd, target):
+def test_baselines_and_acknowledgements_only_on_request(odd, target):
     take(odd, target)
     found = whole.contents(target)
-    assert found["baseline"] == []
+    assert found["baseline"] == found["acknowledgement"] == []
     assert found["claim_verdict"] and found["calibration"]
     (first, *others) = take(odd, target, baselines=True)
-    assert (first.outcome, first.added) == ("completed", {"baseline": 2})
+    assert (first.outcome, first.added) == ("completed", {"baseline": 2, "acknowledgement": 1})
     assert [other.outcome for other in others] == ["already there"] * 2
 
 
@@ -204,11 +204,13 @@ def test_a_contradiction_is_named_and_nothing_is_written(source, target, stateme
 OLDER = {
     "0002": [
         "ALTER TABLE sweep DROP COLUMN imported_at",
+        "DROP TABLE acknowledgement",
         "DROP TABLE claim_verdict",
         "ALTER TABLE baseline RENAME COLUMN hardware TO x",
     ],
     "0001": [
         "ALTER TABLE sweep DROP COLUMN imported_at",
+        "DROP TABLE acknowledgement",
         "DROP TABLE claim_verdict",
         "DROP VIEW results",
         "ALTER TABLE trial DROP COLUMN enqueue_ms",

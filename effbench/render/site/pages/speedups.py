@@ -77,7 +77,7 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
         caption=f"{titles} of every mode at every model and batch size",
     )
     # the baseline's column shows its times instead of speedups
-    times = {figure.row.mode for figure in table.figures if figure.baseline}
+    times = {figure.row.mode for figure in table.figures if figure.is_baseline}
     columns = []
     for column in wide.columns:
         if column.mode in times and table.metrics[0] in SPEEDUPS:
@@ -98,15 +98,15 @@ def shown(
     if figure.metric in SPEEDUPS:
         tone = shade(figure)
         text += _arrow(figure)
-        if figure.baseline:
+        if figure.is_baseline:
             # the baseline shows its time instead of its speedup of 1, and is sorted by it
-            value = figure.result.value(figure.shown_metric)
+            value = figure.result.value(figure.estimate.metric)
     if figure.wins:
         text = f"★ {text}"
-    if figure.marked:
+    if figure.estimate.is_marked:
         tone += " marked"
     details = figure.shown.sub
-    if brief and not figure.marked:
+    if brief and not figure.estimate.is_marked:
         details = ""
     return Shown(value, text, tone, details, url, ", ".join(_hints(figure)))
 
@@ -119,10 +119,10 @@ def _hints(figure: ModeFigure) -> list[str]:
     if figure.time:
         hints.append(figure.time)
     hints.append(count(figure.trials, "trial"))
-    if figure.baseline:
+    if figure.is_baseline:
         hints.append("the baseline")
-    if figure.marked:
-        hints.append(f"marked: {figure.disturbance}")
+    if figure.estimate.is_marked:
+        hints.append(f"marked: {figure.estimate.disturbance}")
     if figure.reason:
         hints.append(figure.reason)
     return hints
@@ -131,7 +131,7 @@ def _hints(figure: ModeFigure) -> list[str]:
 def shade(figure: ModeFigure) -> str:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is
     significant."""
-    if figure.baseline or not figure.value:
+    if figure.is_baseline or not figure.value:
         return ""
     power = math.log2(figure.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
@@ -145,7 +145,7 @@ def shade(figure: ModeFigure) -> str:
 
 def _arrow(figure: ModeFigure) -> str:
     """Return an arrow after a speedup beyond SCALE."""
-    if figure.baseline or not figure.value or 1 / SCALE <= figure.value <= SCALE:
+    if figure.is_baseline or not figure.value or 1 / SCALE <= figure.value <= SCALE:
         return ""
     if figure.value > 1:
         return " ↑"

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from effbench.analysis.advice import Question, rows_of_case, the_only
 from effbench.core.buckets import bucket_of, usage
 from effbench.core.cell import Result
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import LabelledRow
-from effbench.render.advice import CALL, rows_of_case, the_only
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator
 #: grows a pool.
@@ -76,61 +76,49 @@ def value_at(curve: Curve, size: int) -> float:
 
 
 def costs_of(
-    rows: Iterable[Result], model: str | None, mode: str, metric: str, eager: str
+    rows: Iterable[Result], model: str | None, mode: str, question: Question, eager: str
 ) -> Costs:
-    """Return the costs of `mode` with graphs and of the mode `eager` without. `metric`: latency or
-    period. Raises NothingFoundError if the mode has no ok result, UsageError if several of its
-    settings match."""
-    column = CALL[metric]
+    """Return the costs of `mode` with graphs and of the mode `eager` without. Raises
+    NothingFoundError if the mode has no ok result, UsageError if several of its settings match."""
     of_case = rows_of_case(rows, model)
     case = of_case[0].case
     named = [row for row in of_case if mode in (row.mode, row.base_mode)]
     modes = list(dict.fromkeys(row.mode for row in named))
     graphs = [row for row in named if row.mode == the_only(modes, "--mode")]
-    timed = curve_of(graphs, column)
+    timed = curve_of(graphs, question.time)
     if not timed:
-        others = modes_with(of_case, column) or "none"
+        known = [row.mode for row in of_case if curve_of([row], question.time)]
+        others = ", ".join(dict.fromkeys(known)) or "none"
         raise NothingFoundError(
-            f"no ok result of mode {mode} with a {metric} for {case}; others: {others}"
+            f"no ok result of mode {mode} with a {question.quantity} for {case}; others: {others}"
         )
-    counted = curve_of(unmarked(graphs), column)
-    ok = [row for row in graphs if row.is_ok]
+    counted = counted_curve_of(graphs, question.time)
+    without_graphs = [row for row in of_case if row.base_mode == eager]
     return Costs(
-        graph_ms=counted or timed,
-        eager_ms=curve_of_mode(of_case, eager, column),
+        graph_ms=counted,
+        eager_ms=counted_curve_of(without_graphs, question.time),
         pool_bytes=curve_of(graphs, "graph_pool_bytes"),
-        failed=frozenset(sizes_of(graphs) - sizes_of(ok)),
+        failed=frozenset(row.result.bs for row in graphs if not row.is_ok),
         case=case,
         mode=modes[0],
         marked=frozenset(timed.keys() - counted.keys()),
     )
 
 
-def modes_with(rows: Iterable[LabelledRow], column: str) -> str:
-    """Return the names of the modes that have ok results in this column."""
-    modes = dict.fromkeys(row.mode for row in rows if curve_of([row], column))
-    return ", ".join(modes)
-
-
-def curve_of_mode(rows: Iterable[LabelledRow], mode: str, column: str) -> dict[int, float]:
-    """Return the values of a mode by batch size; marked ones if there are no others."""
-    of_mode = [row for row in rows if row.base_mode == mode]
-    return curve_of(unmarked(of_mode), column) or curve_of(of_mode, column)
-
-
-def sizes_of(rows: Iterable[LabelledRow]) -> set[int]:
-    return {row.labels["bs"] for row in rows}
-
-
-def unmarked(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
-    return [row for row in rows if not row.result.marked]
-
-
-def curve_of(rows: Iterable[LabelledRow], column: str) -> dict[int, float]:
+def curve_of(rows: Iterable[LabelledRow], metric: str) -> dict[int, float]:
     """Return the values of the ok rows by batch size."""
-    ok = [row for row in rows if row.is_ok]
-    values = {row.labels["bs"]: row.result.value(column) for row in ok}
-    return {size: value for size, value in values.items() if value is not None}
+    curve = {}
+    for row in rows:
+        value = row.result.value(metric)
+        if row.is_ok and value is not None:
+            curve[row.result.bs] = value
+    return curve
+
+
+def counted_curve_of(rows: Sequence[LabelledRow], metric: str) -> dict[int, float]:
+    """Return the values by batch size without marked ones, unless there are no others."""
+    unmarked = [row for row in rows if not row.result.marked]
+    return curve_of(unmarked, metric) or curve_of(rows, metric)
 
 
 @dataclass(frozen=True)
@@ -174,7 +162,7 @@ def evaluate(name: str, sizes: Sequence[int], trace: Trace, costs: Costs) -> Cap
 
 def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> CaptureList | None:
     """Return the capture list with the least expected latency within the budget; among equals, the
-    one with the least memory. None if no list serves every size: the budget is too small, or sizes
+    one with the fewest graphs. None if no list serves every size: the budget is too small, or sizes
     are above all measured ones.
 
     Candidates are the measured sizes and the sizes of the trace between them, except sizes whose
@@ -196,16 +184,14 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
     if budget_bytes is not None:
         total_ms = np.where(lists.memory_bytes <= budget_bytes, total_ms, np.inf)
     without_graphs_ms = sum(plain_ms.values())
-    most_ms = min(without_graphs_ms, np.min(total_ms)) * (1 + ROUNDING)
-    if not math.isfinite(most_ms):
+    least_ms = float(np.min(total_ms))
+    if not math.isfinite(min(least_ms, without_graphs_ms)):
         return None
     chosen: list[int] = []
-    if without_graphs_ms > most_ms:
-        # unknown memory is infinite, like lists that are too slow
-        known = np.minimum(lists.memory_bytes, np.finfo(float).max)
-        lightest = np.where(total_ms <= most_ms, known, np.inf).argmin()
-        places = lists.places(int(lightest))
-        chosen = [sizes[place] for place in places]
+    if least_ms * (1 + ROUNDING) < without_graphs_ms:
+        # of lists that are equally fast, the first one has the fewest graphs
+        fastest = np.argmax(total_ms <= least_ms * (1 + ROUNDING))
+        chosen = [sizes[place] for place in lists.places(int(fastest))]
     return evaluate("advised", chosen, trace, costs)
 
 

@@ -1,0 +1,260 @@
+"""Which mode should a model run in at a batch size, by measured results?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from effbench.analysis.winners import log_of
+from effbench.core.cell import Result, Status
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.labels import LabelledRow, flatten, grouped, label_rows
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, format_bytes
+from effbench.stats.intervals import LogEstimate, is_less
+from effbench.store.summary import break_even_calls
+from effbench.store.sweeps import recorded_here_first
+
+if TYPE_CHECKING:
+    from effbench.store.store import Store
+
+#: The time per call that counts, as users type it (`latency` or `period`) -> its speedup.
+QUANTITIES = {METRICS[time].title: speedup for speedup, time in SPEEDUPS.items()}
+
+
+# --- the results that answer ---
+
+
+def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]:
+    """Return the rows of one model, except streams. `model`: its name, or with other swept
+    parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
+    several models do."""
+    rows = list(rows)
+    if not rows:
+        raise NothingFoundError("this sweep has no results yet")
+    labelled = label_rows(row for row in rows if "stream.name" not in flatten(row.params))
+    by_case = grouped(labelled, lambda row: row.case)
+    named = [row.case for row in labelled if model in (None, row.case, row.labels["model"])]
+    if not named:
+        known = ", ".join(by_case)
+        known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
+        raise NothingFoundError(
+            f"no result of {model or 'any model'} in this sweep; measured models: {known}"
+        )
+    return by_case[the_only(list(dict.fromkeys(named)), "--model")]
+
+
+def rows_at(
+    rows: Iterable[Result], model: str | None = None, bs: int | None = None
+) -> list[LabelledRow]:
+    """Return the rows of a model at a batch size, each by default the only one. Raises like
+    `rows_of_case`."""
+    by_size = grouped(rows_of_case(rows, model), lambda row: row.result.bs)
+    sizes = sorted(by_size)
+    if bs is None:
+        bs = the_only(sizes, "--bs")
+    if bs not in by_size:
+        raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
+    return by_size[bs]
+
+
+def the_only(values: Sequence[Any], option: str) -> Any:
+    """Return the only value. Raises UsageError if there are several."""
+    if len(values) > 1:
+        raise UsageError(
+            f"the sweep has several values of {option.removeprefix('--')}:"
+            f" {', '.join(map(str, values))}; choose one with {option}"
+        )
+    return values[0]
+
+
+def sweep_with(store: Store, model: str, bs: int | None) -> str:
+    """Return the id of the completed sweep with most ok results of a model at this batch size
+    (None: any) that are not marked; of several that with most trials, then with most ok results,
+    then the newest. Raises NothingFoundError without any result of the model."""
+    weights: dict[str, tuple[int, ...]] = {}
+    for sweep in recorded_here_first(store.sweeps()):
+        if sweep.state != "completed":
+            continue
+        results = store.results(sweep.id)
+        ok = [row for row in results if row.model == model and row.status is Status.OK]
+        at_size = [row for row in ok if bs in (None, row.bs)]
+        if ok:
+            unmarked = sum(not row.marked for row in at_size)
+            trials = sum(row.trials for row in at_size)
+            weights[sweep.id] = unmarked, trials, len(ok)
+    if not weights:
+        raise NothingFoundError(
+            f"{store.name} has no ok result of {model} in a completed sweep; omit --stored"
+        )
+    return max(weights, key=lambda sweep_id: weights[sweep_id])
+
+
+# --- the mode ---
+
+
+@dataclass(frozen=True)
+class Question:
+    """What counts. `quantity`: a key of QUANTITIES. `calls`: number of calls per preparation; None
+    ignores preparation. `memory_bytes`: limit of peak reserved memory."""
+
+    quantity: str = "latency"
+    calls: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def speedup(self) -> str:
+        return QUANTITIES[self.quantity]
+
+    @property
+    def time(self) -> str:
+        """The metric with the time per call."""
+        return SPEEDUPS[self.speedup]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mode that may be recommended."""
+
+    row: LabelledRow
+    question: Question
+
+    @property
+    def mode(self) -> str:
+        return self.row.mode
+
+    @property
+    def result(self) -> Result:
+        return self.row.result
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its figures come from a disturbed host: then it comes last and ties with none."""
+        return bool(self.result.marked)
+
+    @property
+    def call_ms(self) -> float:
+        return self.result.value(self.question.time) or 0.0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether its preparation is known only with a filled compile cache."""
+        return self.result.compile_cold_s is None and self.result.compile_warm_s is not None
+
+    @property
+    def prepare_s(self) -> float:
+        """The time until the mode is ready. Modes that do not compile still capture or trace: for
+        them it is the time to the first output."""
+        result = self.result
+        for seconds in (result.compile_cold_s, result.compile_warm_s, result.first_call_s):
+            if seconds is not None:
+                return seconds
+        return 0.0
+
+    @property
+    def score_ms(self) -> float:
+        """The time per call with its part of the preparation."""
+        if not self.question.calls:
+            return self.call_ms
+        return self.call_ms + 1000 * self.prepare_s / self.question.calls
+
+    @property
+    def score(self) -> LogEstimate:
+        """The logarithm of the score; only the time per call is uncertain."""
+        call = log_of(self.result, self.question.time)
+        error = call.error
+        if error is not None:
+            error *= self.call_ms / self.score_ms
+        return LogEstimate(math.log(self.score_ms), error, call.df)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The best mode and its rivals. `ranked`: the best score first. `ties`: modes whose difference
+    from the best is not significant. `excluded`: mode -> reason."""
+
+    question: Question
+    ranked: Sequence[Candidate]
+    ties: Sequence[Candidate]
+    excluded: Mapping[str, str]
+
+    @property
+    def base(self) -> Candidate | None:
+        """The baseline, unless it is excluded."""
+        for candidate in self.ranked:
+            if candidate.result.is_baseline:
+                return candidate
+        return None
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether it is known that the ties tie; otherwise one of them may be faster."""
+        return self.ranked[0].score.error is not None
+
+    @property
+    def chosen(self) -> Candidate:
+        """The recommended mode: of modes that tie, the one with the shortest preparation; the
+        fastest one if it is not known whether they tie."""
+        if not self.are_alike:
+            return self.ranked[0]
+        alike = [self.ranked[0], *self.ties]
+        return min(alike, key=lambda candidate: candidate.prepare_s)
+
+    def break_even(self, candidate: Candidate) -> int | None:
+        """Return the calls until a preparation pays back against the baseline; None if it never
+        does, if that is not significant, or if one of the two is marked."""
+        base = self.base
+        if base is None or candidate is base or base.is_marked or candidate.is_marked:
+            return None
+        least_gain, _ = bounds_of(candidate.result, self.question.speedup)
+        if least_gain is not None and least_gain <= 1:
+            return None
+        return break_even_calls(candidate.prepare_s, base.call_ms, candidate.call_ms)
+
+
+def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation:
+    """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
+    candidates = []
+    excluded = {}
+    for row in rows:
+        why = why_excluded(row.result, question)
+        if why is None:
+            candidates.append(Candidate(row, question))
+        else:
+            excluded[row.mode] = why
+    if not candidates:
+        texts = []
+        for why, modes in grouped(excluded, lambda mode: excluded[mode]).items():
+            texts.append(f"{', '.join(modes)} ({why})")
+        raise NothingFoundError(f"no mode is left: {'; '.join(texts)}")
+    best, *others = sorted(
+        candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms)
+    )
+    ties = [candidate for candidate in others if is_tie(best, candidate)]
+    return Recommendation(question, [best, *others], ties, excluded)
+
+
+def why_excluded(result: Result, question: Question) -> str | None:
+    """Return why a result cannot be chosen, None if it can."""
+    limit, memory = question.memory_bytes, result.peak_reserved_bytes
+    if result.status is not Status.OK:
+        return f"{result.status}: {result.reason or 'no reason recorded'}"
+    if result.value(question.time) is None:
+        return f"no {question.quantity} was measured"
+    if limit is None:
+        return None
+    if memory is None:
+        return "its memory was not measured (CUDA only); omit --memory"
+    if memory > limit:
+        return f"needs {format_bytes(memory)} of memory, more than allowed"
+    return None
+
+
+def is_tie(best: Candidate, other: Candidate) -> bool:
+    """Return whether a candidate may be as good as the best one."""
+    if best.is_marked or other.is_marked:
+        return False
+    # without intervals all tie, but a preparation alone may cost more than all of the best mode
+    preparation_ms = other.score_ms - other.call_ms
+    return preparation_ms <= best.score_ms and not is_less(best.score, other.score)
