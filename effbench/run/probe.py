@@ -55,16 +55,21 @@ def probe(
     errors: list[str] = list(dict.fromkeys(answer["errors"]))
     for loss in losses:
         errors = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in errors]
-    if not errors:
-        known = dict(zip(modes, answer["settings"], strict=True))
-        modes, errors = adapt_modes(modes, known, baseline_mode)
-    if errors:
-        text = "\n".join(errors[:2])
-        if len(errors) > 2:
-            text += f" (and {len(errors) - 2} more errors)"
-        raise ConfigError(text)
+    refuse(errors)
+    known = dict(zip(modes, answer["settings"], strict=True))
+    adapted = adapt_modes(modes, known, baseline_mode)
     environment = interpreter.environment(answer["environment"])
-    return ProbedMachine(environment, answer["details"], answer["gpus"], answer["notes"], modes)
+    return ProbedMachine(environment, answer["details"], answer["gpus"], answer["notes"], adapted)
+
+
+def refuse(errors: Sequence[str]) -> None:
+    """Raise ConfigError with the first of these errors, if there are any."""
+    if not errors:
+        return
+    text = "\n".join(errors[:2])
+    if len(errors) > 2:
+        text += f" (and {len(errors) - 2} more errors)"
+    raise ConfigError(text)
 
 
 def imported_losses(cells: Sequence[Cell]) -> list[str]:
@@ -109,10 +114,10 @@ def adapt_modes(
     modes: Mapping[str, dict[str, Any]],
     known: Mapping[str, list[str] | None],
     baseline_mode: str,
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> dict[str, dict[str, Any]]:
     """Return these modes without settings of the baseline that only other modes have, as in
-    `mode=eager,default mode.fullgraph=true`, and errors for all other unknown settings. `known`:
-    the settings of each mode."""
+    `mode=eager,default mode.fullgraph=true`. `known`: the settings of each mode. Raises ConfigError
+    for all other unknown settings."""
     adapted = dict(modes)
     errors: list[str] = []
     elsewhere = set(chain(*filter(None, known.values())))
@@ -125,7 +130,8 @@ def adapt_modes(
             adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
         else:
             errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
-    return adapted, list(dict.fromkeys(errors))
+    refuse(list(dict.fromkeys(errors)))
+    return adapted
 
 
 def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:
