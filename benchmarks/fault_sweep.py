@@ -292,9 +292,11 @@ class Sweep:
                 raise FaultError("the sweep is no longer in the database")
             return
         faults = Store.check(self.folder / self.db)  # as `effbench db check`
-        with Store.open(self.folder / self.db) as store:
+        with Store.open(self.folder / self.db, mode="write") as store:
             sizes = {cell.key: cell.bs for cell in store.planned(self.id)}
             rows, results = store.trials(self.id), store.results(self.id)
+            store.rebuild_results(self.id)
+            derived = store.results(self.id)
         trials = {
             (sizes[row["cell_key"]], row["round"], row["attempt"]): (row["id"], row["status"])
             for row in rows
@@ -317,6 +319,7 @@ class Sweep:
             f"harmed by {self.harmed} faults: {reasons}": (
                 len(harmed) > self.harmed or not all(row["reason"] for row in harmed)
             ),
+            "results differ from their trials": state == "completed" and derived != results,
             f"results of {len(results)} cells": state == "completed" and len(results) != CELLS,
         }
         if found := [problem for problem, is_there in problems.items() if is_there]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from effbench.cli import options
-from effbench.core.errors import UsageError
 from effbench.core.printable import one_line
 from effbench.store import connect, maintenance
 
@@ -17,22 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action", choices=["upgrade", "check"], help="upgrade the schema, or check its rows"
     )
     options.add_db(parser)
-    newest = f"the newest {maintenance.NEWEST:,} trials"
-    deep = f"check: read all trials with their samples and results, not only {newest}"
-    parser.add_argument("--deep", action="store_true", help=deep)
 
 
 def run(args: argparse.Namespace) -> int:
+    name = connect.describe(connect.parse_url(args.db))
     if args.action == "check":
-        return check(args.db, args.deep)
-    if args.deep:
-        raise UsageError("--deep only applies to effbench db check")
-    upgrade(args.db)
+        return check(args.db, name)
+    upgrade(args.db, name)
     return 0
 
 
-def upgrade(db: str) -> None:
-    name = connect.describe(connect.parse_url(db))
+def upgrade(db: str, name: str) -> None:
     before, after = maintenance.upgrade(db)
     if before == after:
         print(f"{name}: schema is already {after}")
@@ -44,18 +38,12 @@ def upgrade(db: str) -> None:
     print(text)
 
 
-def check(db: str, deep: bool) -> int:
+def check(db: str, name: str) -> int:
     """Print the faults of the database; return the exit code."""
     try:
-        faults = maintenance.check(db, deep=deep)
+        faults = maintenance.check(db)
     except connect.DamagedError as error:
         faults = str(error).splitlines()
-    for fault in faults:
+    for fault in faults or [f"{name}: no faults found"]:
         print(one_line(fault))
-    if faults:
-        return 1
-    text = f"{connect.describe(connect.parse_url(db))}: no faults found"
-    if not deep:
-        text += f"; --deep also reads trials before the newest {maintenance.NEWEST:,}"
-    print(text)
-    return 0
+    return 1 if faults else 0

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from effbench.cli import options
-from effbench.core.errors import StoreError, UsageError
+from effbench.core.errors import UsageError
 from effbench.core.printable import count, csv_value, printable
-from effbench.store import RESULT_COLUMNS, Store, connect
+from effbench.store import RESULT_COLUMNS, Store
 from effbench.store.values import result_row
 
 HELP = (
     "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for"
     " `effbench import`."
 )
-FORMATS = ("csv", "jsonl", "parquet")
-DATABASES = (".db", ".sqlite")
+FORMATS = ("csv", "jsonl", "parquet", "db")
 #: rows of a group in a Parquet file; these are in memory at a time
 CHUNK = 2000
 
@@ -35,18 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser)
     form = (
-        "format of the view (default: from the name of --out, else csv); parquet needs"
-        " effbench[export]"
+        "format of the view, or db: whole sweeps (default: from the name of --out, else csv);"
+        " parquet needs effbench[export]"
     )
     parser.add_argument("--format", choices=FORMATS, help=form)
     sweeps = (
-        "write a SQLite file with plan, environments and every trial with its samples; implied by"
-        " --out FILE.db"
+        "as --format db: write a SQLite file with plan, environments and every trial with its"
+        " samples"
     )
-    parser.add_argument("--whole", action="store_true", help=sweeps)
-    parser.add_argument(
-        "--no-samples", action="store_true", help="with --whole: omit the raw samples"
-    )
+    parser.add_argument("--whole", action="store_const", const="db", dest="format", help=sweeps)
+    parser.add_argument("--no-samples", action="store_true", help="db: omit the raw samples")
     parser.add_argument(
         "--out", metavar="FILE", help="write to this file instead of standard output"
     )
@@ -54,31 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    name = (args.out or "").removesuffix(".gz")
-    if args.whole or name.endswith(DATABASES):
-        if args.format:
-            how = "--whole" if args.whole else f"--out {args.out}"
-            raise UsageError(
-                f"export {how} writes a SQLite file; omit --format, which is for the view `results`"
-            )
-        if Path(name).suffix.removeprefix(".") in FORMATS:
-            raise UsageError(
-                f"export --whole writes a SQLite file: name it as in {Path(name).stem}.db"
-            )
-        return whole(args)
-    if args.no_samples:
-        raise UsageError("export --no-samples needs --whole: the view `results` has no samples")
-    return view(args)
-
-
-def view(args: argparse.Namespace) -> int:
-    form = format_of(args.out, args.format)
-    if form == "parquet" and not args.out:
-        raise UsageError("export --format parquet needs --out FILE")
+    form = args.format or format_of(args.out)
+    if args.out in (None, options.STDOUT) and (
+        form == "parquet" or (form == "db" and sys.stdout.isatty())
+    ):
+        raise UsageError(f"export --format {form} writes a binary file; add --out FILE.{form}")
+    if form == "db":
+        return write_sweeps(args)
     with Store.open(args.db, mode="read") as store:
         given = args.sweep or ["last"]  # an empty database is an error
         ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
-        with options.output(args, set(RESULT_COLUMNS)) as stream:
+        with options.output(args) as stream:
             rows = map(result_row, store.stream_results(ids if args.sweep else []))
             if args.out in (None, options.STDOUT) and sys.stdout.isatty():
                 rows = map(printable_row, rows)
@@ -86,21 +69,15 @@ def view(args: argparse.Namespace) -> int:
     return 0
 
 
-def format_of(out: str | None, given: str | None) -> str:
-    """Return the `given` format, or else the one that the name of a file says; csv without a name
-    or an extension. Raises UsageError for an unknown extension without a given format, and for one
-    of another format."""
-    suffix = ""
-    if out not in (None, options.STDOUT):
-        suffix = Path(out.removesuffix(".gz")).suffix.removeprefix(".")
-    form = given or suffix or "csv"
-    if suffix in FORMATS and form != suffix:
-        raise UsageError(
-            f"export --out {out}: .{suffix} is for {suffix}, not {given}; omit --format or rename"
-            " the file"
-        )
+def format_of(out: str | None) -> str:
+    """Return the format that the name of a file says; csv without a name or an extension. Raises
+    UsageError for an unknown extension."""
+    if out in (None, options.STDOUT):
+        return "csv"
+    suffix = Path(out.removesuffix(".gz")).suffix.removeprefix(".")
+    form = {"": "csv", "sqlite": "db"}.get(suffix, suffix)
     if form not in FORMATS:
-        allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
+        allowed = ", ".join(f".{known}" for known in FORMATS)
         raise UsageError(
             f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with"
             " --format"
@@ -155,26 +132,16 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
 _WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
 
 
-def whole(args: argparse.Namespace) -> int:
+def write_sweeps(args: argparse.Namespace) -> int:
+    """Write whole sweeps as a SQLite file."""
     from effbench.store.source import opened
     from effbench.store.transfer import write_file
 
-    if args.out in (None, options.STDOUT) and sys.stdout.isatty():
-        raise UsageError(
-            "export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db"
-        )
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
-        try:
-            write_file(source, ids, path, samples=not args.no_samples)
-        except StoreError as error:
-            if folder not in str(error):
-                raise
-            # the hint of a full disk names a setting of databases
-            message = str(error).replace(connect.ELSEWHERE, "set TMPDIR to another folder")
-            raise type(error)(message) from error
-        with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
+        write_file(source, ids, path, samples=not args.no_samples)
+        with path.open("rb") as file, options.output(args) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):
         print(f"{count(len(ids), 'whole sweep')} → {args.out}")

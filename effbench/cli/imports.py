@@ -97,21 +97,19 @@ def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
 def join(db: str, sweep_ids: list[str], name: str) -> None:
     with Store.open(db, mode="write") as store:
         joined = store.join(sweep_ids, name)
-    what = "joined" if joined.is_changed else "already there"
     hosts = f"{len(joined.hosts)} hosts ({', '.join(joined.hosts)})"
     counts = f"{count(joined.cells, 'cell')}, {count(joined.trials, 'trial')}"
-    print(one_line(f"{joined.id} {joined.name}: {what}, {hosts}, {counts}"))
+    print(one_line(f"{joined.id} {joined.name}: joined, {hosts}, {counts}"))
     if joined.omitted:
         print(f"  omitted: {count(joined.omitted, 'cell')} that only some of the sweeps planned")
 
 
 def show(arrival: Arrival) -> None:
     name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-    nouns = {
-        table: table.replace("sweep_cell", "planned cell").replace("_", " ")
-        for table in arrival.added
-    }
-    added = [count(number, nouns[table]) for table, number in arrival.added.items()]
-    print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
+    said: list[str] = [arrival.outcome]
+    for table, number in arrival.added.items():
+        noun = table.replace("sweep_cell", "planned cell").replace("_", " ")
+        said.append(count(number, noun))
+    print(f"{arrival.sweep_id}{name}: {', '.join(said)}", flush=True)
     for note in arrival.notes:
         print(f"  {one_line(note)}")

@@ -111,16 +111,15 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
             text += "\n"
         sys.stdout.write(text)
         return
-    # column names or keys identify a file with rows; other text needs a first line that does
+    # its first key or column identifies a file with rows; other text needs a first line that does
     if option == "out" and not outputs.is_special(Path(out)):
         text = MARKS.get(args.format, "") + text
-    content = text.encode()
-    with output(args, outputs.names_in(io.BytesIO(content)), option) as stream:
-        stream.write(content)
+    with output(args, option) as stream:
+        stream.write(text.encode())
 
 
 @contextmanager
-def output(args: argparse.Namespace, names: set[str], option: str = "out") -> Iterator[IO[bytes]]:
+def output(args: argparse.Namespace, option: str = "out") -> Iterator[IO[bytes]]:
     """Yield the stream of the file that `--out` (or another option) names, or standard output; see
     `outputs.output`."""
     out = getattr(args, option)
@@ -128,9 +127,7 @@ def output(args: argparse.Namespace, names: set[str], option: str = "out") -> It
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with outputs.output(
-        Path(out), names, database=sqlite_file(args.db), force=args.force
-    ) as stream:
+    with outputs.output(Path(out), database=sqlite_file(args.db), force=args.force) as stream:
         yield stream
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import secrets
 import shutil
 import zlib
@@ -24,20 +23,18 @@ DEFAULT_FOLDERS = ("results", "dashboards")
 IGNORE_ALL = "# written by effbench; remove this file to track the outputs here\n*\n"
 #: Names of files that are already open; they may be regular files with content.
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
-#: Bytes of an output that are searched for its columns or keys.
-_HEAD = 20_000
+#: Number of first bytes that tell an earlier output from another file.
+_HEAD = 6
 
 
 @contextmanager
-def output(
-    path: Path, names: set[str], *, database: Path | None = None, force: bool = False
-) -> Iterator[IO[bytes]]:
+def output(path: Path, *, database: Path | None = None, force: bool = False) -> Iterator[IO[bytes]]:
     """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends
     in `.gz`.
 
-    An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the
-    database in use. Pipes and devices are written directly. Raises UsageError if the file must not
-    be replaced or cannot be written.
+    An existing file must begin as the new one does, unless `force`. `database`: the database in
+    use. Pipes and devices are written directly. Raises UsageError if the file must not be replaced
+    or cannot be written.
     """
     try:
         refuse_database(path, database)
@@ -46,9 +43,6 @@ def output(
                 yield stream
             return
         target = Path(os.path.realpath(path))  # a symbolic link must stay a link
-        if not force and target.exists() and target.stat().st_size and not _is_like(target, names):
-            hint = "name another file or use --force"
-            raise UsageError(f"{path} exists and is not an earlier output of this command; {hint}")
         create_folder(target.parent)
         with replacing(target) as file:
             if path.suffix == ".gz":
@@ -56,8 +50,26 @@ def output(
                     yield cast(IO[bytes], packed)
             else:
                 yield file
+            file.flush()
+            if not force and _head(target) not in (b"", _head(Path(file.name))):
+                hint = "name another file or use --force"
+                raise UsageError(
+                    f"{path} exists and is not an earlier output of this command; {hint}"
+                )
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes of a file, uncompressed; none if there is no such file."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        start = file.read(1000)
+    if start.startswith(b"\x1f\x8b"):
+        with suppress(zlib.error):
+            start = zlib.decompressobj(wbits=31).decompress(start)
+    return start[:_HEAD]
 
 
 @contextmanager
@@ -152,33 +164,4 @@ def is_special(path: Path) -> bool:
         return any(path.is_relative_to(name) for name in _OPEN_FILES) or (
             path.exists() and not path.is_file()
         )
-    return False
-
-
-def names_in(stream: IO[bytes]) -> set[str]:
-    """Return names that identify an output: columns of CSV or Parquet, JSON keys, an XML tag, or
-    `SQLite`."""
-    head = stream.read(_HEAD)
-    if head.startswith(b"PAR1"):
-        import pyarrow.parquet
-
-        return set(pyarrow.parquet.read_schema(stream).names)
-    if _is_export(head):
-        return {"SQLite"}
-    text = head.decode(errors="replace")
-    first, _, rest = text.partition("\n")
-    if first.startswith(("{", "[")):
-        return set(re.findall(r'"(\w+)":', text))
-    if first.startswith("<?xml"):
-        return {" ".join(rest.split()[:2])}
-    return set(first.split(","))
-
-
-def _is_like(path: Path, names: set[str]) -> bool:
-    """Return whether at least half of the names are in both files. Names vary between sweeps and
-    versions."""
-    with suppress(OSError, EOFError, ValueError, ImportError, zlib.error):
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            old = names_in(cast(IO[bytes], file))
-        return 2 * len(old & names) >= max(len(old), len(names), 1)
     return False

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from effbench.core.errors import SchemaError, StoreError
 from effbench.core.folders import expand_user
 from effbench.core.outputs import create_folder
 from effbench.core.settings import db_option, db_setting
-from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
+from effbench.store.schema import HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
@@ -37,6 +37,8 @@ POLL_S = 0.2
 #: A closed connection, a deadlock and a lock pass at once: no message before this time.
 SILENT_S = 0.5
 WRITE_OPTION = "effbench_write"
+#: What messages call the database of an engine.
+NAME_OPTION = "effbench_name"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
 #: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
@@ -54,20 +56,22 @@ _TIMEOUTS = {
 #: PostgreSQL rounds floats.
 _SETTINGS = "SET client_encoding = 'UTF8'; SET DateStyle = ISO; SET extra_float_digits = 1"
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
-#: Words in SQLite's errors about a damaged file.
-_DAMAGE = ("malformed", "no such ", "unsupported file format")
-#: Words in a database's error -> the explanation for the user.
-_EXPLANATIONS = (
-    (("not a database", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
-    (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
-    (("constraint failed", "cannot store"), "does not take a value"),
-    (("locked",), "stayed locked by another process; try again when that process has ended"),
-    (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
-    (
-        ("disk i/o", "disk is full"),
-        f"failed: the disk is full or damaged; free some space or {ELSEWHERE}",
-    ),
-)
+#: Pattern of SQLite's errors about a damaged file.
+_DAMAGE = "malformed|no such |unsupported file format"
+#: Pattern of its errors if it cannot create the index of a log: then no other process can have the
+#: database open.
+_NO_INDEX = "unable to open|read-?only|disk i/o|disk is full"
+#: Pattern of errors of a server that is there, but takes no connections yet, or ended this one.
+_BUSY = "starting up|shutting down|recovery|too many|slots|terminating|closed the connection"
+#: Pattern of a database's errors -> the explanation for the user.
+_EXPLANATIONS = {
+    "not a database|file is encrypted": "is not a database, or is damaged; restore a copy",
+    "readonly|read-only": f"cannot be written; check its permissions or {ELSEWHERE}",
+    "constraint failed|cannot store": "does not take a value",
+    "locked": "stayed locked by another process; try again when that process has ended",
+    "unable to open": "cannot be opened; check the permissions of the file and its folder",
+    "disk i/o|disk is full": "failed: the disk is full or damaged; free some space",
+}
 
 
 class DamagedError(StoreError):
@@ -93,24 +97,20 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
             hidden = "it is not shown, for it may hold a password"
             raise StoreError(f"not a database URL ({hidden}); {_FORMS}")
         return sa.URL.create("sqlite", database=expand_user(given, "db"))
+    shown = masked_url(given)
     try:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
-        raise StoreError(f"not a database URL: {masked_url(given)}; {_FORMS}") from error
+        raise StoreError(f"not a database URL: {shown}; {_FORMS}") from error
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
             form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
-            raise StoreError(f"{masked_url(given)}: expected {form}")
+            raise StoreError(f"{shown}: expected {form}")
         return parsed
-    return _server_url(given, parsed)
-
-
-def _server_url(given: str, parsed: sa.URL) -> sa.URL:
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
+        raise StoreError(f"unknown database {parsed.drivername!r} in {shown}; {_FORMS}")
     if "@" in (parsed.host or ""):
-        how = "the user name or password contains @; write it as %40"
-        raise StoreError(f"{masked_url(given)}: {how}")
+        raise StoreError(f"{shown}: the user name or password contains @; write it as %40")
     return parsed.set(drivername="postgresql+psycopg")
 
 
@@ -126,7 +126,7 @@ def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     URL."""
     file, other_file = sqlite_file(url), sqlite_file(other)
     if file and other_file:
-        return identity(file) is not None and identity(file) == identity(other_file)
+        return file.exists() and other_file.exists() and file.samefile(other_file)
     return parse_url(url) == parse_url(other)
 
 
@@ -145,15 +145,19 @@ def describe(url: sa.URL) -> str:
 
 
 def name_of(connection: sa.Connection) -> str:
-    return describe(connection.engine.url)
+    """Return what messages call the database."""
+    return str(connection.engine.get_execution_options()[NAME_OPTION])
 
 
-def connect(url: sa.URL, *, write: bool, create: bool = False, keep: bool = False) -> sa.Engine:
+def connect(
+    url: sa.URL, *, write: bool, create: bool = False, name: str | None = None
+) -> sa.Engine:
     """Return an engine after a test connection. `create`: create a missing SQLite file and its
-    folder. `keep`: do not finish another program's transaction in the file."""
+    folder. `name`: what messages call the database."""
+    name = name or describe(url)
     if url.get_backend_name() == "sqlite":
-        return _sqlite_engine(url, write, create, keep)
-    return _server_engine(url, write)
+        return _sqlite_engine(url, name, write, create)
+    return _server_engine(url, name, write)
 
 
 @contextmanager
@@ -168,17 +172,18 @@ def existing(message: str) -> Iterator[None]:
 
 @contextmanager
 def connected(
-    url: str | os.PathLike[str], *, write: bool = False, keep: bool = False
+    url: str | os.PathLike[str], *, write: bool = False, name: str | None = None
 ) -> Iterator[sa.Connection]:
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it.
-    `keep`: see `connect`."""
+    `name`: what messages call the database."""
     parsed = parse_url(url)
-    engine = connect(parsed, write=write, keep=keep)
+    name = name or describe(parsed)
+    engine = connect(parsed, write=write, name=name)
     try:
         with (writing(engine) if write else engine).begin() as connection:
             yield connection
     except (exc.SQLAlchemyError, sqlite3.Error) as error:
-        raise explain(error, describe(parsed)) from error
+        raise explain(error, name) from error
     finally:
         engine.dispose()
 
@@ -223,8 +228,6 @@ def revision(connection: sa.Connection) -> str | None:
 def require_head(current: str, name: str) -> None:
     """Raise SchemaError unless the database has this version's schema."""
     hint = "use the version that wrote it or a newer one"
-    if current in EARLIER:
-        hint = f"run `effbench import {shlex.quote(name)} --db NEW.db --baselines`"
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
     if current != HEAD_REVISION:
@@ -238,10 +241,10 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     text = _first_line(error)
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
-    if any(word in text.lower() for word in _DAMAGE):
+    if re.search(_DAMAGE, text.lower()):
         return DamagedError(f"{name} is damaged; restore a copy ({text})")
-    for words, meaning in _EXPLANATIONS:
-        if any(word in text.lower() for word in words):
+    for pattern, meaning in _EXPLANATIONS.items():
+        if re.search(pattern, text.lower()):
             return StoreError(f"{name} {meaning} ({text})")
     return StoreError(f"{name}: {text}")
 
@@ -256,9 +259,7 @@ def _is_lost(error: BaseException | None) -> bool:
 
 
 def _is_busy(error: BaseException | None) -> bool:
-    """Return whether a server is there, but does not take connections yet, or ended this one."""
-    texts = "starting up|shutting down|recovery|too many|slots|terminating|closed the connection"
-    return re.search(texts, str(error)) is not None
+    return re.search(_BUSY, str(error)) is not None
 
 
 def repeated(
@@ -306,8 +307,7 @@ def identity(file: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
-    name = describe(url)
+def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
     connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
         engine = sa.create_engine(
@@ -317,6 +317,7 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
             json_serializer=dump_json,
             pool_pre_ping=True,
             connect_args=connect_args,
+            execution_options={NAME_OPTION: name},
         )
     except ImportError as error:
         raise StoreError(
@@ -342,40 +343,31 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
-def _sqlite_engine(url: sa.URL, write: bool, create: bool, keep: bool) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, name: str, write: bool, create: bool) -> sa.Engine:
     path = Path(url.database or "")
     _check_path(path, create=create)
     # absolute, because the working directory may change later
     file = path.absolute()
     mode = "rw"  # also for readers: only it removes the files of a write-ahead log
-    if keep and not _has_write_ahead_log(file):
-        mode = "ro"
     try:
         _open_sqlite(file, "rwc" if create else mode, write).close()
     except sqlite3.Error as error:
-        if write or not _has_no_index(error):
-            raise explain(error, str(path)) from error
-        # an immutable file is read without it: too little, or too much
-        if (log := _unfinished(file)) is not None:
-            hint = (
-                f"`effbench ls{db_option(str(path))}` finishes it; in a read-only folder, copy both"
-                " files first"
-            )
-            raise StoreError(
-                f"{path} has an unfinished transaction in {log} ({error}); {hint}"
-            ) from error
+        if write or not re.search(_NO_INDEX, str(error).lower()):
+            raise explain(error, name) from error
+        # an immutable file is read without its log: too little, or too much
+        require_finished(file, "-wal", "-journal")
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
 
     def creator() -> sqlite3.Connection:
         if opened and identity(file) != opened:  # never continue in another file, or a new one
-            raise moved(str(path))
+            raise moved(name)
         return _open_sqlite(file, mode, write)
 
     engine = sa.create_engine(
         url,
         creator=creator,
-        execution_options={FILE_OPTION: (file, opened)} if opened else {},
+        execution_options={NAME_OPTION: name, FILE_OPTION: (file, opened)},
         json_serializer=dump_json,
     )
 
@@ -447,25 +439,14 @@ def _check_path(path: Path, *, create: bool) -> None:
         ) from error
 
 
-def _has_no_index(error: sqlite3.Error) -> bool:
-    """Return whether SQLite cannot create the log's index: then no other process can have the
-    database open."""
-    message = str(error).lower()
-    return re.search("unable to open|read-?only|disk i/o|disk is full", message) is not None
-
-
-def _unfinished(file: Path) -> Path | None:
-    """Return the write-ahead log or the rollback journal that SQLite has yet to apply to the file,
-    or None. It is next to the file that links lead to."""
+def require_finished(file: Path, *endings: str) -> None:
+    """Raise StoreError if SQLite has yet to apply a write-ahead log (`-wal`) or a rollback journal
+    (`-journal`) to the file. It is next to the file that links lead to."""
     real = os.path.realpath(file)
-    logs = (Path(f"{real}-wal"), Path(f"{real}-journal"))
-    for log in logs:
+    for log in (Path(real + ending) for ending in endings):
         if log.exists() and log.stat().st_size:
-            return log
-    return None
-
-
-def _has_write_ahead_log(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as stream:
-        return stream.read(20)[18:] == b"\2\2"
-    return False
+            hint = (
+                f"`effbench ls{db_option(str(file))}` finishes it; in a read-only folder, copy both"
+                " files first"
+            )
+            raise StoreError(f"{file} has an unfinished transaction in {log}; {hint}")

@@ -7,8 +7,7 @@ and at 10.7 times on another with the same GPU. Repeating it on one host does no
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any
@@ -23,7 +22,7 @@ from effbench.store import sweeps
 from effbench.store.connect import insert
 from effbench.store.schema import PLANNED, RESULT, SAMPLE, SWEEP, TRIAL
 from effbench.store.trials import rebuild_results
-from effbench.store.values import batched, now, text
+from effbench.store.values import now, text
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
 JOINED = "joined"
@@ -35,16 +34,12 @@ MAY_DIFFER = {
 }
 #: Facts of an environment that the joined sweep records about each host.
 OF_HOST = ("cpu_name", "driver_version", "platform")
-#: Parts of `extra` that name files of the original sweep.
-OF_ARTIFACTS = ("artifacts", "artifact_notes")
-#: Trials copied at a time.
-CHUNK = 500
 
 
 @dataclass(frozen=True)
 class HostSweep:
-    """A sweep of one host, which is joined with others. `trials`: round, compilation, gpu_uuid and
-    host_ms of each."""
+    """A sweep of one host, which is joined with others. `trials`: cell_key, round, compilation,
+    gpu_uuid and host_ms of each."""
 
     sweep: sa.RowMapping
     environment: dict[str, Any]
@@ -73,11 +68,8 @@ class HostSweep:
 
     @property
     def compilations(self) -> int:
-        numbers: list[int] = [-1]
-        for trial in self.trials:
-            if trial.compilation is not None:
-                numbers.append(trial.compilation)
-        return 1 + max(numbers)
+        numbers = {trial.compilation for trial in self.trials} - {None}
+        return 1 + max(numbers, default=-1)
 
     def facts(self, host: str) -> dict[str, Any]:
         """Return what the joined sweep records about this host."""
@@ -93,8 +85,7 @@ class HostSweep:
 
 @dataclass(frozen=True)
 class JoinedSweep:
-    """The outcome of `join`. `omitted`: cells that only some of the sweeps planned; `is_changed`:
-    whether the joined sweep was not there yet, or has changed."""
+    """The outcome of `join`. `omitted`: number of cells that only some of the sweeps planned."""
 
     id: str
     name: str
@@ -102,12 +93,11 @@ class JoinedSweep:
     cells: int
     omitted: int
     trials: int
-    is_changed: bool
 
 
 def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
     """Join these sweeps of the database, each of another host, into one with this name. The sweeps
-    stay as they are. Joining them again changes nothing, unless they have changed.
+    stay as they are. Joining them again replaces the joined sweep.
 
     Raises UsageError for an invalid name or fewer than two sweeps, StoreError for sweeps that
     cannot be joined.
@@ -118,22 +108,15 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     parts = _read_parts(connection, sorted(set(sweep_ids)))
     every = {key for part in parts for key in part.cell_keys}
     shared = every.intersection(*(part.cell_keys for part in parts))
-    cell_keys = [key for key in parts[0].cell_keys if key in shared]
-    if not cell_keys:
+    if not shared:
         ids = " and ".join(sorted(part.id for part in parts))
         raise StoreError(f"{ids} cannot be joined: they have no cell in common")
     hosts = _host_names(parts)
     row = _sweep_row(parts, hosts, name)
-    joined_id = row["id"]
-    known = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == joined_id))
-    is_changed = known != row["host"]
-    if is_changed:
-        _remove(connection, joined_id)
-        _write(connection, row, parts, cell_keys)
-    query = sa.select(sa.func.count()).select_from(TRIAL).where(TRIAL.c.sweep_id == joined_id)
-    trials = connection.scalar(query) or 0
-    omitted = len(every) - len(cell_keys)
-    return JoinedSweep(joined_id, name, hosts, len(cell_keys), omitted, trials, is_changed)
+    _remove(connection, row["id"])
+    _write(connection, row, parts, [key for key in parts[0].cell_keys if key in shared])
+    trials = sum(trial.cell_key in shared for part in parts for trial in part.trials)
+    return JoinedSweep(row["id"], name, hosts, len(shared), len(every - shared), trials)
 
 
 def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
@@ -147,8 +130,9 @@ def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[Hos
     parts = [_read(connection, sweep_id) for sweep_id in sweep_ids]
     parts.sort(key=lambda part: (part.hostname, part.id))
     for part, other in combinations(parts, 2):
-        _require_same_conditions(part, other)
-        _require_other_host(part, other)
+        fault = _other_conditions(part, other) or _same_host(part, other)
+        if fault:
+            raise StoreError(f"{part.id} and {other.id} cannot be joined{fault}")
     return parts
 
 
@@ -163,23 +147,24 @@ def _read(connection: sa.Connection, sweep_id: str) -> HostSweep:
         raise StoreError(
             f"{sweep_id} has trials in {number}; --join takes sweeps with one environment each"
         )
-    columns = (TRIAL.c.round, TRIAL.c.compilation, TRIAL.c.gpu_uuid, TRIAL.c.host_ms)
-    trials = connection.execute(sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id)).all()
+    names = ("cell_key", "round", "compilation", "gpu_uuid", "host_ms")
+    trials = sa.select(*(TRIAL.c[name] for name in names)).where(TRIAL.c.sweep_id == sweep_id)
     cell_keys = list(sweeps.cell_overrides(connection, sweep_id))
-    return HostSweep(sweep, environments[0], cell_keys, trials)
+    return HostSweep(sweep, environments[0], cell_keys, connection.execute(trials).all())
 
 
-def _require_same_conditions(part: HostSweep, other: HostSweep) -> None:
-    """Raise StoreError if the sweeps measured different things, or with different software."""
-    what = f"{part.id} and {other.id} cannot be joined"
+def _other_conditions(part: HostSweep, other: HostSweep) -> str:
+    """Return in what the sweeps differ if they measured different things, or with different
+    software."""
     baselines = {part.sweep["baseline_mode"], other.sweep["baseline_mode"]}
     if len(baselines) > 1:
-        raise StoreError(f"{what}: their baselines are {' and '.join(sorted(baselines))}")
+        return f": their baselines are {' and '.join(sorted(baselines))}"
     sides = [[(dict(side.sweep), side.environment)] for side in (part, other)]
     for difference in diff_environments(*sides):
         if not _may_differ(difference, part, other):
             words = difference.text(difference.label, "and", "none")
-            raise StoreError(f"{what}, because only the host may differ: {words}")
+            return f", because only the host may differ: {words}"
+    return ""
 
 
 def _may_differ(difference: Difference, part: HostSweep, other: HostSweep) -> bool:
@@ -191,76 +176,65 @@ def _may_differ(difference: Difference, part: HostSweep, other: HostSweep) -> bo
     if name == "cpu_name":  # without a GPU it is the hardware
         return part.environment["gpu_name"] is not None
     if name == "python":  # the same but for the patch
-        minor, other_minor = (
-            side.environment["python"].rpartition(".")[0] for side in (part, other)
-        )
-        return bool(minor == other_minor)
+        minors = {side.environment["python"].rpartition(".")[0] for side in (part, other)}
+        return len(minors) == 1
     return name in MAY_DIFFER.get(kind, ())
 
 
-def _require_other_host(part: HostSweep, other: HostSweep) -> None:
-    """Raise StoreError unless the sweeps ran on two hosts."""
-    what = f"{part.id} and {other.id} cannot be joined"
+def _same_host(part: HostSweep, other: HostSweep) -> str:
+    """Return why the sweeps do not certainly come from two hosts."""
     if not part.identity or not other.identity:
-        raise StoreError(f"{what}: it is unknown whether they ran on different hosts")
+        return ": it is unknown whether they ran on different hosts"
     shared = sorted(part.identity & other.identity)
     if shared:
-        raise StoreError(f"{what}: they ran on the same host ({part.hostname or shared[0]})")
+        return f": they ran on the same host ({part.hostname or shared[0]})"
+    return ""
 
 
 def _host_names(parts: Sequence[HostSweep]) -> list[str]:
     """Return a short and unique name for the host of each part."""
     names = [(part.hostname or "host").partition(".")[0] for part in parts]
-    numbers: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        numbers[name] += 1
-        unique.append(f"{name}-{numbers[name]}" if names.count(name) > 1 else name)
-    return unique
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}-{number}" for number, name in enumerate(names, 1)]
 
 
 def _sweep_row(parts: Sequence[HostSweep], hosts: Sequence[str], name: str) -> dict[str, Any]:
     """Return the row of `sweep`."""
     rows = [part.sweep for part in parts]
     ends = [row["finished_at"] for row in rows if row["finished_at"] is not None]
-    is_completed = all(row["state"] == "completed" for row in rows)
-    first = rows[0]
+    states = {row["state"] for row in rows}
     return {
+        **rows[0],
         "id": f"joined-{digest([name, sorted(part.id for part in parts)])[:12]}",
         "name": name,
-        "label": _shared([row["label"] for row in rows]),
-        "state": "completed" if is_completed else "interrupted",
+        "label": _shared(row["label"] for row in rows),
+        "state": "completed" if states == {"completed"} else "interrupted",
         "started_at": min(row["started_at"] for row in rows),
         "finished_at": max(ends, default=None),
         "command": [],
         "overrides": [],
-        "protocol": first["protocol"],
-        "baseline_mode": first["baseline_mode"],
-        "seed": first["seed"],
         "rounds": sum(part.rounds for part in parts),
-        "git_revision": _shared([row["git_revision"] for row in rows]),
+        "git_revision": _shared(row["git_revision"] for row in rows),
         "host": {JOINED: [part.facts(host) for part, host in zip(parts, hosts, strict=True)]},
         "imported_at": now(),
     }
 
 
-def _shared(values: Sequence[Any]) -> Any:
+def _shared(values: Iterable[str | None]) -> str | None:
     """Return the value that all have; None if they differ."""
-    return values[0] if all(value == values[0] for value in values) else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:
     """Return the environment of the parts; facts in which they differ name all values."""
-    facts: dict[str, Any] = {}
-    for field in fields(Environment):
-        values = [part.environment[field.name] for part in parts]
-        known = [value for value in values if value is not None]
-        if all(value == values[0] for value in values):
-            facts[field.name] = values[0]
-        elif field.name == "gpu_memory_bytes":
-            facts[field.name] = min(known)
-        else:
-            facts[field.name] = ", ".join(sorted(set(known)))
+    facts = {field.name: parts[0].environment[field.name] for field in fields(Environment)}
+    for name in (*OF_HOST, "python"):
+        values = {part.environment[name] for part in parts} - {None}
+        facts[name] = ", ".join(sorted(values)) or None
+    memories = {part.environment["gpu_memory_bytes"] for part in parts} - {None}
+    facts["gpu_memory_bytes"] = min(memories, default=None)
     return Environment(**facts)
 
 
@@ -278,7 +252,8 @@ def _write(
     parts: Sequence[HostSweep],
     cell_keys: Sequence[str],
 ) -> None:
-    """Write the sweep, its plan, and the trials of the parts."""
+    """Write the sweep, its plan, and the trials of the parts, each with rounds and compilations of
+    its own."""
     sweep_id = row["id"]
     new = insert(connection, SWEEP).values(**row)
     connection.execute(new.on_conflict_do_update(index_elements=["id"], set_=row))
@@ -289,55 +264,48 @@ def _write(
     connection.execute(sa.insert(PLANNED), places)
     details = {JOINED: [part.environment["id"] for part in parts]}
     environment_id = sweeps.add_environment(connection, _joined_environment(parts), details)
-    first_round = first_compilation = 0
+    rounds = compilations = 0
     for part, facts in zip(parts, row["host"][JOINED], strict=True):
-        given = {"sweep_id": sweep_id, "environment_id": environment_id, "host": facts["host"]}
-        _copy_trials(connection, part.id, given, first_round, first_compilation)
-        _copy_samples(connection, part.id, sweep_id, first_round)
-        first_round += part.rounds
-        first_compilation += part.compilations
+        changed = {
+            "sweep_id": sa.literal(sweep_id),
+            "environment_id": sa.literal(environment_id),
+            "host": sa.literal(facts["host"]),
+            "round": TRIAL.c.round + rounds,
+            "compilation": TRIAL.c.compilation + compilations,
+        }
+        _copy_trials(connection, part.id, sweep_id, changed)
+        _copy_samples(connection, part.id, sweep_id, rounds)
+        rounds += part.rounds
+        compilations += part.compilations
     rebuild_results(connection, sweep_id)
 
 
 def _copy_trials(
     connection: sa.Connection,
     part_id: str,
-    given: dict[str, str],
-    first_round: int,
-    first_compilation: int,
+    sweep_id: str,
+    changed: Mapping[str, sa.ColumnElement[Any]],
 ) -> None:
-    """Copy the trials of a part, in their order, with rounds and compilations of their own.
-    `given`: columns of all copies."""
-    cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == given["sweep_id"])
-    query = sa.select(TRIAL).where(TRIAL.c.sweep_id == part_id, TRIAL.c.cell_key.in_(cells))
-    rows = connection.execute(query.order_by(TRIAL.c.id)).mappings().all()
-    for chunk in batched(rows, CHUNK):
-        copies = []
-        for row in chunk:
-            trial = {**row, **given, "round": row["round"] + first_round}
-            del trial["id"]
-            if trial["compilation"] is not None:
-                trial["compilation"] += first_compilation
-            extra = row["extra"].items()
-            trial["extra"] = {key: value for key, value in extra if key not in OF_ARTIFACTS}
-            copies.append(trial)
-        connection.execute(sa.insert(TRIAL), copies)
+    """Copy the trials of a part, in their order. `changed`: columns that differ."""
+    kept: dict[str, Any] = {column.name: column for column in TRIAL.c if column.name != "id"}
+    columns = {**kept, **changed}
+    cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+    query = sa.select(*columns.values()).order_by(TRIAL.c.id)
+    chosen = query.where(TRIAL.c.sweep_id == part_id, TRIAL.c.cell_key.in_(cells))
+    connection.execute(sa.insert(TRIAL).from_select(list(columns), chosen))
 
 
-def _copy_samples(connection: sa.Connection, part_id: str, sweep_id: str, first_round: int) -> None:
+def _copy_samples(connection: sa.Connection, part_id: str, sweep_id: str, rounds: int) -> None:
+    """Copy the samples of a part to the copies of its trials, which come `rounds` later."""
     old, new = TRIAL.alias(), TRIAL.alias()
     is_copy = sa.and_(
         new.c.sweep_id == sweep_id,
         new.c.cell_key == old.c.cell_key,
-        new.c.round == old.c.round + first_round,
+        new.c.round == old.c.round + rounds,
         new.c.attempt == old.c.attempt,
     )
-    names = [column.name for column in SAMPLE.c if column.name != "trial_id"]
-    query = (
-        sa.select(new.c.id, *(SAMPLE.c[name] for name in names))
-        .select_from(SAMPLE)
-        .join(old, old.c.id == SAMPLE.c.trial_id)
-        .join(new, is_copy)
-        .where(old.c.sweep_id == part_id)
-    )
-    connection.execute(sa.insert(SAMPLE).from_select(["trial_id", *names], query))
+    columns = {column.name: column for column in SAMPLE.c} | {"trial_id": new.c.id}
+    query = sa.select(*columns.values()).select_from(SAMPLE)
+    query = query.join(old, old.c.id == SAMPLE.c.trial_id).join(new, is_copy)
+    chosen = query.where(old.c.sweep_id == part_id)
+    connection.execute(sa.insert(SAMPLE).from_select(list(columns), chosen))

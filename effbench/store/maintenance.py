@@ -1,43 +1,34 @@
-"""Upgrade a database's schema, and check that every row is valid: `effbench db upgrade` and
-`effbench db check`."""
+"""Upgrade a database to this version's schema (`effbench db upgrade`), and check that its file and
+its samples are undamaged (`effbench db check`).
+
+An upgrade compares the tables with their declarations, so that a new column needs no migration.
+"""
 
 from __future__ import annotations
 
-import logging
-import math
 import os
+import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.core.errors import StoreError
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.trials import derive, rebuild_results
+from effbench.store.schema import HEAD_REVISION, METADATA, SAMPLE, SWEEP
+from effbench.store.trials import rebuild_results
 from effbench.store.values import decode_samples
 
-Row = dict[str, Any]
-#: newest trials, which are always checked
-NEWEST = 5_000
-#: most trials of a database whose file is always checked: reading gigabytes takes minutes
-MOST = 200_000
-_MIGRATIONS = Path(__file__).parent / "migrations"
-
-
-def migrations(connection: sa.Connection | None = None) -> Any:
-    """Return alembic's configuration, built in code so that users need no ini file."""
-    from alembic.config import Config
-
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
+#: Tables that earlier versions had.
+FORMER = {"acknowledgement"}
+#: The first revision in which a mark replaces the status `noisy`.
+MARKS_REVISION = "0011"
+#: Start of the reason of a noisy trial that compiled while it was timed.
+COMPILED = "a graph was compiled"
+#: Reason of a noisy trial whose host was disturbed.
+DISTURBED = re.compile(r"the host was disturbed for (.*) of the timing \(.*")
 
 
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
@@ -55,28 +46,82 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
         elif before not in schema.REVISIONS:
             connect.require_head(before, connect.name_of(connection))
         elif before != HEAD_REVISION:
-            from alembic import command
-
             copy_file(url, before)
-            # else it refers to columns that change
-            connection.execute(sa.text("DROP VIEW results"))
-            command.upgrade(migrations(connection), "head")
-            schema.make_view(connection)
+            renew(connection, before)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
-                rebuild_results(connection, sweep_id)  # new columns
-    if before != HEAD_REVISION:
-        compact(url)
+                rebuild_results(connection, sweep_id)
     return before, HEAD_REVISION
 
 
-def compact(url: str | os.PathLike[str]) -> None:
-    """Give the space of tables that a migration has copied back."""
-    file = connect.sqlite_file(url)
-    if file is None:
-        return
-    # without room for a copy, or while another process reads, the file stays large
-    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as connection:
-        connection.execute("VACUUM")
+def renew(connection: sa.Connection, before: str) -> None:
+    """Give a database of revision `before` the schema of this version. Columns that are new become
+    NULL; there are no results, until they are derived again."""
+    if before < MARKS_REVISION:
+        mark_noisy_trials(connection)
+    for name in FORMER - METADATA.tables.keys():
+        connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
+    connection.execute(sa.text("DROP VIEW results"))
+    connection.execute(sa.text("DELETE FROM result"))
+    if connection.dialect.name == "postgresql":
+        extend_tables(connection)
+        schema.make(connection)
+    else:
+        copies = set_aside(connection)
+        schema.make(connection)
+        for table, copy in reversed(copies.items()):
+            insert = sa.insert(table).from_select(copy.columns.keys(), sa.select(copy))
+            connection.execute(insert)
+
+
+def set_aside(connection: sa.Connection) -> dict[sa.Table, sa.TableClause]:
+    """Move the rows of all tables of a SQLite file to temporary copies, and return these with the
+    columns that this version knows: SQLite does not add checks to a table, or make it STRICT."""
+    inspector = sa.inspect(connection)
+    copies = {}
+    for table in reversed(METADATA.sorted_tables):  # those that refer to others come first
+        columns = {column["name"] for column in inspector.get_columns(table.name)}
+        shared = [column.name for column in table.columns if column.name in columns]
+        copies[table] = sa.table(f"old_{table.name}", *map(sa.column, shared))
+        rows = f"SELECT * FROM {table.name}"
+        connection.execute(sa.text(f"CREATE TEMPORARY TABLE old_{table.name} AS {rows}"))
+        connection.execute(sa.text(f"DROP TABLE {table.name}"))
+    return copies
+
+
+def extend_tables(connection: sa.Connection) -> None:
+    """Add the columns and checks of this version to the tables of a PostgreSQL database, which keep
+    their privileges."""
+    inspector = sa.inspect(connection)
+    for table in METADATA.sorted_tables:
+        known: set[str | None] = {
+            check["name"] for check in inspector.get_check_constraints(table.name)
+        }
+        known |= {column["name"] for column in inspector.get_columns(table.name)}
+        changes = []
+        for column in table.columns:
+            if column.name not in known:
+                declared = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+                changes.append(f"ADD COLUMN {declared}")
+        checks = [part for part in table.constraints if isinstance(part, sa.CheckConstraint)]
+        for check in checks:
+            if check.name not in known and not check.info.get(schema.ONLY_SQLITE):
+                changes.append(f"ADD CONSTRAINT {check.name} CHECK ({check.sqltext})")
+        if changes:
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} {', '.join(changes)}")
+
+
+def mark_noisy_trials(connection: sa.Connection) -> None:
+    """Give the trials that are `noisy` in a database of an earlier revision the status `ok` and a
+    mark; those that compiled while they were timed are `degraded`."""
+    connection.execute(sa.text("ALTER TABLE trial ADD COLUMN disturbance TEXT"))
+    trials = sa.table("trial", *map(sa.column, ("id", "status", "reason", "disturbance")))
+    for trial in connection.execute(sa.select(trials).where(trials.c.status == "noisy")).all():
+        reason = trial.reason or "host or GPU busy"
+        values: dict[str, str | None] = {"status": "degraded"}
+        if not reason.startswith(COMPILED):
+            disturbance = DISTURBED.sub(r"host busy for \1 of the timing", reason)
+            values = {"status": "ok", "reason": None, "disturbance": disturbance}
+        connection.execute(sa.update(trials).where(trials.c.id == trial.id).values(**values))
 
 
 def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
@@ -96,9 +141,7 @@ def copy_file(url: str | os.PathLike[str], revision: str) -> None:
         return
     unfinished = copy.with_name(f"{copy.name}.part")
     try:
-        source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
-        with closing(source), closing(sqlite3.connect(unfinished)) as target:
-            source.backup(target)
+        back_up(file, unfinished)
         unfinished.replace(copy)
     except (OSError, sqlite3.Error) as error:
         unfinished.unlink(missing_ok=True)
@@ -107,15 +150,20 @@ def copy_file(url: str | os.PathLike[str], revision: str) -> None:
         ) from error
 
 
-def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
+def back_up(file: Path, copy: Path) -> None:
+    """Copy a SQLite file, with what its write-ahead log holds."""
+    source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+    with closing(source), closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+def check(url: str | os.PathLike[str]) -> list[str]:
     """Return one line for each fault of the database; an empty list if it has none. Changes
     nothing.
 
-    Checks the file's structure, types, constraints and foreign keys, the content of samples, and
-    whether results match their trials. Without `deep`, only the NEWEST trials are read, and the
-    results of their sweeps; with more than MOST trials, the file is not checked either. Raises
-    StoreError and SchemaError if it cannot be opened, DamagedError if its file is damaged: rows
-    read from it are unreliable.
+    Checks the file's structure, types, constraints and foreign keys, and the content of samples.
+    Raises StoreError and SchemaError if the database cannot be opened, DamagedError if its file is
+    damaged: rows read from it are unreliable.
     """
     with connect.connected(url) as connection:
         name = connect.name_of(connection)
@@ -123,21 +171,13 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
         if current is None:
             return [f"{name} is empty"]
         connect.require_head(current, name)
-        last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
-        first = 0 if deep else max(0, last - NEWEST + 1)
-        is_file = connection.dialect.name == "sqlite"  # PostgreSQL guarantees its constraints
         faults: list[str] = []
-        if is_file and (deep or last <= MOST):
+        if connection.dialect.name == "sqlite":  # PostgreSQL guarantees its constraints
             require_undamaged(connection)
             faults += broken_references(connection)
-        faults += damaged_samples(connection, first)
-        query = sa.select(SWEEP.c.id, SWEEP.c.baseline_mode).order_by(SWEEP.c.id)
-        if first > 0:
-            recent = sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id >= first)
-            query = query.where(SWEEP.c.id.in_(recent))
-        for sweep_id, baseline_mode in connection.execute(query).all():
-            faults += wrong_results(connection, sweep_id, baseline_mode)
-        return faults
+            for table in METADATA.sorted_tables:  # an error tells that a column is missing
+                connection.execute(sa.select(table).limit(1)).all()
+        return faults + damaged_samples(connection)
 
 
 def require_undamaged(connection: sa.Connection) -> None:
@@ -162,51 +202,13 @@ def broken_references(connection: sa.Connection) -> list[str]:
     ]
 
 
-def damaged_samples(connection: sa.Connection, first: int) -> list[str]:
-    """Return a line for each sample of trials from this id on that cannot be read."""
-    query = sa.select(SAMPLE).where(SAMPLE.c.trial_id >= first)
-    rows = connection.execute(query.order_by(*SAMPLE.primary_key).execution_options(yield_per=1000))
+def damaged_samples(connection: sa.Connection) -> list[str]:
+    """Return a line for each sample that cannot be read."""
+    query = sa.select(SAMPLE).order_by(*SAMPLE.primary_key)
     faults = []
-    for row in rows:
+    for row in connection.execute(query.execution_options(yield_per=1000)):
         try:
             decode_samples(row.codec, row.data, row.stored)
         except StoreError as error:
             faults.append(f"{error} (sample trial_id {row.trial_id}, timer {row.timer})")
     return faults
-
-
-def wrong_results(connection: sa.Connection, sweep_id: str, baseline_mode: str) -> list[str]:
-    """Return a line for each result of a sweep that differs from what its trials give."""
-    try:
-        derived = _by_cell(derive(connection, sweep_id, baseline_mode))
-    except (ArithmeticError, ValueError) as error:  # valid types do not exclude impossible values
-        what = f"{type(error).__name__} {error}"
-        return [f"sweep {sweep_id}: its results cannot be derived from its trials: {what}"]
-    query = sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)
-    stored = _by_cell(map(dict, connection.execute(query).mappings()))
-    lines = []
-    for cell_key, environment_id in sorted(derived.keys() | stored.keys()):
-        key = cell_key, environment_id
-        what = _difference(stored.get(key), derived.get(key))
-        if what:
-            cell = f"sweep {sweep_id}, cell {cell_key[:12]}, environment {environment_id}"
-            lines.append(f"{cell}: result differs from its trials in {what}")
-    return lines
-
-
-def _difference(stored: Row | None, derived: Row | None) -> str:
-    """Return the names of the columns in which a result differs, `all` if there is only one."""
-    if stored is None or derived is None:
-        return "all"
-    names = {**derived, **stored}
-    return ", ".join(name for name in names if not _same(stored.get(name), derived.get(name)))
-
-
-def _by_cell(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Row]:
-    return {(row["cell_key"], row["environment_id"]): dict(row) for row in rows}
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return a == b

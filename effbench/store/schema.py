@@ -2,8 +2,8 @@
 
 Times are UTC; the names of physical quantities end with their unit. The database itself refuses
 values of another type (SQLite's tables are STRICT) or out of range, so that nothing else needs to
-check them. New databases are created from these declarations. A change also needs a migration in
-`store/migrations` for existing databases, and its revision here.
+check them. New databases are created from these declarations, and an upgrade compares earlier ones
+with them: a new column needs only a new revision here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from sqlalchemy.ext.compiler import compiles
 from effbench.core.cell import Status
 from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 
-#: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
-#: is slow
+#: revisions that `effbench db upgrade` accepts, oldest first
 REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015")
-#: earlier revisions: their sweeps can be imported
-EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -50,6 +47,8 @@ CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdi
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored", "compile_s"}
 #: columns with a JSON array; all others hold objects
 LISTS = {"command", "overrides"}
+#: key in `info` of a check that PostgreSQL does not have
+ONLY_SQLITE = "only_sqlite"
 #: the largest finite number
 LARGEST = 1.7976931348623157e308
 #: most samples that a timer of a trial stores, and most bytes of them
@@ -155,15 +154,20 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         # SQLite's JSON functions are not allowed in the schema of an untrusted file
         of_sqlite = f"{name} GLOB '{pattern}'"
         of_postgresql = f"json_typeof({name}) = '{form}'"
-        yield sa.CheckConstraint(of_sqlite, name=name).ddl_if(dialect="sqlite")
+        yield only_sqlite(of_sqlite, name)
         yield sa.CheckConstraint(of_postgresql, name=name).ddl_if(dialect="postgresql")
     elif isinstance(kind, UtcDateTime):
         of_sqlite = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
-        yield sa.CheckConstraint(of_sqlite, name=name).ddl_if(dialect="sqlite")
+        yield only_sqlite(of_sqlite, name)
     elif name in NOT_NEGATIVE:
         is_float = isinstance(kind, sa.Double)
         valid = f"{name} BETWEEN 0 AND {LARGEST}" if is_float else f"{name} >= 0"
         yield sa.CheckConstraint(valid, name=name)
+
+
+def only_sqlite(condition: str, name: str) -> sa.Constraint:
+    check = sa.CheckConstraint(condition, name=name, info={ONLY_SQLITE: True})
+    return check.ddl_if(dialect="sqlite")
 
 
 def required(kind: Any, *names: str) -> list[Column[Any]]:
@@ -370,7 +374,7 @@ VIEW_QUERY = (
     .join(CELL, CELL.c.key == RESULT.c.cell_key)
     .join(ENVIRONMENT, ENVIRONMENT.c.id == RESULT.c.environment_id)
 )
-#: alembic's own table, declared so that creating a database does not import alembic
+#: the revision of the database; apart from METADATA, because it stays when tables are renewed
 _REVISION = sa.Table(
     "alembic_version", sa.MetaData(), Column("version_num", sa.String(32), primary_key=True)
 )
@@ -383,17 +387,13 @@ def lock(connection: sa.Connection) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
 
 
-def make_view(connection: sa.Connection) -> None:
-    """Create the view `results`."""
-    query = VIEW_QUERY.compile(dialect=connection.dialect)
-    connection.exec_driver_sql(f"CREATE VIEW results AS {query}")
-
-
 def make(connection: sa.Connection) -> str:
-    """Create the tables and the view in an empty database; return its revision, which is the
+    """Create the tables and the view in a database without them; return its revision, which is the
     newest."""
     METADATA.create_all(connection)
-    make_view(connection)
+    view = VIEW_QUERY.compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"CREATE VIEW results AS {view}")
     _REVISION.create(connection, checkfirst=True)
+    connection.execute(sa.delete(_REVISION))
     connection.execute(sa.insert(_REVISION).values(version_num=HEAD_REVISION))
     return HEAD_REVISION

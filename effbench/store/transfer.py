@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,17 +58,15 @@ _KEYS = {
     ACKNOWLEDGEMENT: ("cell_key", "hardware", "metric", "sweep_id"),
     BASELINE: ("name", "hardware"),
 }
-#: table -> columns that may differ: a sweep may have continued, passwords are masked, and the
-#: target's decisions stay
+#: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
+#: passwords are masked, and the target's decisions stay
 _MAY_DIFFER = {
-    SWEEP: {"state", "finished_at", "imported_at", "command", "overrides", "host"},
+    SWEEP: {"state", "started_at", "finished_at", "imported_at", "command", "overrides", "host"},
     ENVIRONMENT: {"details", "first_seen_at"},
     PLANNED: {"overrides"},
     ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},
     BASELINE: {"sweep_id", "set_at", "note"},
 }
-#: further columns of `sweep` that differ between the shards of a sweep
-_SHARDS_DIFFER = {"started_at", "host"}
 #: tables in which a sweep that is not there yet has no row
 _OF_ONE_SWEEP = (PLANNED, TRIAL, SAMPLE)
 
@@ -116,42 +114,34 @@ def _copy_sweep(
     arrival = Arrival(one_line(sweep_id, 64))
     try:
         with target.writing() as connection:
-            sweep = SweepCopy(source, connection, target.name, sweep_id, arrival)
-            sweep.run(baselines, samples)
+            SweepCopy(source, connection, sweep_id, arrival).run(baselines, samples)
             return arrival
     except (ArithmeticError, TypeError, ValueError) as error:
         fault: Exception = error
     except StoreError as error:
         cause = error.__cause__
-        if not _is_about_values(cause):
+        # also of a value that is not even passed on to the database
+        is_about_values = isinstance(cause, exc.IntegrityError | exc.DataError)
+        if not is_about_values and type(cause) is not exc.StatementError:
             raise
         fault = getattr(cause, "orig", None) or error
     what = f"sweep {arrival.sweep_id} is damaged: {one_line(fault, 100)}"
     raise RefusedError(f"{source.name}: {what}") from fault
 
 
-def _is_about_values(error: BaseException | None) -> bool:
-    """Return whether a database does not take the values that it was given."""
-    of_database = exc.IntegrityError | exc.DataError | exc.ProgrammingError
-    # of a value that is not even passed on to the database
-    return isinstance(error, of_database) or type(error) is exc.StatementError
-
-
 @dataclass
 class SweepCopy:
-    """Copies one sweep into the database `name`. `is_new`: the database does not know it yet."""
+    """Copies one sweep into a database. `is_new`: the database does not know it yet."""
 
     source: Source
     connection: sa.Connection
-    name: str
     sweep_id: str
     arrival: Arrival
     is_new: bool = False
 
     def run(self, baselines: bool, samples: bool) -> None:
-        row = self.source.sweep(self.sweep_id)
+        (row,) = self.read(SWEEP, SWEEP.c.id == self.sweep_id)
         row["command"] = masked(row["command"])
-        row["overrides"] = masked_db(row["overrides"])
         row["imported_at"] = now()
         self.arrival.name = row["name"]
         insert = connect.insert(self.connection, SWEEP).values(**row).on_conflict_do_nothing()
@@ -159,11 +149,27 @@ class SweepCopy:
         if not self.is_new:
             sweeps.lock(self.connection, self.sweep_id)
             self.merge(SWEEP, [row])
-        self.take_plan()
-        self.take(TRIAL, TRIAL.c.sweep_id == self.sweep_id)
+        of_sweep = TRIAL.c.sweep_id == self.sweep_id
+        is_planned = PLANNED.c.sweep_id == self.sweep_id
+        environments = sa.select(TRIAL.c.environment_id).where(of_sweep)
+        cells = sa.select(PLANNED.c.cell_key).where(is_planned)
+        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
+        self.take(CELL, CELL.c.key.in_(cells))
+        self.take(PLANNED, is_planned)
+        self.take(TRIAL, of_sweep)
         if samples:
-            self.take_samples()
-        self.take_decisions(baselines)
+            self.take_samples(of_sweep)
+        # calibrations and verdicts have no unique key: another import of the same ones must wait
+        ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
+        self.connection.execute(ordered.with_for_update(key_share=True))
+        self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
+        # a verdict of behaviour checks belongs to no sweep
+        is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
+        self.take(VERDICT, sa.and_(is_of_sweep, VERDICT.c.environment_id.in_(environments)))
+        if baselines:
+            is_of_sweep = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
+            self.take(ACKNOWLEDGEMENT, sa.and_(is_of_sweep, ACKNOWLEDGEMENT.c.cell_key.in_(cells)))
+            self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
         if self.is_new or self.arrival.added["trial"]:
             rebuild_results(self.connection, self.sweep_id)
@@ -172,70 +178,44 @@ class SweepCopy:
         elif has_gone_on or self.arrival.added:
             self.arrival.outcome = "completed"
 
-    def take_plan(self) -> None:
-        """Take the environments and cells to which the sweep refers, and its plan."""
-        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(self.environments()))
-        self.take(CELL, CELL.c.key.in_(self.planned()))
-        self.take(PLANNED, PLANNED.c.sweep_id == self.sweep_id)
-
-    def planned(self) -> sa.Select[tuple[str]]:
-        return sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == self.sweep_id)
-
-    def environments(self) -> sa.Select[tuple[str]]:
-        return sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == self.sweep_id)
-
-    def take_samples(self) -> None:
-        """Take the samples, which belong to trials by their numbers here."""
-        of_sweep = TRIAL.c.sweep_id == self.sweep_id
-        keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
-        numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
-        trials: dict[int, Any] = {row[0]: tuple(row[1:]) for row in self.source.fetch(keys)}
-        in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
-        for samples in batched(self.source.rows(SAMPLE, in_sweep), CHUNK):
-            for sample in samples:
-                sample["trial_id"] = numbers[trials[sample["trial_id"]]]
-            self.merge(SAMPLE, samples)
-
-    def take_decisions(self, baselines: bool) -> None:
-        # calibrations and verdicts have no unique key: another import of the same ones must wait
-        self.connection.execute(
-            sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True)
-        )
-        environments = self.environments()
-        self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
-        # a verdict of behaviour checks belongs to no sweep
-        is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
-        self.take(VERDICT, sa.and_(is_of_sweep, VERDICT.c.environment_id.in_(environments)))
-        if baselines:
-            is_of_sweep = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
-            is_planned = ACKNOWLEDGEMENT.c.cell_key.in_(self.planned())
-            self.take(ACKNOWLEDGEMENT, sa.and_(is_of_sweep, is_planned))
-            self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
+    def read(self, table: sa.Table, where: sa.ColumnElement[bool]) -> Iterator[Row]:
+        """Yield rows of the source without ids that belong to one database, and without
+        passwords."""
+        for row in self.source.rows(table, where):
+            if "id" not in _KEYS[table]:
+                row.pop("id", None)
+            if row.get("overrides"):
+                row["overrides"] = masked_db(row["overrides"])
+            yield row
 
     def take(self, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
-        """Merge rows; drop ids that belong to one database."""
-        for rows in batched(self.source.rows(table, where), CHUNK):
-            for row in rows:
-                if "id" not in _KEYS[table]:
-                    row.pop("id", None)
-                if row.get("overrides"):
-                    row["overrides"] = masked_db(row["overrides"])
+        for rows in batched(self.read(table, where), CHUNK):
             self.merge(table, rows)
+
+    def take_samples(self, of_sweep: sa.ColumnElement[bool]) -> None:
+        """Take the samples, which belong to trials by their numbers here."""
+        keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
+        numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
+        trials = {row[0]: numbers[tuple(row[1:])] for row in self.source.fetch(keys)}
+        in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
+        for samples in batched(self.read(SAMPLE, in_sweep), CHUNK):
+            for sample in samples:
+                sample["trial_id"] = trials[sample["trial_id"]]
+            self.merge(SAMPLE, samples)
 
     def merge(self, table: sa.Table, rows: Sequence[Row]) -> None:
         """Insert missing rows and count them. Raises RefusedError for an existing row that
         differs."""
         names = _KEYS[table]
         key_of = itemgetter(*names)
-        if table not in _OF_ONE_SWEEP:
-            # always in the same order, so that two simultaneous imports cannot deadlock
-            rows = sorted(rows, key=key_of)
         missing = {key_of(row): row for row in rows}
-        if len(missing) < len(rows):
-            raise ValueError(f"rows of {table.name} with the same key")
         if not (self.is_new and table in _OF_ONE_SWEEP):
-            for known in self.connection.execute(_known(table, missing)).mappings():
-                self.compare(table, missing.pop(key_of(known)), known)
+            may_be_same = [table.c[name].in_({row[name] for row in rows}) for name in names]
+            query = sa.select(table).where(*may_be_same)
+            for known in self.connection.execute(query).mappings():
+                row = missing.pop(key_of(known), None)
+                if row is not None:
+                    self.compare(table, row, known)
         if not missing:
             return
         insert = connect.insert(self.connection, table)
@@ -248,15 +228,13 @@ class SweepCopy:
     def compare(self, table: sa.Table, row: Row, known: sa.RowMapping) -> None:
         """Raise RefusedError if a row differs from the one that is there."""
         may_differ = _MAY_DIFFER.get(table, set())
-        if table is SWEEP and "shards" in row["host"] and "shards" in known["host"]:
-            may_differ = may_differ | _SHARDS_DIFFER
         for name, value in row.items():
             if name not in may_differ and known[name] != value:
                 keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
                 raise RefusedError(
-                    f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}:"
-                    f" {table.name} {keys} has {name} {one_line(known[name], 60)} there, but"
-                    f" {one_line(value, 60)} in the import"
+                    f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts"
+                    f" {connect.name_of(self.connection)}: {table.name} {keys} has {name}"
+                    f" {one_line(known[name], 60)} there, but {one_line(value, 60)} in the import"
                 )
 
     def go_on(self, row: Row) -> bool:
@@ -267,7 +245,17 @@ class SweepCopy:
         """
         query = sa.select(SWEEP).where(SWEEP.c.id == self.sweep_id)
         known = self.connection.execute(query).mappings().one()
-        state = _state_after(known, row, self.arrival.added["trial"] > 0)
+        host = sweeps.with_shards(known["host"], row["host"])
+        state: Row = {"host": host}
+        ends = [end for end in (row["finished_at"], known["finished_at"]) if end is not None]
+        last = max(ends, default=None)
+        if "shards" in row["host"]:
+            state["state"] = sweeps.state_of(host["shards"])
+            state["started_at"] = min(row["started_at"], known["started_at"])
+            state["finished_at"] = last
+        elif self.arrival.added["trial"] or last != known["finished_at"]:
+            state["state"] = row["state"]
+            state["finished_at"] = row["finished_at"]
         has_changed = any(known[name] != value for name, value in state.items())
         is_changed = has_changed or self.arrival.added["sweep_cell"] > 0
         if known["imported_at"] is None and is_changed:
@@ -278,37 +266,6 @@ class SweepCopy:
         update = sa.update(SWEEP).where(SWEEP.c.id == self.sweep_id)
         self.connection.execute(update.values(**state))
         return has_changed
-
-
-def _known(table: sa.Table, keys: Mapping[Any, Row]) -> sa.Select[Any]:
-    """Return the query for the rows of a table with these keys."""
-    names = _KEYS[table]
-    first = table.c[names[0]]
-    if len(names) == 1:
-        return sa.select(table).where(first.in_(list(keys)))
-    key = sa.tuple_(*(table.c[name] for name in names))
-    # also by the first column, because SQLite searches no index for a tuple with integers
-    values = {row[names[0]] for row in keys.values()}
-    return sa.select(table).where(first.in_(values), key.in_(list(keys)))
-
-
-def _state_after(known: sa.RowMapping, row: Row, has_trials: bool) -> Row:
-    """Return the columns of a sweep's state after an import of `row`, which may have brought
-    trials."""
-    ended, ended_here = row["finished_at"], known["finished_at"]
-    host = sweeps.with_shards(known["host"], row["host"])
-    if "shards" in row["host"]:
-        ends = [end for end in (ended, ended_here) if end is not None]
-        return {
-            "host": host,
-            "state": sweeps.state_of(host["shards"]),
-            "started_at": min(row["started_at"], known["started_at"]),
-            "finished_at": max(ends, default=None),
-        }
-    ended_later = ended is not None and (ended_here is None or ended > ended_here)
-    if has_trials or ended_later:
-        return {"host": host, "state": row["state"], "finished_at": ended}
-    return {"host": host}
 
 
 def write_file(

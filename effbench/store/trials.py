@@ -251,10 +251,8 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
 
 def _decoded(row: sa.Row[Any]) -> Samples:
     """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
-    name = (
-        f"samples (timer {one_line(row.timer, 40)} of trial {row.trial_id}, see `effbench db check"
-        " --deep`)"
-    )
+    timer = one_line(row.timer, 40)
+    name = f"samples (timer {timer} of trial {row.trial_id}, see `effbench db check`)"
     return decode_samples(row.codec, row.data, row.stored, name)
 
 

@@ -90,20 +90,11 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
     done = effbench("report", "--sweep", "main", "--out", "site")
     assert (done.code, done.err) == (0, ""), done
     cells = "".join(path.read_text() for path in Path("site").rglob("*.js"))
-    assert (
-        "damaged samples (timer latency_ms of trial 1, see `effbench db check --deep`): " in cells
-    )
+    assert "damaged samples (timer latency_ms of trial 1, see `effbench db check`): " in cells
     assert '"samples":{}' in cells
     # which read no samples
     for command in ("show", "export --whole --out x.db", "import x.db --db copy.db"):
         assert effbench(*command.split()).code in (0, 1), command
-
-
-def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):
-    damaged("UPDATE trial SET wall_s = 1")
-    monkeypatch.setattr("effbench.store.trials.summarise", lambda *_, **__: 1 / 0)
-    done = effbench("db", "check")
-    assert done.code == 1 and "cannot be derived from its trials: ZeroDivisionError" in done.out
 
 
 @pytest.mark.parametrize(("command", "hint"), [("ls", True), ("db", False)])

@@ -57,36 +57,41 @@ def test_a_full_temporary_folder_is_named_and_not_the_database(odd, run, fill_di
     fill_disk(size)
     done = run("export", "--db", odd, "--out", "sweeps.db")
     fill_disk(resource.RLIM_INFINITY)  # pytest, too, may write to a file
-    refused(
-        done,
-        f"{tempfile.gettempdir()}/effbench-",
-        "sweeps.db failed: the disk is full",
-        "set TMPDIR to another",
-    )
+    refused(done, f"{tempfile.gettempdir()}/effbench-", "sweeps.db failed: the disk is full")
     assert "--db" not in done[2] and not Path("sweeps.db").exists()
 
 
-def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
-    monkeypatch.chdir(tmp_path)
-    assert command_line.run(["export", "--db", str(odd), "--whole", "--no-samples"]) == 0
-    content = capfdbinary.readouterr().out
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert command_line.run(["import", "-"]) == 0
+@pytest.fixture
+def piped(odd, run, monkeypatch):
+    """`effbench import -` of an export, after a change of its bytes."""
+    run("export", "--db", odd, "--whole", "--no-samples", "--out", "out.db")
+
+    def take(change, db="results/effbench.db"):
+        content = change(Path("out.db").read_bytes())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return run("import", "-", "--db", db)
+
+    return take
+
+
+@pytest.mark.parametrize("change", [bytes, gzip.compress])
+def test_an_export_arrives_through_a_pipe(odd, piped, change):
+    assert piped(change)[0] == 0
     found = whole.contents("results/effbench.db")
     assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(content))))
-    assert command_line.run(["import", "-", "--db", "packed.db"]) == 0
-    assert whole.contents("packed.db")["trial"] == found["trial"]
-    for cut, said in (
-        (len(content) // 2, "damaged"),
-        (0, ": standard input is empty;"),
-        (50, "damaged"),
-    ):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
-        assert command_line.run(["import", "-"]) == 2
-        err = capfdbinary.readouterr().err.decode()
-        assert err.startswith(("effbench: standard input is", "effbench: -: ")) and said in err, err
-        assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("length", "said"), [(50_000, "is damaged"), (50, "is damaged"), (0, "is empty;")]
+)
+def test_a_pipe_that_breaks(piped, length, said):
+    refused(piped(lambda content: content[:length]), "standard input", said)
+    assert not Path("results/effbench.db").exists()
+
+
+def test_an_export_is_written_to_a_pipe(odd, capfdbinary):
+    assert command_line.run(["export", "--db", str(odd), "--whole"]) == 0
+    assert capfdbinary.readouterr().out.startswith(b"SQLite")
 
 
 def test_a_compressed_file(odd, run):
@@ -153,7 +158,7 @@ def test_sweeps_of_two_hosts_become_one(run):
     assert re.fullmatch(
         r"joined-\w{12} both: joined, 2 hosts \(alpha, beta\), 2 cells, 8 trials", line
     ), line
-    assert "both: already there, 2 hosts" in run(*words)[1]
+    assert "both: joined, 2 hosts" in run(*words)[1]
     shown = run("show", "--db", "all.db", "--sweep", "both")[1]
     assert "over 2 hosts: alpha (" in shown, shown
     code, out, err = run("compare", "last", "both", "--db", "all.db")
@@ -164,39 +169,26 @@ def test_sweeps_of_two_hosts_become_one(run):
     refused(refusal, "--join needs the sweeps of two hosts or more, not 1 sweep")
 
 
+SERVER = "postgresql://me:s3cret@host/x"
 REFUSALS = [
-    (["import", "nowhere"], ["effbench: nowhere: no such file\n"], 2),
-    (
-        ["import", "ODD", "--db", "ODD"],
-        ["is the target itself; give another database with --db"],
-        2,
-    ),
-    (["import", "link.db", "--db", "ODD"], ["link.db is the target itself"], 2),
-    (
-        ["import", "postgresql://me:s3cret@host/x", "--db", "postgres://me:s3cret@host/x"],
-        ["is the target itself"],
-        2,
-    ),
-    (["import", "blank.db"], ["holds no sweep yet"], 3),
-    (
-        ["export", "--db", "ODD", "--whole", "--format", "csv"],
-        ["--format, which is for the view"],
-        2,
-    ),
-    (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-    (["export", "--db", "ODD", "--no-samples"], ["needs --whole"], 2),
-    (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
+    ("import nowhere", "effbench: nowhere: no such file\n", 2),
+    ("import ODD --db ODD", "is the target itself; give another database with --db", 2),
+    ("import link.db --db ODD", "link.db is the target itself", 2),
+    (f"import {SERVER} --db {SERVER.replace('postgresql', 'postgres')}", "is the target itself", 2),
+    ("import blank.db", "holds no sweep yet", 3),
+    ("export --db ODD --format parquet", "writes a binary file; add --out FILE.parquet", 2),
+    ("export --db ODD --whole --out empty/x.db", "cannot write empty/x.db", 2),
 ]
 
 
-def test_refusals(odd, run):
+@pytest.mark.parametrize(("words", "said", "code"), REFUSALS)
+def test_refusals(odd, run, words, said, code):
     Path("empty").write_text("")
     Path("link.db").symlink_to(odd)
     Store.open("blank.db", mode="write").close()
-    for words, said, code in REFUSALS:
-        done = run(*(odd if word == "ODD" else word for word in words))
-        refused(done, *said, code=code)
-        assert "s3cret" not in done[2]
+    done = run(*words.replace("ODD", str(odd)).split())
+    refused(done, said, code=code)
+    assert "s3cret" not in done[2]
 
 
 def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):

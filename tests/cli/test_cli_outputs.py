@@ -21,6 +21,8 @@ FILES = [
     ("export", "jsonl"),
     ("export", "parquet"),
     ("export --whole", None),
+    ("claims", None),
+    ("report", "markdown"),
 ]
 
 
@@ -63,17 +65,8 @@ def test_only_an_earlier_output_is_replaced(two, effbench, words, form):
     assert out.read_text() == NOTES
     assert effbench(*command, "--out", "out", "--force").code == 0
     assert len(out.read_bytes()) == pytest.approx(len(ours), abs=60)
-    why = "writes a SQLite file" if words == "export" and form else "database in use"
-    refused(effbench(*command, "--out", DB, "--force"), why)
+    refused(effbench(*command, "--out", DB, "--force"), "database in use")
     assert (Path(DB).read_bytes(), leftovers()) == (two, [])
-
-
-@pytest.mark.parametrize("words", ["claims", "report --format markdown"])
-def test_notes_of_the_user_are_not_replaced(two, effbench, words):
-    Path("out").write_text(NOTES)
-    refused(effbench(*words.split(), "--out", "out"), "out exists", "--force")
-    refused(effbench(*words.split(), "--out", DB, "--force"), "database in use")
-    assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
 
 
 @pytest.mark.parametrize(
@@ -230,32 +223,39 @@ def test_a_folder_of_others_is_not_written(two, effbench):
 
 
 @pytest.mark.parametrize(
-    ("form", "out", "said"),
+    ("words", "out", "start"),
     [
-        ("csv", "y.db", "y.db writes a SQLite file"),
-        ("csv", "y.sqlite", "SQLite"),
-        ("jsonl", "y.csv", ".csv is for csv, not jsonl"),
-        ("csv", "y.jsonl.gz", ".jsonl is for jsonl, not csv"),
+        ([], "x.csv", b"sweep_id,"),
+        ([], "extensionless", b"sweep_id,"),
+        ([], "x.jsonl", b"{"),
+        ([], "x.parquet", b"PAR1"),
+        ([], "x.db", b"SQLite"),
+        ([], "x.sqlite", b"SQLite"),
+        (["--whole"], "x.csv", b"SQLite"),
+        (["--format", "jsonl"], "x.csv", b"{"),
+        (["--format", "csv"], "x.foo", b"sweep_id,"),
     ],
 )
-def test_an_export_of_another_format_than_its_name_says(two, effbench, form, out, said):
-    refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
-    assert not Path(out).exists()
+def test_a_format_or_else_the_name_of_the_file_says_what_is_written(
+    two, effbench, words, out, start
+):
+    assert effbench("export", *words, "--out", out).code == 0
+    assert Path(out).read_bytes().startswith(start)
 
 
-def test_the_name_of_an_export_says_its_format(two, effbench):
+def test_an_unknown_extension_needs_a_format(two, effbench):
     refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
-    assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
-    refused(
-        effbench("export", "--whole", "--out", "y.csv.gz"),
-        "writes a SQLite file: name it as in y.db",
-    )
-    assert effbench("export", "--whole", "--out", "y.csv.db").code == 0
-    for out in ("x.jsonl", "extensionless"):
-        assert effbench("export", "--format", "jsonl", "--out", out).code == 0
-        assert Path(out).read_bytes().startswith(b"{")
-    assert effbench("export", "--out", "x.jsonl.gz").code == 0
+    assert not Path("x.foo").exists()
+
+
+def test_an_export_can_be_compressed(two, effbench):
+    for _ in "twice":
+        assert effbench("export", "--out", "x.jsonl.gz").code == 0
     assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
+    for content in (gzip.compress(NOTES.encode()), NOTES.encode()):
+        Path("x.jsonl.gz").write_bytes(content)
+        refused(effbench("export", "--out", "x.jsonl.gz"), "x.jsonl.gz exists")
+        assert Path("x.jsonl.gz").read_bytes() == content
 
 
 @pytest.mark.parametrize(

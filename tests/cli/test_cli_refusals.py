@@ -64,7 +64,6 @@ REFUSED = (
     ("-m model=tiny training.lr=0.1,0.2", "no cell has phase=training; add phase=training"),
     ("-m protocol=quick,standard", "protocol applies to a whole sweep"),
     # commands
-    ("db upgrade --deep", "--deep only applies to effbench db check"),
     ("check --baseline main --rounds 5", "--rounds needs --confirm"),
     ("models --limit -1", "--limit: expected a whole number of at least 0, got '-1'"),
     ("compare a b --only ,", "--only: no name given; choose from"),

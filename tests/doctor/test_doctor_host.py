@@ -116,10 +116,10 @@ def test_a_database_below_a_file(here, machine):
 def test_a_database_of_an_old_version(here, machine):
     Store.open("old.db", mode="write").close()
     with closing(sqlite3.connect("old.db")) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+        connection.execute("UPDATE alembic_version SET version_num = '0009'")
         connection.commit()
     (finding,) = checks.database(machine(db="old.db"))
-    assert finding.level == "problem" and "effbench import old.db" in finding.what
+    assert finding.level == "problem" and "effbench db upgrade" in finding.what
 
 
 def test_a_database_that_is_read_only(here, machine, monkeypatch):

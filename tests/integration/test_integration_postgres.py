@@ -167,7 +167,7 @@ def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monke
         "history acks",
         "advise mode tiny --stored",
         "claims",
-        "db check --deep",
+        "db check",
         "db upgrade",
         "report --out site",
         "export --out x.csv",

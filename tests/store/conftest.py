@@ -28,12 +28,9 @@ def begin():
 #: Modules whose tests run on SQLite and on PostgreSQL, and single tests.
 ON_BOTH = {"test_store_processes", "test_store_record", "test_store_sides", "test_store_sweeps"}
 ON_BOTH |= {
-    "test_a_migration_is_all_or_nothing",
+    "test_an_upgrade_is_all_or_nothing",
     "test_a_database_of_the_first_revision_is_upgraded",
-}
-ON_BOTH |= {
     "test_a_noisy_trial_becomes_ok_and_marked",
-    "test_the_period_gets_bounds_from_its_own_samples",
 }
 
 

@@ -1,4 +1,4 @@
-"""Memory and statements that do not grow with the rows, and which rows are checked."""
+"""Memory and statements that do not grow with the rows."""
 
 import shutil
 import tracemalloc
@@ -6,10 +6,10 @@ import tracemalloc
 import pytest
 import sqlalchemy as sa
 import whole_sweeps as whole
-from made_sweeps import a_cell, begun, sql, trials_of
+from made_sweeps import a_cell, begun, trials_of
 
 from effbench.cli import main as command_line
-from effbench.store import Store, maintenance
+from effbench.store import Store
 
 
 def database(path, sweeps, rounds=1, cells=40):
@@ -61,34 +61,3 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", count)
     assert counts[0] == counts[1]
-
-
-SAMPLES = "UPDATE sample SET data = x'00' WHERE trial_id = "
-NEWEST = "(SELECT max(id) FROM trial)"
-#: A statement, the fault, and whether it is found by default in a large and in a huge database.
-FAULTS = [
-    (SAMPLES + NEWEST, "damaged samples", True, True),
-    (SAMPLES + "2", "damaged samples", False, False),
-    (
-        "DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)",
-        "differs from its trials in all",
-        False,
-        False,
-    ),
-    ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial", True, False),
-]
-
-
-@pytest.mark.parametrize("is_huge", [False, True])
-@pytest.mark.parametrize(("statement", "fault", "in_large", "in_huge"), FAULTS)
-def test_old_trials_are_only_checked_on_request(
-    statement, fault, in_large, in_huge, is_huge, tmp_path, monkeypatch
-):
-    """Of a huge database, the file neither."""
-    monkeypatch.setattr(maintenance, "NEWEST", 5)
-    monkeypatch.setattr(maintenance, "MOST", 5 if is_huge else 1000)
-    path = database(tmp_path / "made.db", 3, cells=4)
-    sql(path, statement)
-    is_found = any(fault in line for line in Store.check(path, deep=False))
-    assert is_found == (in_huge if is_huge else in_large)
-    assert any(fault in line for line in Store.check(path))

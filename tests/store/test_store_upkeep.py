@@ -1,13 +1,12 @@
-"""`Store.check`, `Store.upgrade`, and the schema, which changes with a migration, never without
-one."""
+"""`Store.check`, `Store.upgrade`, and the schema, which changes with its revision, never without
+it."""
 
-import shutil
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
-from alembic.script import ScriptDirectory
 from made_sweeps import sql
-from older_schemas import ADDED, without_checks, without_later_columns
+from older_schemas import AFTER_0006, AFTER_0010, lower_to, lower_to_0010
 
 from effbench.core.cell import Status, Trial, digest
 from effbench.core.errors import SchemaError, StoreError
@@ -29,9 +28,7 @@ def filled(path, cell, environment, begin):
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE result SET latency_ms = 2.1", "differs from its trials in latency_ms"),
-        ("UPDATE trial SET disturbance = 'x' WHERE id = 1", "differs from its trials in"),
-        ("DELETE FROM result WHERE kernels IS NULL", "result differs from its trials in all"),
+        ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "damaged samples"),
         ("DELETE FROM trial WHERE id = 1", "1 rows of sample refer to missing rows of trial"),
         ("DELETE FROM environment", "refer to missing rows of environment"),
     ],
@@ -56,63 +53,53 @@ def test_upgrade_fills_an_empty_database_and_leaves_a_current_one(tmp_path, fill
         assert Store.check(path) == []
 
 
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-revision, down_revision, branch_labels, depends_on = "next", "{head}", None, None
-def upgrade():
-    op.add_column("trial", sa.Column("humidity", sa.REAL()))
-    {more}
-"""
-
-
-@pytest.mark.parametrize("more", ["", "raise RuntimeError('power cut')"])
-def test_a_migration_is_all_or_nothing(filled, tmp_path, monkeypatch, more):
-    """As a later effbench would run it."""
-    folder = shutil.copytree(maintenance._MIGRATIONS, tmp_path / "migrations")
-    (folder / "versions" / "next.py").write_text(NEXT.format(head=HEAD_REVISION, more=more))
-    monkeypatch.setattr(maintenance, "_MIGRATIONS", folder)
-    for module in (maintenance, connect):
-        monkeypatch.setattr(module, "HEAD_REVISION", "next")
-    for module in (schema, connect):
-        monkeypatch.setattr(module, "REVISIONS", (HEAD_REVISION, "next"))
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_upgrade_is_all_or_nothing(older, monkeypatch, is_whole):
     with pytest.raises(SchemaError, match="effbench db upgrade"):
-        Store.open(filled)
-    if more:
-        with pytest.raises(RuntimeError, match="power cut"):
-            Store.upgrade(filled)
+        Store.open(older)
+    if is_whole:
+        assert Store.upgrade(older) == ("0010", HEAD_REVISION)
+        assert Store.check(older) == []
     else:
-        assert Store.upgrade(filled) == (HEAD_REVISION, "next")
-        assert Store.check(filled) == []
-    with connect.connected(filled) as connection:
-        assert connect.revision(connection) == (HEAD_REVISION if more else "next")
-        columns = [column["name"] for column in sa.inspect(connection).get_columns("trial")]
-        assert ("humidity" in columns) is not bool(more)
+        monkeypatch.setattr(maintenance, "rebuild_results", Mock(side_effect=RuntimeError("power")))
+        with pytest.raises(RuntimeError, match="power"):
+            Store.upgrade(older)
+    assert revision_of(older) == (HEAD_REVISION if is_whole else "0010")
+    with connect.connected(older) as connection:
+        columns = {column["name"] for column in sa.inspect(connection).get_columns("trial")}
+        assert ("threads" in columns) is is_whole
 
 
-def test_a_database_of_the_first_revision_is_upgraded(filled):
+def test_a_database_of_the_first_revision_is_upgraded(filled, begin, cell):
     """A database of revision 0006, as it was."""
-    without_checks(filled)
     sql(filled, "UPDATE trial SET peak_reserved_bytes = 3 * 1048576")
-    sql(filled, "DROP VIEW results")
+    lower_to(filled, "0006", f"{AFTER_0010} {AFTER_0006}")
     sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
-    sql(filled, "CREATE VIEW results AS SELECT * FROM result")
-    for columns in ADDED.values():
-        without_later_columns(filled, columns)
-    sql(filled, "UPDATE alembic_version SET version_num = '0006'")
     assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
     assert Store.check(filled) == []
-    with Store.open(filled) as store:
+    with Store.open(filled, mode="write") as store:
         assert [result.relative_memory for result in store.results()] == [1.0, 1.0]
+        (sweep,) = store.sweeps()
+        (machine,) = store.environments_of(sweep.id)
+        trial = Trial(cell("eager").key, 1, Status.OK)
+        new = store.record(sweep.id, machine["id"], trial)
+        assert new == 3, "ids go on"
+    for column, value in (("round", "-1"), ("status", "noisy"), ("extra", "[]")):
+        with pytest.raises(Exception, match=f"ck_trial_{column}"):
+            sql(filled, f"UPDATE trial SET {column} = '{value}'")
+
+
+def test_a_row_that_no_table_takes_prevents_the_upgrade(older):
+    sql(older, "UPDATE trial SET round = -1 WHERE id = 1")
+    with pytest.raises(StoreError, match=r"does not take a value .*ck_trial_round"):
+        Store.upgrade(older)
+    assert revision_of(older) == "0010"
 
 
 @pytest.fixture
 def older(filled):
     """A database of revision 0010."""
-    without_checks(filled)
-    for revision in ("0011", "0012", "0013", "0015"):
-        without_later_columns(filled, ADDED[revision])
-    sql(filled, "UPDATE alembic_version SET version_num = '0010'")
+    lower_to_0010(filled)
     return filled
 
 
@@ -140,17 +127,10 @@ def test_an_upgrade_without_room_for_the_copy_changes_nothing(older, monkeypatch
     assert revision_of(older) == "0010"
 
 
-#: Changes with every table and the view. Who changes the schema adds a migration, its revision, and
-#: this.
+#: Changes with every table and the view. Who changes the schema adds a revision, and changes this.
 DIGEST = "802081e95510ca46"
 
 
 def test_the_schema_is_that_of_its_revision():
     tables = [str(sa.schema.CreateTable(table)) for table in schema.METADATA.sorted_tables]
     assert digest([HEAD_REVISION, *tables, str(schema.VIEW_QUERY)])[:16] == DIGEST
-
-
-def test_the_revisions_are_alembics():
-    script = ScriptDirectory.from_config(maintenance.migrations())
-    assert script.get_heads() == [HEAD_REVISION]
-    assert tuple(step.revision for step in script.walk_revisions())[::-1] == schema.REVISIONS
