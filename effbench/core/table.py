@@ -203,6 +203,16 @@ class Table:
                 texts[index] = ""
         return texts
 
+    def rich_list(self) -> RichTable:
+        """Return one line per value, for a console that is too narrow for columns."""
+        drawn = RichTable.grid(padding=(0, 1))
+        for cells in self.cells:
+            for column, shown in zip(self.used, cells, strict=True):
+                if shown.line:
+                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
+            drawn.add_row()
+        return drawn
+
     def _markdown(self) -> str:
         lines = [
             [markdown_text(column.heading) for column in self.used],

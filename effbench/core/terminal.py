@@ -40,11 +40,13 @@ class Console(rich.console.Console):
 
     def print_table(self, table: Table, *, lines: bool = False) -> None:
         """Print a table, with `lines` as borders. If it is wider than the console, print its narrow
-        form, which rich wraps if needed."""
-        drawn = table.rich(lines=lines)
+        form, or one line per value if that would break words."""
         unlimited = self.options.update(max_width=10_000)
+        drawn = table.rich(lines=lines)
         if Measurement.get(self, unlimited, drawn).maximum > self.width:
             drawn = table.rich(stacked=True)
+            if Measurement.get(self, unlimited, drawn).minimum > self.width:
+                drawn = table.rich_list()
         self.print(drawn)
 
     def print_line(self, text: str, style: str = "") -> None:

@@ -84,7 +84,7 @@ WIDE = Table.of(
 
 
 @pytest.mark.parametrize("lines", [False, True])
-@pytest.mark.parametrize("width", [120, 76, 60, 40])
+@pytest.mark.parametrize("width", [120, 76, 60, 40, 26])
 def test_a_table_fits_a_console_and_breaks_no_word(width, lines):
     text = drawn(WIDE, width, lines=lines)
     assert max(map(len, text)) <= width
