@@ -7,7 +7,7 @@ chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,28 +86,34 @@ def _draw(
     return spec.low + (spec.high - spec.low) * values
 
 
+def as_arguments(values: Sequence[Any], names: Collection[str]) -> Inputs:
+    """Return the arguments of a call. `values`: those by position, then those with these names."""
+    count = len(values) - len(names)
+    return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+
+
 @dataclass(frozen=True)
 class Batch:
     """The batch sizes of the calls in order, which are several only for a stream, and the dimension
-    of each input that calls vary, by default the batch, or None."""
+    of each input that calls vary, by default the batch, or None: first of those by position, then
+    of those by name."""
 
     sizes: tuple[int, ...]
-    args: tuple[int | None, ...]
-    kwargs: dict[str, int | None]
+    dims: tuple[int | None, ...]
 
     @classmethod
     def of(
-        cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]
+        cls,
+        specs: Mapping[str, InputSpec],
+        sizes: Sequence[int],
+        dims: Mapping[str, int | None] | None = None,
     ) -> Batch:
-        """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
-        args = []
-        kwargs = {}
-        for name, spec in specs.items():
-            if spec.keyword:
-                kwargs[name] = dims[name]
-            else:
-                args.append(dims[name])
-        return cls(tuple(sizes), tuple(args), kwargs)
+        """Return the batch of these inputs. `dims`: the dimension of each that calls vary; None:
+        the batch."""
+        if dims is None:
+            dims = {name: spec.batch_dim for name, spec in specs.items()}
+        names = sorted(specs, key=lambda name: specs[name].keyword)
+        return cls(tuple(sizes), tuple(dims[name] for name in names))
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:

@@ -157,54 +157,6 @@ def uses_dynamo(mode: Mode | type[Mode]) -> bool:
     return bool(mode.compiles)
 
 
-class Positional(nn.Module):
-    """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the
-    order of the example `kwargs`. Other values are constants, taken from the example inputs.
-    `hooks`: whether to run the module's hooks."""
-
-    def __init__(self, module: nn.Module, args: Args, kwargs: Kwargs, hooks: bool = True) -> None:
-        super().__init__()
-        self.inner, self.hooks = module, hooks
-        self.names = list(kwargs)
-        #: The arguments of a call, with None in place of its tensors.
-        self.constants: list[Any] = []
-        #: Where the tensors of a call belong.
-        self.places: list[int] = []
-        for place, value in enumerate((*args, *kwargs.values())):
-            if isinstance(value, Tensor):
-                self.places.append(place)
-                self.constants.append(None)
-            else:
-                self.constants.append(value)
-        self.train(module.training)
-
-    def tensors(self, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
-        """Return the tensors of a call in the order of `forward`'s arguments."""
-        values = (*args, *(kwargs[name] for name in self.names))
-        return tuple(values[place] for place in self.places)
-
-    def forward(self, *tensors: Tensor) -> Any:
-        values = list(self.constants)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            values[place] = tensor
-        count = len(values) - len(self.names)
-        named = dict(zip(self.names, values[count:], strict=True))
-        call = self.inner if self.hooks else self.inner.forward
-        return call(*values[:count], **named)
-
-    def calling(self, function: Step) -> Step:
-        """Return a step with the wrapped module's arguments that calls `function` with this
-        wrapper's. If the two are the same, return `function` itself."""
-        has_constants = any(value is not None for value in self.constants)
-        if not self.names and not has_constants:
-            return function
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            return function(*self.tensors(args, kwargs))
-
-        return step
-
-
 def needs_cuda(device: torch.device, what: str) -> str | None:
     if device.type == "cuda":
         return None

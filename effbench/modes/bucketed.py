@@ -8,22 +8,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from effbench.core.buckets import bucket_of, capture_sizes, usage
 from effbench.core.errors import UnsupportedError
 from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Args, Batch, Kwargs, Step
+from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, as_arguments
 from effbench.modes.base import Count, Facts, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
-from effbench.modes.graphs import Captured, GraphCapture, copy_of
+from effbench.modes.graphs import Captured, GraphCapture
 
 #: Captures a function with static inputs, like GraphCapture.
 Capture = Callable[[Step, Args, Kwargs], Captured]
@@ -63,21 +63,16 @@ class BucketedGraph(Mode):
         return self.compiled.captures_itself() or reason or needs_compiler(device)
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         capture = GraphCapture(self.warmups, self.pool == "shared")
-        return self.prepare_with(capture, module, args, kwargs, tensors[0].device)
+        return self.prepare_with(capture, module, args, kwargs)
 
     def prepare_with(
-        self,
-        capture: Capture,
-        module: nn.Module,
-        args: Args,
-        kwargs: Kwargs,
-        device: torch.device,
+        self, capture: Capture, module: nn.Module, args: Args, kwargs: Kwargs
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
         runner = BucketRunner(module, static, self.padding, self.outputs)
+        device = static.all[0].buffer.device
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -92,42 +87,26 @@ class BucketedGraph(Mode):
                 before, held = held, graph_pool_bytes(device) or 0
                 pool_bytes[str(size)] = held - before
         a_pass = usage(runner.sizes, Counter(self.batch.sizes))
-        facts = CaptureFacts(
-            buckets=sizes,
-            compiled_buckets=few,
-            capture_s=sum(seconds.values()),
-            capture_seconds=seconds,
-            pool_bytes=pool_bytes,
-            static_input_bytes=static.nbytes,
-            padding_waste=a_pass.padding_waste,
-            fallbacks_per_pass=a_pass.fallbacks,
-            calls_per_pass=a_pass.calls,
-        )
+        facts: Facts = {
+            "buckets": sizes,
+            "compiled_buckets": few,
+            "capture_s": sum(seconds.values()),
+            # by captured size
+            "capture_seconds": seconds,
+            "pool_bytes": pool_bytes,
+            "static_input_bytes": static.nbytes,
+            # of a pass over the stream, or of a call
+            "padding_waste": a_pass.padding_waste,
+            "fallbacks_per_pass": a_pass.fallbacks,
+            "calls_per_pass": a_pass.calls,
+        }
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
             degraded = (
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
-        return Prepared(
-            runner, runner.copy_inputs, degraded, facts=asdict(facts), late_facts=runner.facts
-        )
-
-
-@dataclass(frozen=True)
-class CaptureFacts:
-    """Facts of the preparation. `capture_seconds`, `pool_bytes`: by captured size;
-    `padding_waste`, `fallbacks_per_pass`, `calls_per_pass`: of the stream, or of a call."""
-
-    buckets: list[int]
-    compiled_buckets: list[int]
-    capture_s: float
-    capture_seconds: dict[str, float]
-    pool_bytes: dict[str, int]
-    static_input_bytes: int
-    padding_waste: float | None
-    fallbacks_per_pass: int
-    calls_per_pass: int
+        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
 
 
 @contextmanager
@@ -147,31 +126,23 @@ def recompile_limit(compilations: int) -> Iterator[None]:
         yield
 
 
-#: Position or name of an input.
-Key = int | str
-
-
 @dataclass(frozen=True)
 class StaticInput:
-    """The buffer of an input, or the input itself if it is no tensor. `dim`: its batch dimension,
-    or None."""
+    """The buffer of an input. `dim`: its batch dimension, or None."""
 
-    key: Key
-    buffer: Any
+    buffer: Tensor
     dim: int | None
 
     @classmethod
-    def of(cls, key: Key, value: Any, dim: int | None, size: int) -> StaticInput:
+    def of(cls, value: Tensor, dim: int | None, size: int) -> StaticInput:
         """Return an input with `size` rows, which repeat those of `value`."""
-        if not isinstance(value, Tensor):
-            return cls(key, value, None)
         if dim is None:
-            return cls(key, value.clone(), None)
+            return cls(value.clone(), None)
         repeats = -(-size // value.size(dim))
         rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
-        return cls(key, rows.clone(), dim)  # a clone keeps the memory format
+        return cls(rows.clone(), dim)  # a clone keeps the memory format
 
-    def rows(self, start: int, count: int) -> Any:
+    def rows(self, start: int, count: int) -> Tensor:
         """Return a view of `count` rows from row `start`, or all without a batch dimension."""
         if self.dim is None:
             return self.buffer
@@ -179,73 +150,55 @@ class StaticInput:
 
 
 class StaticInputs:
-    """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows
-    from the start."""
+    """Buffers of the largest size for all inputs, at fixed addresses and with valid rows from the
+    start. `all`: those by position, then those by name."""
 
     def __init__(self, batch: Batch, args: Args, kwargs: Kwargs, size: int) -> None:
         self.size = size
-        self.args = [
-            StaticInput.of(place, value, batch.args[place], size)
-            for place, value in enumerate(args)
-        ]
-        self.kwargs = [
-            StaticInput.of(name, value, batch.kwargs[name], size) for name, value in kwargs.items()
-        ]
+        self.names = list(kwargs)
+        self.all = []
+        for value, dim in zip((*args, *kwargs.values()), batch.dims, strict=True):
+            self.all.append(StaticInput.of(value, dim, size))
         self.batched = [entry for entry in self.all if entry.dim is not None]
         if not self.batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
-        self.carrier = self.batched[0]
+        self.carrier = self.all.index(self.batched[0])
+        self.carrier_dim = self.batched[0].dim
 
-    @property
-    def all(self) -> list[StaticInput]:
-        return [*self.args, *self.kwargs]
+    def values(self, args: Args, kwargs: Kwargs) -> list[Tensor]:
+        """Return the inputs of a call in the order of `all`."""
+        return [*args, *(kwargs[name] for name in self.names)]
 
-    @property
-    def tensors(self) -> list[StaticInput]:
-        return [entry for entry in self.all if isinstance(entry.buffer, Tensor)]
-
-    def raw_size(self, args: Args, kwargs: Kwargs) -> int:
+    def raw_size(self, values: Sequence[Tensor]) -> int:
         """Return the number of rows of a call."""
-        key = self.carrier.key
-        value: Tensor = args[key] if isinstance(key, int) else kwargs[key]
-        rows: int = value.size(self.carrier.dim)
+        rows: int = values[self.carrier].size(self.carrier_dim)
         return rows
 
-    def of(self, size: int) -> tuple[Args, Kwargs]:
+    def of(self, size: int) -> Inputs:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
-        args = tuple(entry.rows(0, size) for entry in self.args)
-        return args, {str(entry.key): entry.rows(0, size) for entry in self.kwargs}
+        return as_arguments([entry.rows(0, size) for entry in self.all], self.names)
 
     @property
     def nbytes(self) -> int:
-        return sum(entry.buffer.nbytes for entry in self.tensors)
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """An input of a call, and the rows of its buffer to copy it to."""
-
-    key: Key
-    rows: Tensor
+        return sum(entry.buffer.nbytes for entry in self.all)
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """How to run a call of a given size. `padding`: rows to set to zero; `outputs`: views of the
-    graph's outputs, cut to the call's size."""
+    """How to run a call of a given size. `inputs`: the rows to copy each input to; `padding`: rows
+    to set to zero; `outputs`: views of the graph's outputs, cut to the call's size."""
 
     replay: Callable[[], None]
-    inputs: list[InputRows]
+    inputs: list[Tensor]
     padding: list[Tensor]
     outputs: Any
 
-    def fill(self, args: Args, kwargs: Kwargs) -> None:
+    def fill(self, values: Sequence[Tensor]) -> None:
         """Copy the inputs of a call, and fill the padding."""
-        for given in self.inputs:
-            key = given.key
-            given.rows.copy_(args[key] if isinstance(key, int) else kwargs[key])
+        for rows, value in zip(self.inputs, values, strict=True):
+            rows.copy_(value)
         for rows in self.padding:
             rows.fill_(0)
 
@@ -288,7 +241,7 @@ class BucketRunner:
     def make_plan(self, raw: int, size: int | None) -> ReplayPlan | None:
         if size is None:
             return None
-        inputs = [InputRows(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
+        inputs = [entry.rows(0, raw) for entry in self.static.all]
         padding = []
         if raw < size and self.padding == "zero":
             padding = [entry.rows(raw, size - raw) for entry in self.static.batched]
@@ -301,22 +254,24 @@ class BucketRunner:
         return ReplayPlan(self.graphs[size].replay, inputs, padding, outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raw = self.static.raw_size(args, kwargs)
+        values = self.static.values(args, kwargs)
+        raw = self.static.raw_size(values)
         self.calls[raw] += 1
         plan = self.plan(raw)
         if plan is None:
             return self.eager(*args, **kwargs)
-        plan.fill(args, kwargs)
+        plan.fill(values)
         plan.replay()
         if self.outputs == "clone":
-            return tree_map(copy_of, plan.outputs)
+            return tree_map_only(Tensor, torch.clone, plan.outputs)
         return plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
-        plan = self.plan(self.static.raw_size(args, kwargs))
+        values = self.static.values(args, kwargs)
+        plan = self.plan(self.static.raw_size(values))
         if plan is not None:
-            plan.fill(args, kwargs)
+            plan.fill(values)
 
     def facts(self) -> Facts:
         """Return the counts of all calls until now, including checks and warm-up."""

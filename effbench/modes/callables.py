@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError
-from effbench.models.inputs import Args, Kwargs, Step
-from effbench.modes.base import Count, Mode, Positional, Prepared, needs_cuda
+from effbench.models.inputs import Args, Kwargs, Step, as_arguments
+from effbench.modes.base import Count, Mode, Prepared, needs_cuda
 from effbench.modes.selective import Parts, matching, patterns, shared_weight_copy
 
 
@@ -23,6 +23,49 @@ class Call:
     module: nn.Module
     args: Args
     kwargs: Kwargs
+
+
+class Positional(nn.Module):
+    """A wrapper of a module that accepts tensors by position only, first the positional ones of a
+    call, then the named ones. Other values are constants, taken from the example inputs. `hooks`:
+    whether to run the module's hooks."""
+
+    def __init__(self, module: nn.Module, args: Args, kwargs: Kwargs, hooks: bool) -> None:
+        super().__init__()
+        self.inner, self.hooks = module, hooks
+        self.names = list(kwargs)
+        #: The arguments of a call, and which of them are tensors.
+        self.example = [*args, *kwargs.values()]
+        self.places = []
+        for place, value in enumerate(self.example):
+            if isinstance(value, Tensor):
+                self.places.append(place)
+                self.example[place] = None
+        self.train(module.training)
+
+    def tensors(self, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
+        """Return the tensors of a call in the order of `forward`'s arguments."""
+        values = (*args, *(kwargs[name] for name in self.names))
+        return tuple(values[place] for place in self.places)
+
+    def forward(self, *tensors: Tensor) -> Any:
+        values = list(self.example)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            values[place] = tensor
+        args, kwargs = as_arguments(values, self.names)
+        call = self.inner if self.hooks else self.inner.forward
+        return call(*args, **kwargs)
+
+    def calling(self, function: Step) -> Step:
+        """Return a step with the wrapped module's arguments that calls `function` with this
+        wrapper's. If the two are the same, return `function` itself."""
+        if not self.names and len(self.places) == len(self.example):
+            return function
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            return function(*self.tensors(args, kwargs))
+
+        return step
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 from effbench.modes.base import Forward, Mode, Prepared, needs_compiler, needs_cuda
@@ -94,12 +94,10 @@ def marking_steps(compiled: Step) -> Step:
 
 def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
     """Mark the varied dimension of each input as dynamic for Dynamo."""
-    dims = [*batch.args, *(batch.kwargs[name] for name in kwargs)]
-    for value, dim in zip((*args, *kwargs.values()), dims, strict=True):
-        if isinstance(value, Tensor) and dim is not None and value.dim():
+    for value, dim in zip((*args, *kwargs.values()), batch.dims, strict=True):
+        if dim is not None and value.dim():
             torch._dynamo.mark_dynamic(value, dim)
 
 
 def are_on_cuda(args: Args, kwargs: Kwargs) -> bool:
-    values = (*args, *kwargs.values())
-    return any(isinstance(value, Tensor) and value.is_cuda for value in values)
+    return any(value.is_cuda for value in (*args, *kwargs.values()))

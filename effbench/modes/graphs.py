@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import (
@@ -138,11 +139,10 @@ def capture(
     """Capture `function` and return a step that copies its inputs into static buffers and replays
     the graph.
 
-    The step returns the graph's static outputs, which the next call overwrites. Inputs that are not
-    tensors become constants. `mark` is called with the static inputs before the first call.
+    The step returns the graph's static outputs, which the next call overwrites. `mark` is called
+    with the static inputs before the first call.
     """
-    static_args = tuple(copy_of(value) for value in args)
-    static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
+    static_args, static_kwargs = tree_map(torch.clone, (args, kwargs))
     if mark is not None:
         mark(static_args, static_kwargs)
     captured = GraphCapture(warmups)(function, static_args, static_kwargs)
@@ -154,15 +154,14 @@ def capture(
         replay()
         return outputs
 
-    static = (*static_args, *static_kwargs.values())
-    nbytes = sum(value.nbytes for value in static if isinstance(value, Tensor))
+    nbytes = sum(value.nbytes for value in (*static_args, *static_kwargs.values()))
     return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": nbytes})
 
 
 def input_copier(static_args: Args, static_kwargs: Kwargs) -> Callable[..., None]:
     """Return a function that copies its arguments into the static buffers, with one launch per
     input."""
-    if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], Tensor):
+    if len(static_args) == 1 and not static_kwargs:
         copy = static_args[0].copy_
 
         # the common case, without a loop in the timed call
@@ -173,16 +172,8 @@ def input_copier(static_args: Args, static_kwargs: Kwargs) -> Callable[..., None
 
     def copy_all(*args: Any, **kwargs: Any) -> None:
         for static, value in zip(static_args, args, strict=True):
-            if isinstance(static, Tensor):
-                static.copy_(value)
+            static.copy_(value)
         for name, static in static_kwargs.items():
-            if isinstance(static, Tensor):
-                static.copy_(kwargs[name])
+            static.copy_(kwargs[name])
 
     return copy_all
-
-
-def copy_of(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return value

@@ -38,8 +38,6 @@ STYLES: dict[str, ModeStyle] = {
     "bucketed-graph": ModeStyle("#8a5a2b", "pentagon", "longdash", "⬟"),
     "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
     "graphed-callables": ModeStyle("#5f7f00", "triangle-right", "dashdot", "▶"),
-    "jit-script": ModeStyle("#1a9bd0", "star-diamond", "longdash", "✦"),
-    "jit-trace": ModeStyle("#f0686f", "pentagon", "longdashdot", "⬟"),
 }
 
 _SYMBOLS = (

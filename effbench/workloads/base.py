@@ -119,8 +119,7 @@ class Workload(ABC):
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
         """Return the batch sizes of the calls, and the dimension of each input that they vary."""
-        dims = {name: spec.batch_dim for name, spec in specs.items()}
-        return Batch.of(specs, [cell.bs], dims)
+        return Batch.of(specs, [cell.bs])
 
     def make_inputs(self, sets: int) -> None:
         """Set the inputs. `sets`: how many with other values there are."""

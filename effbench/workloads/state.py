@@ -32,34 +32,11 @@ def places(module: nn.Module) -> dict[str, StatePlace]:
     by_name = {}
     for name, part in module.named_modules():
         prefix = f"{name}." if name else ""
-        for kind, held in held_by(part).items():
+        kinds = {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
+        for kind, held in kinds.items():
             for key in held:
                 by_name[f"{kind} {prefix}{key}"] = StatePlace(held, key)
     return by_name
-
-
-def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return the parameters, buffers and attributes of a module by name."""
-    if not isinstance(part, torch.jit.RecursiveScriptModule):
-        return {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
-    parameters = dict(part.named_parameters(recurse=False))
-    buffers = dict(part.named_buffers(recurse=False))
-    every = part._concrete_type.get_attributes().keys()
-    others = every - parameters.keys() - buffers.keys()
-    attributes = {name: getattr(part, name) for name in others}
-    held = {"parameter": parameters, "buffer": buffers, "attribute": attributes}
-    return {kind: Scripted(part, values) for kind, values in held.items()}
-
-
-class Scripted(dict[str, Any]):
-    """Values of a scripted module by name, which keeps them itself."""
-
-    def __init__(self, part: nn.Module, values: dict[str, Any]) -> None:
-        super().__init__(values)
-        self.part = part
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self.part, name, value)
 
 
 def values_in(module: nn.Module, names: Container[str]) -> dict[str, Any]:

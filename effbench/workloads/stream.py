@@ -5,37 +5,27 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from effbench.core.cell import Cell
-from effbench.models.inputs import Batch, Inputs, cut
+from effbench.models.inputs import Batch, Inputs, as_arguments, cut
 from effbench.models.spec import length_dims
 from effbench.modes.base import Mode
 from effbench.workloads.base import InputSets, Specs, make_sets
 from effbench.workloads.inference import Inference
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What a cell's stream varies. `calls`: the size of each call of a pass, in order; `dim`: the
-    dimension that has it, with the batch counted; None: the batch itself."""
+def sizes_of(cell: Cell) -> list[int]:
+    """Return the size of each call of a pass, in order."""
+    sizes: list[int] = (cell.stream or {})["sizes"]
+    return sizes
 
-    calls: list[int]
-    dim: int | None
 
-    @classmethod
-    def of(cls, cell: Cell) -> Sizes:
-        stream = cell.stream or {"sizes": [cell.bs]}
-        return cls(stream["sizes"], stream.get("dim"))
-
-    def dims(self, specs: Specs) -> dict[str, int | None]:
-        """Return the dimension of each input that calls vary."""
-        if self.dim is None:
-            return {name: spec.batch_dim for name, spec in specs.items()}
-        return length_dims(specs, self.dim, max(self.calls))
+def dim_of(cell: Cell) -> int | None:
+    """Return the dimension that calls vary, with the batch counted; None: the batch itself."""
+    return (cell.stream or {}).get("dim")
 
 
 def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
@@ -46,26 +36,22 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     than their neighbours, so that a check reveals stale values of a larger input in buffers.
     """
     whole = make_sets(cell, specs, sets)
-    sizes = Sizes.of(cell)
-    dims = sizes.dims(specs)
-    positional = [dim for name, dim in dims.items() if not specs[name].keyword]
+    sizes = sizes_of(cell)
+    dims = StreamCalls.batch(cell, specs).dims
 
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
         args, kwargs = whole[number]
-        cut_args = []
-        for value, dim in zip(args, positional, strict=True):
-            cut_args.append(cut(value, dim, size))
-        cut_kwargs = {}
-        for name, value in kwargs.items():
-            cut_kwargs[name] = cut(value, dims[name], size)
-        return tuple(cut_args), cut_kwargs
+        values = []
+        for value, dim in zip((*args, *kwargs.values()), dims, strict=True):
+            values.append(cut(value, dim, size))
+        return as_arguments(values, kwargs)
 
     def in_turn(calls: Sequence[int]) -> list[Inputs]:
         return [rows(number % sets, size) for number, size in enumerate(calls)]
 
-    descending = sorted(set(sizes.calls), reverse=True)
-    return InputSets(timed=in_turn(sizes.calls), checked=in_turn(descending))
+    descending = sorted(set(sizes), reverse=True)
+    return InputSets(timed=in_turn(sizes), checked=in_turn(descending))
 
 
 class StreamCalls(Inference):
@@ -75,8 +61,7 @@ class StreamCalls(Inference):
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
-        has_lengths = Sizes.of(cell).dim is not None
-        if has_lengths and (mode.static_shape or mode.static_lengths):
+        if dim_of(cell) is not None and (mode.static_shape or mode.static_lengths):
             return "this mode has one static length, but the stream has many: use stream=none"
         if mode.static_shape:
             return (
@@ -91,10 +76,10 @@ class StreamCalls(Inference):
 
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
-        sizes = Sizes.of(cell)
-        if sizes.dim is not None:
-            return Batch.of(specs, [cell.bs], sizes.dims(specs))
-        return Batch.of(specs, sizes.calls, sizes.dims(specs))
+        dim = dim_of(cell)
+        if dim is None:
+            return Batch.of(specs, sizes_of(cell))
+        return Batch.of(specs, [cell.bs], length_dims(specs, dim, max(sizes_of(cell))))
 
     def make_inputs(self, sets: int) -> None:
         self.inputs = slice_sets(self.cell, self.specs, sets)
@@ -108,7 +93,7 @@ class StreamCalls(Inference):
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
         samples_ms = self.trial.samples["latency_ms"]
-        return {"stream": latency_by_size(samples_ms, Sizes.of(self.cell).calls)}
+        return {"stream": latency_by_size(samples_ms, sizes_of(self.cell))}
 
     def unpaired(self) -> str | None:
         return "requests and streams are timed as a whole"

@@ -241,7 +241,7 @@ MODEL = (
     "mode",
     "tiny",
     "bs=2",
-    "mode=eager,jit-trace,cuda-graph",
+    "mode=eager,default,cuda-graph",
     "protocol.budget_s=0.2",
     "device=cpu",
 )
@@ -271,9 +271,9 @@ def test_a_model_is_measured_once(measured):
     assert answer["is_new"]
     assert answer["answer"].startswith(f"Run tiny at bs 2 with {answer['mode']}: ")
     trials = {mode["mode"]: mode["trials"] for mode in answer["modes"]}
-    assert trials.keys() == {"eager", "jit-trace"} and set(trials.values()) == {3}
+    assert trials.keys() == {"eager", "default"} and set(trials.values()) == {3}
     assert "needs CUDA" in answer["excluded"]["cuda-graph"]
-    matrix = "effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph"
+    matrix = "effbench -m model=tiny bs=2 mode=eager,default,cuda-graph"
     assert answer["commands"][0].startswith(matrix)
     again = json.loads(measured.run(*MODEL).out)
     assert again == answer | {"is_new": False, "measured_at": again["measured_at"]}
@@ -293,10 +293,10 @@ def test_stored_results_answer(measured):
 
 
 def test_a_mode_that_had_too_little_time_is_measured_again(measured):
-    failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
+    failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'default')"
     sql(measured.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
     stored = json.loads(measured.run(*MODEL, "timeout_s=2").out)
-    assert not stored["is_new"] and "jit-trace" in stored["excluded"]
+    assert not stored["is_new"] and "default" in stored["excluded"]
     again = json.loads(measured.run(*MODEL, "timeout_s=100").out)
     assert again["is_new"], "3 s were too little"
 

@@ -5,8 +5,8 @@ from made_sweeps import sql
 
 from effbench.store import Store
 
-WORDS = ("model=tiny", "bs=1,2", "mode=eager,jit-trace", "sweep.name=n", "sweep.label=v1")
-RULES = 'exclude=[{mode:jit-trace,bs:">1"},{bs:77}]'
+WORDS = ("model=tiny", "bs=1,2", "mode=eager,cudagraphs", "sweep.name=n", "sweep.label=v1")
+RULES = 'exclude=[{mode:cudagraphs,bs:">1"},{bs:77}]'
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_excluded_cells_do_not_run(ran):
     with Store.open(ran.db) as store:
         planned = store.planned(store.find_sweep("last").id)
     cells = {(cell.bs, cell.mode_name) for cell in planned}
-    assert cells == {(1, "eager"), (2, "eager"), (1, "jit-trace")}
+    assert cells == {(1, "eager"), (2, "eager"), (1, "cudagraphs")}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_excluded_cells_do_not_run(ran):
         ("", "on CPU: all trials are already recorded"),
         ("protocol.rounds=2", "3 cells × 2 rounds (quick) on CPU: 3 trials to run"),
         ("folder=.", "ran under effbench's own"),
-        ("baseline_mode=jit-trace", "has baseline_mode=eager, not jit-trace"),
+        ("baseline_mode=cudagraphs", "has baseline_mode=eager, not cudagraphs"),
         ("sweep.seed=5", "has sweep.seed=0, not 5"),
         ("protocol.budget_s=9", "has protocol.budget_s=0.2, not 9.0"),
         ("protocol=standard", "has protocol=quick, not standard; "),
@@ -98,12 +98,12 @@ def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("{mode:jit-trace,bs:1}", "removes the jit-trace baseline of 2 cells"),
-        ("{mode:jit-*}", "baseline_mode=jit-trace is not a mode of this sweep after exclude"),
+        ("{mode:cudagraphs,bs:1}", "removes the cudagraphs baseline of 2 cells"),
+        ("{mode:cudag*}", "baseline_mode=cudagraphs is not a mode of this sweep after exclude"),
     ],
 )
 def test_a_baseline_may_be_excluded_in_part(cli, rule, said):
-    rules = ("mode=eager,jit-trace,cuda-graph", "baseline_mode=jit-trace", "--dry-run")
+    rules = ("mode=eager,cudagraphs,cuda-graph", "baseline_mode=cudagraphs", "--dry-run")
     done = cli.sweep(*WORDS, *rules, f"exclude=[{rule}]")
     assert said in done.out + done.err
 

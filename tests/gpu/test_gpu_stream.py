@@ -33,7 +33,7 @@ def inputs(specs, bs, seed):
 
 
 def prepare(mode, module, specs, sizes):
-    mode.batch = Batch.of(specs, sizes, {name: spec.batch_dim for name, spec in specs.items()})
+    mode.batch = Batch.of(specs, sizes)
     args, kwargs = inputs(specs, max(sizes), 0)
     return mode.prepare(module, args, kwargs)
 

@@ -16,7 +16,7 @@ def trials(cli_in, tmp_path_factory):
     done = cli.sweep(
         "model=tiny",
         "bs=2",
-        "mode=eager,jit-trace,default,aot-inductor",
+        "mode=eager,default,aot-inductor",
         "protocol.rounds=3",
         "protocol.compilations=2",
     )
@@ -33,7 +33,6 @@ def trials(cli_in, tmp_path_factory):
     ("mode", "caches"),
     [
         ("default", ["cold", "cold", "warm"]),
-        ("jit-trace", ["cold"] * 3),
         ("aot-inductor", ["cold", "cold", "warm"]),
     ],
 )
@@ -49,12 +48,6 @@ def test_a_package_compiled_ahead_of_time(trials):
     sizes = [trial["extra"]["facts"]["package_bytes"] for trial in (cold, warm)]
     assert sizes[0] == sizes[1] > 10_000
     assert cold["graph_breaks"] is None, "Dynamo's counters say nothing of it"
-
-
-@pytest.mark.slow
-def test_torchscript_is_deprecated(trials):
-    facts = trials["jit-trace"][0]["extra"]["facts"]
-    assert any("deprecated" in text for text in facts["deprecations"])
 
 
 @pytest.mark.slow

@@ -22,4 +22,4 @@ class Again(BucketedGraph):
         return None
 
     def prepare(self, module, args, kwargs):
-        return self.prepare_with(capture, module, args, kwargs, torch.device("cpu"))
+        return self.prepare_with(capture, module, args, kwargs)

@@ -137,8 +137,8 @@ def test_wrong_settings(mode, settings, expected):
 
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
-    batch = Batch((2,), (0, 1, 0), {"z": None, "scale": 0})
-    mark_varied((x, y, 7), {"z": z, "scale": scale}, batch)
+    batch = Batch((2,), (0, 1, None, 0))
+    mark_varied((x, y), {"z": z, "scale": scale}, batch)
     marked = [getattr(value, "_dynamo_dynamic_indices", None) for value in (x, y, z, scale)]
     assert marked == [{0}, {1}, None, None]
 
@@ -146,7 +146,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
 def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
     mode = Compiled(dynamic=dynamic)
-    mode.batch = Batch((5, 6, 7), (1,), {})
+    mode.batch = Batch((5, 6, 7), (1,))
     module = torch.nn.Linear(4, 4).eval()
     settings = {"backend": "eager", "dynamic": None if dynamic == "marked" else dynamic}
     step = mode.selection.apply(module, **settings).step

@@ -56,9 +56,9 @@ def call(runner, raw, seed=None):
 
 
 def prepared(mode, module, specs, sizes, capture=capture):
-    mode.batch = Batch.of(specs, sizes, {name: spec.batch_dim for name, spec in specs.items()})
+    mode.batch = Batch.of(specs, sizes)
     args, kwargs = inputs(specs, max(sizes), 0)
-    return mode.prepare_with(capture, module, args, kwargs, CPU)
+    return mode.prepare_with(capture, module, args, kwargs)
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    rows = runner.static.args[0].buffer
+    rows = runner.static.all[0].buffer
     assert rows[0].tolist() == [1, 1]
     assert rows[1:].eq(expected).all()
 

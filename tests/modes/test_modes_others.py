@@ -1,9 +1,7 @@
-"""TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen
-without CUDA."""
+"""AOTInductor and the backend cudagraphs, as far as they run without CUDA."""
 
 from pathlib import Path
 
-import pytest
 import torch
 import torch._dynamo.utils
 from torch import nn
@@ -11,25 +9,8 @@ from torch import nn
 from effbench.measure import counters
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.exported import AotInductor
-from effbench.modes.scripted import JitScript, JitTrace
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str
-)
-@pytest.mark.parametrize("mode", [JitTrace, JitScript])
-def test_torchscript_follows_its_inputs(mode, settings, recwarn):
-    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
-    with torch.inference_mode():
-        prepared = mode(**settings).prepare(module, (torch.randn(1, 2, 5, 5),), {})
-        for _ in range(4):
-            x = torch.randn(1, 2, 5, 5)
-            torch.testing.assert_close(prepared.step(x), module(x), rtol=1e-4, atol=1e-5)
-    assert prepared.compile_cache == "cold"
-    assert any("deprecated" in words for words in prepared.facts["deprecations"])
-    assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
+CUDA = torch.device("cuda")
 
 
 def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):

@@ -13,7 +13,7 @@ from effbench.core.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager
-from effbench.modes.scripted import JitTrace
+from effbench.modes.exported import AotInductor
 from effbench.worker.trial import unsupported
 from effbench.workloads.base import InputSets
 from effbench.workloads.endings import Ended
@@ -134,24 +134,22 @@ def test_what_cannot_generate():
         UnsupportedError, match="inputs token and position, in this order; m has position, token"
     ):
         Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), swapped)
-    frozen = JitTrace(freeze=True)
-    reason = unsupported(cell(), frozen, torch.device("cpu"))
+    reason = unsupported(cell(), AotInductor(), torch.device("cpu"))
     assert "does not support phase=generate" in reason
 
 
-def test_a_sweep(cli_in, tmp_path):
-    cli = cli_in(tmp_path)
-    done = cli.sweep(*SMALL, "mode=eager,jit-trace", "generate.new_tokens=8", "bs=3")
+def test_a_sweep(workshop):
+    done = workshop.sweep(*SMALL, "mode=eager,right", "generate.new_tokens=8", "bs=3")
     assert done.code == 0, done
-    eager, traced = results_of(cli.db)
-    assert (eager["mode"], traced["mode"]) == ("eager", "jit-trace")
-    assert traced["speedup"]
-    for row in (eager, traced):
+    eager, other = results_of(workshop.db)
+    assert (eager["mode"], other["mode"]) == ("eager", "right")
+    assert other["speedup"]
+    for row in (eager, other):
         assert row["reason"] is None
         assert row["rel_error"] < 1e-5
         assert 0 < row["ttft_ms"] < row["latency_ms"]
         assert row["tpot_ms"] <= row["tpot_p99_ms"]
         assert row["tokens_per_s"] == pytest.approx(3 * 8 / row["latency_ms"] * 1000)
-    samples = trials_of(cli.db)[0]["samples"]
+    samples = trials_of(workshop.db)[0]["samples"]
     requests = len(samples["latency_ms"])
     assert (len(samples["ttft_ms"]), len(samples["tpot_ms"])) == (requests, 7 * requests)

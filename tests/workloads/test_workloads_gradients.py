@@ -24,7 +24,6 @@ PROTOCOL = {
     "input_sets": 2,
 }
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
-TRACE = {"name": "jit-trace", "_target_": "effbench.modes.scripted.JitTrace"}
 #: (is in inference mode, records gradients) of each call of Sees.
 SEEN: list[tuple[bool, bool]] = []
 
@@ -89,13 +88,13 @@ class Broken(Jac):
         return self.net(x[:, :3])
 
 
-def cell_of(module, mode=EAGER, phase="inference", **numerics):
+def cell_of(module, **numerics):
     model = {
         "name": "m",
         "module": {"_target_": f"{__name__}.{module.__name__}"},
         "inputs": [{"name": "x", "shape": [8]}],
     }
-    return Cell(model, 4, mode, "float32", phase, "cpu", numerics)
+    return Cell(model, 4, EAGER, "float32", "inference", "cpu", numerics)
 
 
 def ran(cell) -> Trial:
@@ -114,14 +113,13 @@ def ran(cell) -> Trial:
     ],
 )
 def test_a_row_runs_in_inference_mode_only_if_the_module_allows_it(module, grad_mode, reason):
-    for mode in (EAGER,) if module is not Plain else (EAGER, TRACE):
-        result = ran(cell_of(module, mode))
-        assert (result.status, result.reason) == ("ok", None)
-        assert result.extra["grad_mode"] == grad_mode
-        if reason is None:
-            assert "grad_mode_reason" not in result.extra
-        else:
-            assert result.extra["grad_mode_reason"].startswith(reason)
+    result = ran(cell_of(module))
+    assert (result.status, result.reason) == ("ok", None)
+    assert result.extra["grad_mode"] == grad_mode
+    if reason is None:
+        assert "grad_mode_reason" not in result.extra
+    else:
+        assert result.extra["grad_mode_reason"].startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +154,7 @@ def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built()
     )
 
 
-@pytest.mark.parametrize(
-    ("module", "reason"),
-    [
-        (Broken, "in check: RuntimeError: mat1 and mat2"),
-    ],
-)
-def test_a_failing_module_is_reported_by_its_own_error(module, reason):
-    result = ran(cell_of(module))
-    assert result.status == "error" and result.reason.startswith(reason)
+def test_a_failing_module_is_reported_by_its_own_error():
+    result = ran(cell_of(Broken))
+    assert result.status == "error"
+    assert result.reason.startswith("in check: RuntimeError: mat1 and mat2")
