@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import inspect
 import os
-import pkgutil
 import random
 import sys
 from collections import OrderedDict
@@ -253,12 +252,6 @@ def _load(path: Path) -> ModuleType:
 
 def _not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
-    if ":" in target and "relative import" in str(error):
-        path = target.replace(".py:", ".").strip("./").replace("/", ".")
-        return (
-            ": a file that is given by its path cannot use relative imports; give its import path,"
-            f" such as {path}"
-        )
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
@@ -273,21 +266,9 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     where = getattr(owner, "__name__", type(owner).__name__)
-    folders = getattr(owner, "__path__", ())
-    submodules = [module.name for module in pkgutil.iter_modules(folders)]
-    names = sorted({*dir(owner), *submodules})
-    public = [key for key in names if not key.startswith("_")]
-    advice = suggest(name, public, cutoff=0.6, before="")
-    if where.startswith(FILE):  # a file also has the names that it imports
-        public = [key for key in public if _is_defined_in(where, getattr(owner, key))]
+    if where.startswith(FILE):
         where = Path(owner.__file__).name
-    if not advice:
-        listed = ", ".join(public[:8]) or "nothing public"
-        if len(public) > 8:
-            listed += ", …"
-        advice = f"it has: {listed}"
-    raise ConfigError(f"{KEY}={target}: {where} has no {name}; {advice}")
-
-
-def _is_defined_in(module: str, value: Any) -> bool:
-    return isinstance(value, type | FunctionType) and value.__module__ == module
+    public = [key for key in dir(owner) if not key.startswith("_")]
+    raise ConfigError(
+        f"{KEY}={target}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
+    )

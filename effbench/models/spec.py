@@ -76,17 +76,6 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 
 def _parse_input(name: str, node: Any) -> InputSpec:
     where = f"model.inputs.{name}"
-    _check_keys(where, node)
-    _check_dtype(where, node.get("dtype", AUTO))
-    shape = node.get("shape")
-    _check_shape(where, shape)
-    spec = InputSpec(**{**node, "shape": tuple(shape)})
-    _check_layout(where, spec)
-    _check_values(where, spec)
-    return spec
-
-
-def _check_keys(where: str, node: Any) -> None:
     if not isinstance(node, Mapping):
         raise ConfigError(
             f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys:"
@@ -98,26 +87,26 @@ def _check_keys(where: str, node: Any) -> None:
                 f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed:"
                 f" {', '.join(KEYS)}"
             )
-
-
-def _check_dtype(where: str, dtype: Any) -> None:
-    if dtype not in DTYPES:
-        near = suggest(str(dtype), DTYPES)
-        raise ConfigError(
-            f"{where}.dtype has the unknown value {dtype!r}{near}; allowed: {', '.join(DTYPES)}"
-        )
-
-
-def _check_shape(where: str, shape: Any) -> None:
+    shape: Any = node.get("shape")
     is_list = isinstance(shape, list | tuple)
     if not is_list or not all(_is_int(size) and size > 0 for size in shape):
         raise ConfigError(
             f"{where}.shape: expected a list of positive integers, without the batch dimension,"
             f" got {shape!r}. Example: {where}.shape=[3,224,224]"
         )
+    spec = InputSpec(**{**node, "shape": tuple(shape)})
+    _check_layout(where, spec)
+    _check_values(where, spec)
+    return spec
 
 
 def _check_layout(where: str, spec: InputSpec) -> None:
+    if spec.dtype not in DTYPES:
+        near = suggest(str(spec.dtype), DTYPES)
+        raise ConfigError(
+            f"{where}.dtype has the unknown value {spec.dtype!r}{near}; allowed:"
+            f" {', '.join(DTYPES)}"
+        )
     if not isinstance(spec.keyword, bool):
         raise ConfigError(
             f"{where}.keyword must be false (positional) or true (by name), got {spec.keyword!r}"
@@ -129,42 +118,43 @@ def _check_layout(where: str, spec: InputSpec) -> None:
 
 def _check_values(where: str, spec: InputSpec) -> None:
     """Raise ConfigError unless the values are either a constant, or a range, or random."""
-    _check_kind(where, spec)
-    low, high = spec.low, spec.high
-    for key in ("value", "low", "high"):
-        _check_number(where, key, getattr(spec, key), spec.dtype)
-    if low is not None and high is not None and low >= high:
-        raise ConfigError(
-            f"{where}: low must be below high (values in [low, high)), got low={low} and"
-            f" high={high}"
-        )
-
-
-def _check_kind(where: str, spec: InputSpec) -> None:
-    has_value = spec.value is not None
     limits = [limit for limit in (spec.low, spec.high) if limit is not None]
-    if has_value and limits:
+    if limits and spec.value is not None:
         raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
     if limits and spec.dtype == "bool":
         raise ConfigError(
             f"{where}: bool does not allow low and high; omit them (random values), or give value"
         )
-    needs_values = spec.is_integer and not has_value
-    if len(limits) == 1 or (needs_values and not limits):
+    if len(limits) == 1 or (spec.is_integer and not limits and spec.value is None):
         raise ConfigError(
             f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
             " constant"
         )
+    for key in ("value", "low", "high"):
+        _check_number(where, key, getattr(spec, key), spec.dtype)
+    if limits and limits[0] >= limits[1]:
+        raise ConfigError(
+            f"{where}: low must be below high (values in [low, high)), got low={spec.low} and"
+            f" high={spec.high}"
+        )
 
 
 def _check_number(where: str, key: str, value: Any, dtype: str) -> None:
-    is_exclusive = key == "high"
-    largest = value - 1 if is_exclusive and _is_int(value) else value
-    if value is not None and not _fits(largest, dtype):
-        raise ConfigError(
-            f"{where}.{key} must be {_allowed_values(dtype, is_exclusive)} for {dtype},"
-            f" got {value!r}"
-        )
+    """Raise ConfigError unless an input of this dtype can have this value, if there is one."""
+    if dtype == "bool":
+        fits = value in (False, True)
+        allowed = "true or false"
+    elif dtype in INTEGERS:
+        least, most = INTEGERS[dtype]
+        if key == "high":  # which is exclusive
+            most += 1
+        fits = _is_int(value) and least <= value <= most
+        allowed = f"an integer from {least} to {most}"
+    else:
+        fits = _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+        allowed = "a finite number"
+    if value is not None and not fits:
+        raise ConfigError(f"{where}.{key} must be {allowed} for {dtype}, got {value!r}")
 
 
 def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[str, int | None]:
@@ -189,24 +179,3 @@ def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[
 
 def _is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _fits(value: Any, dtype: str) -> bool:
-    """Return whether an input of this dtype can have this value."""
-    if dtype == "bool":
-        return value in (False, True)
-    if dtype in INTEGERS:
-        least, most = INTEGERS[dtype]
-        return _is_int(value) and least <= value <= most
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _allowed_values(dtype: str, is_exclusive: bool) -> str:
-    if dtype == "bool":
-        return "true or false"
-    if dtype in FLOATS or dtype == AUTO:
-        return "a finite number"
-    least, most = INTEGERS[dtype]
-    if is_exclusive:
-        most += 1
-    return f"an integer from {least} to {most}"

@@ -136,11 +136,7 @@ def test_seed_dtype_and_mode(here):
         ("Net", ["_target_=Net is not an import path", "my_pkg.Net or path/to/file.py:Net"]),
         ("absent.py:Net", ["no file absent.py in the working directory"]),
         ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
-        (
-            "my_pkg/near.py:Net",
-            ["cannot use relative imports; give its import path, such as my_pkg.near.Net"],
-        ),
-        ("my_two.py:Missing", ["my_two.py has no Missing; it has: One, make"]),
+        ("my_pkg/near.py:Net", ["importing it raised ImportError: attempted relative import"]),
         ("subprocess.getoutput", ["is part of Python (subprocess)", "allowed"]),
         ("os.system", ["is part of Python (posix)"]),
         ("my_net.py:os.environ.update", ["is part of Python"]),
@@ -151,12 +147,7 @@ def test_bad_target(here, target, words):
     (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
     (here / "my_needs.py").write_text("import my_absent")
     (here / "my_pkg").mkdir()
-    for name, text in (("__init__", ""), ("net", ""), ("near", "from .net import Net")):
-        (here / "my_pkg" / f"{name}.py").write_text(text)
-    imports = "from torch import nn\nimport torch.nn.functional as F\nfrom my_net import Net\n"
-    (here / "my_two.py").write_text(
-        f"{imports}class One(nn.Module): ...\ndef make(): ...\none = One()\n"
-    )
+    (here / "my_pkg" / "near.py").write_text("from .net import Net")
     with pytest.raises(ConfigError) as caught:
         resolve_target(target)
     for word in words:

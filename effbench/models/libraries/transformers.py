@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,33 +93,37 @@ def network(
     settings = configure(preset, changes, source)
     architecture = Architecture.of(settings)
     task = task or architecture.default_task
-    model = build_model(architecture.class_for(arch, task), settings, source)
+    call = architecture.call_for(arch, task)
+    model = build_model(call.kind, settings, source)
     # or it looks for padding in the inputs, which waits for the device
     model.config.pad_token_id = None
     if task == "decode":
         return make_decoder(model, settings, seq, max_batch)
-    if task == "encode":
-        if architecture.is_encoder_decoder:
-            model = model.get_encoder()
-        return Network(model, describe_inputs(model, settings, seq), "last_hidden_state")
+    if task == "encode" and architecture.is_encoder_decoder:
+        model = model.get_encoder()
     inputs = describe_inputs(model, settings, seq)
-    if architecture.is_encoder_decoder:
+    if task != "encode" and architecture.is_encoder_decoder:
         inputs["decoder_input_ids"] = describe_tokens(settings, seq)
-    options: dict[str, Any] = {}
-    if architecture.is_decoder or architecture.is_encoder_decoder:
-        options["use_cache"] = False
-    if task == "prefill":
-        options["logits_to_keep"] = 1
-    return Network(model, inputs, "logits", **options)
+    return Network(model, inputs, call)
+
+
+@dataclass(frozen=True)
+class TaskCall:
+    """How a task calls a network: its class, the `output` that is returned, and `options`."""
+
+    kind: type[nn.Module]
+    output: str = "logits"
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class Network(nn.Module):
     """A network of transformers that returns a tensor. `inputs`: descriptions of its inputs, as in
     `model.inputs`."""
 
-    def __init__(self, model: nn.Module, inputs: Described, output: str, **options: Any):
+    def __init__(self, model: nn.Module, inputs: Described, call: TaskCall):
         super().__init__()
-        self.model, self.inputs, self.output, self.options = model, inputs, output, options
+        self.model, self.inputs = model, inputs
+        self.output, self.options = call.output, call.options
 
     def forward(self, **inputs: Tensor) -> Tensor:
         output: Tensor = getattr(self.model(**inputs, **self.options), self.output)
@@ -128,53 +132,47 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class Architecture:
-    """The classes of transformers for a configuration. `base`: without a head; `head`: with the
-    first one of HEADS, if it has one."""
+    """What a configuration of transformers can do. `calls`: for each task that suits it."""
 
-    base: type[nn.Module] | None
-    head: type[nn.Module] | None
+    calls: dict[str, TaskCall]
+    default_task: str
     is_encoder_decoder: bool
-    is_decoder: bool
 
     @classmethod
     def of(cls, config: Config) -> Architecture:
         kind = type(config)
-        head = next((mapping[kind] for mapping in HEADS if kind in mapping), None)
+        base = auto.MODEL_MAPPING.get(kind, None)
+        head: Any = next((mapping[kind] for mapping in HEADS if kind in mapping), None)
         is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         # not `in mapping.values()`, which would import every architecture
         causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
         is_decoder = not is_encoder_decoder and head is not None and head is causal
-        return cls(auto.MODEL_MAPPING.get(kind, None), head, is_encoder_decoder, is_decoder)
+        calls = {}
+        default_task = "encode"
+        if base is not None:
+            calls["encode"] = TaskCall(base, "last_hidden_state")
+        if is_encoder_decoder or (base is not None and base.main_input_name == "pixel_values"):
+            default_task = "logits"
+        if is_decoder:
+            default_task = "prefill"
+            last_only = {"use_cache": False, "logits_to_keep": 1}
+            calls["logits"] = TaskCall(head, options={"use_cache": False})
+            calls["prefill"] = TaskCall(head, options=last_only)
+            calls["decode"] = TaskCall(head)
+        elif head is not None:
+            options = {"use_cache": False} if is_encoder_decoder else {}
+            calls["logits"] = TaskCall(head, options=options)
+        return cls(calls, default_task, is_encoder_decoder)
 
-    @property
-    def default_task(self) -> str:
-        if self.is_decoder:
-            return "prefill"
-        takes_images = self.base is not None and self.base.main_input_name == "pixel_values"
-        return "logits" if self.is_encoder_decoder or takes_images else "encode"
-
-    @property
-    def class_by_task(self) -> dict[str, type[nn.Module]]:
-        """The class for each task that suits the network."""
-        classes = {}
-        if self.base is not None:
-            classes["encode"] = self.base
-        if self.head is not None:
-            classes["logits"] = self.head
-            if self.is_decoder:
-                classes |= {"prefill": self.head, "decode": self.head}
-        return classes
-
-    def class_for(self, arch: str, task: str) -> type[nn.Module]:
-        """Return the class for a task. Raises UnsupportedError, which names the network."""
-        classes = self.class_by_task
-        if task in classes:
-            return classes[task]
+    def call_for(self, arch: str, task: str) -> TaskCall:
+        """Return the call for a task. Raises UnsupportedError, which names the network."""
+        if task in self.calls:
+            return self.calls[task]
         cannot = f"does not support model.task={task}"
         if task == "decode":  # phase=generate sets the task, too
             cannot = "cannot generate tokens"
         raise UnsupportedError(
-            f"{arch} {cannot}; it supports {', '.join(classes) or 'none of them'}"
+            f"{arch} {cannot}; it supports {', '.join(self.calls) or 'none of them'}"
         )
 
 
@@ -187,17 +185,12 @@ def source_of(preset: Preset, pretrained: bool | str) -> str | None:
     ConfigError."""
     if not pretrained:
         return None
-    problem = ""
-    if pretrained is True:
-        if preset.repository:
-            return preset.repository
-    elif Path(pretrained).is_dir():
+    if pretrained is True and preset.repository:
+        return preset.repository
+    if pretrained is not True and Path(pretrained).is_dir():
         return pretrained
-    elif not Path(pretrained).exists():
-        problem = "no such folder; "
     raise ConfigError(
-        f"model.pretrained={pretrained}: {problem}give a folder with config.json and"
-        " model.safetensors"
+        f"model.pretrained={pretrained}: give a folder with config.json and model.safetensors"
     )
 
 
@@ -261,19 +254,16 @@ def load_model(kind: type[nn.Module], config: Config, source: str) -> nn.Module:
     inner = ""
     if hasattr(model, model.base_model_prefix):
         inner = f"{model.base_model_prefix}."
-    missing = [name for name in report["missing_keys"] if name.startswith(inner)]
-    refuse_weights(source, kind, "has no", [name for name in missing if LAYER.search(name)])
-    mismatched = [name for name, *_ in report["mismatched_keys"]]
-    refuse_weights(source, kind, "has another shape of", mismatched)
-    return model
-
-
-def refuse_weights(source: str, kind: type[nn.Module], problem: str, names: Sequence[str]) -> None:
-    """Raise ConfigError that names one of these weights, if there are any."""
-    if names:
+    lacking = [name for name, *_ in report["mismatched_keys"]]
+    for name in report["missing_keys"]:
+        if name.startswith(inner) and LAYER.search(name):
+            lacking.append(name)
+    if lacking:
         raise ConfigError(
-            f"model.pretrained={source} does not fit {kind.__name__}: it {problem} {min(names)}"
+            f"model.pretrained={source} does not fit {kind.__name__}: it has no {min(lacking)} of"
+            " this shape"
         )
+    return model
 
 
 def from_source(kind: Any, source: str, **settings: Any) -> Any:
