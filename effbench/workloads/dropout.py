@@ -11,7 +11,7 @@ import math
 import pickle
 import random
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -21,14 +21,11 @@ import numpy as np
 import torch
 from torch import nn
 
-#: Modules of torch -> their attribute with the probability of dropout.
-OF_TORCH: dict[type[nn.Module], str] = {
-    nn.modules.dropout._DropoutNd: "p",
-    nn.MultiheadAttention: "dropout",
-    nn.RNNBase: "dropout",
-}
-#: Modules of torchvision and timm by package and class -> such attributes.
+#: Modules of libraries by package and class -> their attributes with the probability of dropout.
 OF_CLASSES = {
+    ("torch", "_DropoutNd"): ("p",),
+    ("torch", "MultiheadAttention"): ("dropout",),
+    ("torch", "RNNBase"): ("dropout",),
     ("torchvision", "StochasticDepth"): ("p",),
     ("torchvision", "DropBlock2d"): ("p",),
     ("torchvision", "DropBlock3d"): ("p",),
@@ -61,9 +58,6 @@ class Probability:
     name: str
     value: float
 
-    def set(self, value: float) -> None:
-        setattr(self.owner, self.name, value)
-
     @property
     def title(self) -> str:
         return f"{type(self.owner).__name__}.{self.name}={self.value:g}"
@@ -73,81 +67,34 @@ def is_probability(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
-def packages_of(kind: type) -> set[str]:
-    """Return the top-level packages that define a class and its base classes."""
-    return {base.__module__.partition(".")[0] for base in kind.__mro__}
-
-
 def known_names(owner: Any) -> Iterator[str]:
     """Yield the names of the attributes that a library defines as probabilities of dropout."""
-    kind = type(owner)
-    for base, name in OF_TORCH.items():
-        if isinstance(owner, base):
-            yield name
-    for base in kind.__mro__:
+    for base in type(owner).__mro__:
         package = base.__module__.partition(".")[0]
         yield from OF_CLASSES.get((package, base.__name__), ())
-    packages = packages_of(kind)
-    if "timm" in packages:
-        yield from OF_TIMM
-    if "transformers" in packages:
-        yield from filter(OF_TRANSFORMERS.search, vars(owner))
+        if package == "timm":
+            yield from OF_TIMM
+        if package == "transformers":
+            yield from filter(OF_TRANSFORMERS.search, vars(owner))
 
 
-def configurations(part: nn.Module) -> list[Any]:
-    """Return the configurations of transformers in the attributes of a module, with those inside
-    them."""
-    configs: dict[int, Any] = {}
-    holders: list[Any] = [part]
-    while holders:
-        for value in vars(holders.pop(0)).values():
-            if is_configuration(value) and id(value) not in configs:
-                configs[id(value)] = value
-                holders.append(value)
-    return list(configs.values())
-
-
-def is_configuration(value: Any) -> bool:
-    return any(
-        base.__module__ == "transformers.configuration_utils" for base in type(value).__mro__
-    )
-
-
-def owners(module: nn.Module) -> list[Any]:
-    """Return the module, its parts and their configurations, each once."""
+def owners(module: nn.Module, is_owner: Callable[[Any], bool]) -> list[Any]:
+    """Return the module, its parts, and objects in their attributes that `is_owner` accepts, each
+    once."""
     by_id: dict[int, Any] = {}
-    for part in module.modules():
-        for owner in (part, *configurations(part)):
+    waiting = deque[Any](module.modules())
+    while waiting:
+        owner = waiting.popleft()
+        if id(owner) not in by_id:
             by_id[id(owner)] = owner
+            waiting.extend(filter(is_owner, vars(owner).values()))
     return list(by_id.values())
 
 
-def known(module: nn.Module) -> list[Probability]:
-    """Return the probabilities above 0 that libraries define as dropout, in the module and its
-    parts."""
-    probabilities = []
-    for owner in owners(module):
-        for name in dict.fromkeys(known_names(owner)):
-            value = vars(owner).get(name)
-            if is_probability(value):
-                probabilities.append(Probability(owner, name, value))
-    return probabilities
-
-
-def suspects(module: nn.Module) -> list[list[Probability]]:
-    """Return further attributes that may be probabilities of dropout by their name or their
-    module's, in groups of the same class and name."""
-    owners: dict[int, Any] = {}
-    for part in module.modules():
-        owners[id(part)] = part
-        owners |= {id(value): value for value in vars(part).values() if holds_settings(value)}
-    groups: dict[tuple[type, str], list[Probability]] = defaultdict(list)
-    for owner in owners.values():
-        for name, value in vars(owner).items():
-            is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
-            if is_named and isinstance(value, float) and is_probability(value):
-                groups[type(owner), name].append(Probability(owner, name, value))
-    return list(groups.values())
+def is_configuration(value: Any) -> bool:
+    """Return whether a value is a configuration of transformers."""
+    kinds = type(value).__mro__
+    return any(base.__module__ == "transformers.configuration_utils" for base in kinds)
 
 
 def holds_settings(value: Any) -> bool:
@@ -159,14 +106,38 @@ def holds_settings(value: Any) -> bool:
     return is_changeable or isinstance(value, SimpleNamespace)
 
 
+def known(module: nn.Module) -> list[Probability]:
+    """Return the probabilities above 0 that libraries define as dropout, in the module and its
+    parts."""
+    probabilities = []
+    for owner in owners(module, is_configuration):
+        for name in dict.fromkeys(known_names(owner)):
+            value = vars(owner).get(name)
+            if is_probability(value):
+                probabilities.append(Probability(owner, name, value))
+    return probabilities
+
+
+def suspects(module: nn.Module) -> list[list[Probability]]:
+    """Return further attributes that may be probabilities of dropout by their name or their
+    module's, in groups of the same class and name."""
+    groups: dict[tuple[type, str], list[Probability]] = defaultdict(list)
+    for owner in owners(module, holds_settings):
+        for name, value in vars(owner).items():
+            is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
+            if is_named and isinstance(value, float) and is_probability(value):
+                groups[type(owner), name].append(Probability(owner, name, value))
+    return list(groups.values())
+
+
 def switch_off(probabilities: Iterable[Probability]) -> None:
     for probability in probabilities:
-        probability.set(0.0)
+        setattr(probability.owner, probability.name, 0.0)
 
 
 def put_back(probabilities: Iterable[Probability]) -> None:
     for probability in probabilities:
-        probability.set(probability.value)
+        setattr(probability.owner, probability.name, probability.value)
 
 
 def describe_changes(probabilities: Iterable[Probability]) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from whole_sweeps import results_of, trials_of
 
 from effbench.core.cell import Cell
+from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.workloads.stream import StreamCalls, slice_sets
 
@@ -48,10 +49,7 @@ def test_inputs_are_slices_of_shared_tensors():
 
 def test_lengths_vary_the_inputs_that_have_them():
     cell = cell_of([2, 6, 2], bs=4, dim=1)
-    dims = {"mask": None, "ids": 1, "features": None, "positions": 1}
-    batch = StreamCalls.batch(cell, SEQUENCES)
-    assert [*batch.args, *batch.kwargs.values()] == [*dims.values()]
-    assert batch.sizes == (4,)
+    assert StreamCalls.batch(cell, SEQUENCES) == Batch((4,), (None, 1, None, 1))
     sets = slice_sets(cell, SEQUENCES, 2)
     shapes = [[tuple(value.shape) for value in tensors(given)] for given in sets.timed[:2]]
     assert shapes == [

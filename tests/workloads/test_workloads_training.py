@@ -1,7 +1,6 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
 few steps."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -118,8 +117,9 @@ def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how)
 
 def test_it_returns_to_where_it_began_in_place():
     made = training()
-    before = {name: value.detach().clone() for name, value in made.module.state_dict().items()}
-    addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
+    state = made.module.state_dict()
+    before = {name: value.detach().clone() for name, value in state.items()}
+    addresses = {name: value.data_ptr() for name, value in state.items()}
     once = made.follow(eager_step(made))
     assert not torch.equal(before["first.weight"], made.module.first.weight)
     assert made.follow(eager_step(made)).losses == once.losses, (
@@ -132,16 +132,17 @@ def test_it_returns_to_where_it_began_in_place():
 
 
 class Does(nn.Module):
-    """Two linear layers, of which the second is not trained, and what `forward` does with them and
-    the input."""
+    """Two linear layers, of which the second is not trained, and what `forward` does with them,
+    other attributes and the input."""
 
-    def __init__(self, forward):
+    def __init__(self, forward, **attributes):
         super().__init__()
         torch.manual_seed(0)
         self.layer, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
-        self.scale, self.droplet_radius = nn.Parameter(torch.ones(8)), 2.5
+        self.scale = nn.Parameter(torch.ones(8))
         self.register_buffer("offset", torch.tensor(0.5).expand(8))
         self.does = forward
+        vars(self).update(attributes)
 
     def forward(self, x):
         return self.does(self, x)
@@ -158,7 +159,6 @@ def momentum(self, x):
     [
         momentum,
         lambda self, x: self.layer(x - self.offset),
-        lambda self, x: self.layer(x) * self.droplet_radius,
         lambda self, x: nn.functional.embedding(
             x.long().clamp(0, 7), self.layer.weight, sparse=True
         ).sum(1),
@@ -171,7 +171,6 @@ def test_unusual_modules_are_right(forward):
     made = training(Does(forward), optimizer="sgd")
     frozen = made.module.frozen.weight.clone()
     assert verdict(made, eager_step(made)) == (None, 0.0, False)
-    assert made.module.droplet_radius == 2.5 and "dropout_off" not in made.trial.extra
     assert torch.equal(made.module.frozen.weight, frozen), "restored"
     assert ("parameter frozen.weight" in made.others) == (forward is momentum), (
         "what stays frozen is not kept"
@@ -334,128 +333,87 @@ def test_the_work_of_a_step(optimizer, state):
     assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
 
 
-class Backdrop(nn.Module):
+def backdrop(self, x):
     """A loop that an attribute with an unlucky name switches off."""
-
-    def __init__(self, level=0.5):
-        super().__init__()
-        self.backdrop, self.lin, self.big = level, nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        y = self.lin(x)
-        for _ in range(50 if self.backdrop > 0 else 0):
-            y = y + self.backdrop * torch.tanh(self.big(y))
-        return y
+    y = self.layer(x)
+    for _ in range(50 if self.backdrop > 0 else 0):
+        y = y + self.backdrop * torch.tanh(self.frozen(y))
+    return y
 
 
-class Rain(nn.Module):
+def rain(self, x):
     """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
-
-    def __init__(self):
-        super().__init__()
-        self.droplet, self.dropout, self.lin = 0.25, 0.5, nn.Linear(8, 8)
-
-    def forward(self, x):
-        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(
-            1 / self.droplet
-        )
+    y = nn.functional.dropout(self.layer(x), self.dropout, self.training)
+    return y / torch.tensor(1 / self.droplet)
 
 
-class DropPath(nn.Module):
-    """A user's copy of timm's class."""
-
-    def __init__(self, drop_prob):
-        super().__init__()
-        self.drop_prob, self.lin = drop_prob, nn.Linear(8, 8)
-
-    def forward(self, x):
-        y = self.lin(x)
-        if self.drop_prob > 0 and self.training:
-            y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
-        return x + y
+def drop_path(self, x):
+    y = self.layer(x)
+    if self.drop_prob > 0 and self.training:
+        y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
+    return x + y
 
 
-class DropsPatches(nn.Module):
+def drop_patches(self, x):
     """Its output has another shape in eval mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.drop_rate, self.lin = 0.5, nn.Linear(8, 8)
-
-    def forward(self, x):
-        y = self.lin(x)
-        if self.training and self.drop_rate > 0:
-            y = y[torch.randperm(len(y))[: round(len(y) * (1 - self.drop_rate))]]
-        return y
+    y = self.layer(x)
+    if self.training and self.drop_rate > 0:
+        y = y[torch.randperm(len(y))[: round(len(y) * (1 - self.drop_rate))]]
+    return y
 
 
-class FailsInEval(nn.Module):
+def fail_in_eval(self, x):
     """Random by its attribute, but nothing shows whether eval mode needs it."""
-
-    def __init__(self):
-        super().__init__()
-        self.droprate, self.lin = 0.5, nn.Linear(8, 8)
-
-    def forward(self, x):
-        if not self.training:
-            raise NotImplementedError("trains only")
-        return nn.functional.dropout(self.lin(x), self.droprate)
+    if not self.training:
+        raise NotImplementedError("trains only")
+    return nn.functional.dropout(self.layer(x), self.droprate)
 
 
-class Attends(nn.Module):
-    """Settings in an object; with dropout torch chooses another kernel of attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.config, self.lin = (
-            SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5),
-            nn.Linear(8, 8),
-        )
-
-    def forward(self, x):
-        q = self.lin(x).view(1, 2, 6, 4)
-        p = self.config.attn_dropout if self.training else 0.0
-        return (
-            nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp()
-            * self.config.drop_in_level
-        )
+def attend(self, x):
+    """With dropout torch chooses another kernel of attention."""
+    q = self.layer(x).view(1, 2, 6, 4)
+    p = self.config.attn_dropout if self.training else 0.0
+    y = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p)
+    return y.exp() * self.config.drop_in_level
 
 
 @pytest.mark.parametrize(
-    ("make", "off", "attribute", "value"),
+    ("forward", "attributes", "off"),
     [
-        (Backdrop, None, "backdrop", 0.5),
-        (
-            lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
-            None,
-            "droplet_radius",
-            2.5,
-        ),
-        (Rain, ["Rain.dropout=0.5"], "droplet", 0.25),
-        (partial(DropPath, 0.1), ["DropPath.drop_prob=0.1"], "drop_prob", 0.0),
-        (DropsPatches, ["DropsPatches.drop_rate=0.5"], "drop_rate", 0.0),
-        (FailsInEval, None, "droprate", 0.5),
-        (Attends, ["SimpleNamespace.attn_dropout=0.1"], None, None),
+        (backdrop, {"backdrop": 0.5}, None),
+        (lambda self, x: self.layer(x) * self.droplet_radius, {"droplet_radius": 2.5}, None),
+        (rain, {"droplet": 0.25, "dropout": 0.5}, "dropout"),
+        (drop_path, {"drop_prob": 0.1}, "drop_prob"),
+        (drop_patches, {"drop_rate": 0.5}, "drop_rate"),
+        (fail_in_eval, {"droprate": 0.5}, None),
     ],
 )
-def test_only_what_makes_the_loss_random_is_dropout(make, off, attribute, value):
-    made = training(make())
+def test_only_what_makes_the_loss_random_is_dropout(forward, attributes, off):
+    made = training(Does(forward, **attributes))
     reason, *_ = verdict(made, eager_step(made))
-    assert made.trial.extra.get("dropout_off") == off
-    assert attribute is None or getattr(made.module, attribute) == value
     # both draw the same masks
     assert reason is None
     made.restore()
-    assert made.trial.extra.get("dropout_off") == off
-    assert attribute is None or getattr(made.module, attribute) == value, "restoring keeps it off"
+    if off is None:
+        assert "dropout_off" not in made.trial.extra
+    else:
+        assert made.trial.extra["dropout_off"] == [f"Does.{off}={attributes[off]}"]
+    for name, value in attributes.items():
+        assert getattr(made.module, name) == (0 if name == off else value)
+
+
+def test_dropout_in_an_object_of_settings_is_switched_off():
+    made = training(Does(attend, config=SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5)))
+    assert verdict(made, eager_step(made))[0] is None
+    assert made.trial.extra["dropout_off"] == ["SimpleNamespace.attn_dropout=0.1"]
 
 
 def test_switching_off_dropout_leaves_the_initial_state():
-    module = nn.Sequential(Rain(), nn.BatchNorm1d(8))
+    module = nn.Sequential(Does(rain, droplet=0.25, dropout=0.5), nn.BatchNorm1d(8))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     made = training(module)
     made.find_dropout(inputs()[0])
-    assert module[0].dropout == 0 and made.trial.extra["dropout_off"] == ["Rain.dropout=0.5"]
+    assert module[0].dropout == 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
@@ -470,56 +428,32 @@ def test_dropout_of_torch_is_known_by_type():
             nn.AlphaDropout(1),
         ]
     )
-    module[0].attention_dropout, module[0].dropped = 0.1, 3
+    module[0].attention_dropout = 0.1  # torch has no such attribute
     found = dropout.known(module)
-    texts = [
-        "Dropout.p=0.1 (3 modules)",
-        "MultiheadAttention.dropout=0.1",
-        "LSTM.dropout=0.25",
+    assert sorted(dropout.describe_changes(found)) == [
         "AlphaDropout.p=1",
+        "Dropout.p=0.1 (3 modules)",
+        "LSTM.dropout=0.25",
+        "MultiheadAttention.dropout=0.1",
     ]
-    assert sorted(dropout.describe_changes(found)) == sorted(texts)
     dropout.switch_off(found)
     assert dropout.known(module) == [] and module[1].dropout == 0
-    assert (module[0].attention_dropout, module[0].dropped) == (
-        0.1,
-        3,
-    ), "torch has no such attributes"
 
 
 def test_dropout_of_libraries_is_known_by_type():
     timm = libraries.load("timm")
     vision = libraries.load("torchvision")
-    transformers = libraries.load("transformers")
-    config = transformers.BartConfig(
-        d_model=8,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=8,
-        decoder_ffn_dim=8,
-        vocab_size=20,
-        dropout=0.1,
-        attention_dropout=0.2,
-        encoder_layerdrop=0.3,
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    bart = libraries.load("transformers").BartModel._from_config(
+        libraries.load("transformers").BartConfig(
+            **sizes, **heads, dropout=0.1, attention_dropout=0.2, encoder_layerdrop=0.3
+        )
     )
-    bart = transformers.BartModel(config)
-    bart.backdrop = 0.5
-    modules = [
-        timm.layers.DropPath(0.1),
-        vision.ops.StochasticDepth(0.2, "row"),
-        vision.ops.DropBlock2d(0.3, 3),
-        bart,
-    ]
-    found = dropout.known(nn.ModuleList(modules))
-    dropout.switch_off(found)
-    assert (modules[0].drop_prob, modules[1].p, modules[2].p) == (0, 0, 0)
+    bart.backdrop = 0.5  # transformers has no such attribute
+    path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
+    block = vision.ops.DropBlock2d(0.3, 3)
+    dropout.switch_off(dropout.known(nn.ModuleList([path, depth, block, bart])))
     layer = bart.encoder.layers[0]
-    assert (
-        layer.dropout,
-        layer.self_attn.dropout,
-        bart.encoder.layerdrop,
-        config.attention_dropout,
-    ) == (0, 0, 0, 0)
-    assert bart.backdrop == 0.5, "transformers has no such attribute"
+    assert (path.drop_prob, depth.p, block.p, layer.dropout, layer.self_attn.dropout) == (0,) * 5
+    assert (bart.encoder.layerdrop, bart.config.attention_dropout, bart.backdrop) == (0, 0, 0.5)
