@@ -56,31 +56,17 @@ class Arrivals(StreamCalls):
 
 @dataclass
 class Served(Timing):
-    """What a server did with `requests` that arrived in `seconds`. `samples_ms`: their latency in
+    """What a server did with the requests that arrived in `seconds`. `samples_ms`: their latency in
     the order of their arrival; for the last `waiting` requests, which were not served, the time
-    until the end. `calls`: batch size -> calls. `quiet_ms`, `loud_ms`: samples of undisturbed and
+    until the end. `calls`: batch size -> calls. `moments`: the same latencies, in undisturbed and
     disturbed moments of the host. `took_s`: until the last request was served."""
 
-    requests: int = 0
     seconds: float = 0.0
     took_s: float = 0.0
     waiting: int = 0
     largest_queue: int = 0
     calls: Counter[int] = field(default_factory=Counter)
-    quiet_ms: list[float] = field(default_factory=list)
-    loud_ms: list[float] = field(default_factory=list)
-
-    def is_disturbed(self, least: int) -> bool:
-        """Return whether the host was disturbed for most requests, unless this does not change
-        their median."""
-        if not self.loud_ms:
-            return False
-        return self.apart().is_disturbed(len(self.samples_ms))
-
-    def apart(self) -> Timing:
-        """Return the latencies of undisturbed and disturbed moments as samples that count and that
-        do not."""
-        return Timing(self.quiet_ms, disturbed_ms=self.loud_ms)
+    moments: Timing = field(default_factory=Timing)
 
     def figure(
         self,
@@ -89,18 +75,20 @@ class Served(Timing):
         spread: float = SPREAD,
         discards: bool = True,
     ) -> TimingFigure:
-        """Return the median of all requests, because a disturbance also delays later ones. See
-        `Timing.figure`."""
+        """Return the median of all requests, because a disturbance also delays later ones. It is
+        marked if the host was disturbed for most of them, unless this does not change their median.
+        See `Timing.figure`."""
         median = median_interval(self.samples_ms)
-        if not self.is_disturbed(least):
+        if not self.moments.disturbed_ms or not self.moments.is_disturbed(self.requests):
             return TimingFigure(median, self, is_marked=False)
-        apart = self.apart().figure(len(self.samples_ms), slowdown).median
-        bounds = [median.value]
-        for bound in (apart.low, apart.high):
-            if bound is not None:
-                bounds.append(bound)
+        apart = self.moments.figure(self.requests, slowdown).median
+        bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
         interval = Interval(median.value, min(bounds), max(bounds))
         return TimingFigure(interval, self, is_marked=True)
+
+    @property
+    def requests(self) -> int:
+        return len(self.samples_ms)
 
     @property
     def offered_per_s(self) -> float:
@@ -150,7 +138,7 @@ def serve_once(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Ser
     renew = timer.renew
     synchronize = synchronizer(timer.device)
     clock = time.perf_counter
-    result = Served(requests=len(arrivals_s), seconds=seconds)
+    result = Served(seconds=seconds)
     samples = result.samples_ms
     arrived = 0
     readings = Readings(timer, result)
@@ -206,8 +194,10 @@ class Readings:
         before = self.last
         self.last = self.host.read()
         now = time.perf_counter()
-        undisturbed = self.host.is_undisturbed(before, self.last, now - self.at)
-        kept = self.result.quiet_ms if undisturbed else self.result.loud_ms
+        moments = self.result.moments
+        kept = moments.disturbed_ms
+        if self.host.is_undisturbed(before, self.last, now - self.at):
+            kept = moments.samples_ms
         kept += self.result.samples_ms[self.counted :]
         self.at = now
         self.counted = len(self.result.samples_ms)

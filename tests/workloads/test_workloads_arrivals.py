@@ -149,5 +149,5 @@ def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moment
 ):
     result, watch = served_on_a_slow_host(3.0)
     median = result.figure(30, slowdown=watch.slowdown).median
-    assert median.low <= statistics.median(result.quiet_ms) < median.value
-    assert median.value <= statistics.median(result.loud_ms) <= median.high
+    assert median.low <= statistics.median(result.moments.samples_ms) < median.value
+    assert median.value <= statistics.median(result.moments.disturbed_ms) <= median.high
