@@ -96,11 +96,7 @@ def test_import_paths_and_files(here):
 
 
 def test_seed_dtype_and_mode(here):
-    a, b, c = (
-        build("my_net.py:Net", seed=1),
-        build("my_net.py:Net", seed=1),
-        build("my_net.py:Net", seed=2),
-    )
+    a, b, c = (build("my_net.py:Net", seed=seed) for seed in (1, 1, 2))
     assert torch.equal(a.layer.weight, b.layer.weight)
     assert not torch.equal(a.layer.weight, c.layer.weight)
     half = build("my_net.py:Net", dtype=torch.bfloat16, seed=1)

@@ -19,11 +19,7 @@ def test_a_seed_gives_the_same_values_and_leaves_the_global_generator_alone():
         "i": {"shape": [64], "dtype": "int64", "low": 0, "high": 9},
     }
     before = torch.get_rng_state()
-    first, again, other = (
-        make(seed=1, **nodes)[0],
-        make(seed=1, **nodes)[0],
-        make(seed=2, **nodes)[0],
-    )
+    first, again, other = (make(seed=seed, **nodes)[0] for seed in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
     for a, b, c in zip(first, again, other, strict=True):
         assert torch.equal(a, b)

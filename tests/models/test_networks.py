@@ -41,12 +41,9 @@ VIT = {
     "intermediate_size": 64,
     "image_size": 32,
 }
-HEADS = {
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-}
+HEADS = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4) | dict.fromkeys(
+    ("encoder_ffn_dim", "decoder_ffn_dim"), 64
+)
 #: Architecture -> values that make it small, and the shape of the output of each task.
 SMALL = {
     "bert-base": (WIDTHS | {"intermediate_size": 64}, {"logits": (BS, SEQ, 97)}),
@@ -62,14 +59,12 @@ IMAGES = [("torchvision", "mobilenet_v3_small"), ("timm", "test_convnext")]
 
 def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
     config = SMALL[arch][0] | changes
-    named = {
-        "library": "transformers",
-        "arch": arch,
-        "task": task,
-        "seq": seq,
-        "pretrained": pretrained,
-    }
-    return build({**named, "config": config, "max_batch": BS})
+    more = {"seq": seq, "pretrained": pretrained, "max_batch": BS}
+    return build(named(arch, task, config) | more)
+
+
+def named(arch, task=None, config=None, library="transformers"):
+    return {"library": library, "arch": arch, "task": task, "config": config or {}}
 
 
 def build(settings, dtype=torch.float32):
@@ -101,10 +96,8 @@ def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, tas
 def close_in_bfloat16(module, output, tolerance=2e-2):
     half = run(module.bfloat16(), torch.bfloat16)[0].float()
     assert float((half - output).norm() / output.norm()) < tolerance
-    first_row, second_row = output
-    assert (
-        float((first_row - second_row).norm() / first_row.norm()) > 2e-2
-    )  # rows depend on their input
+    first_row, second_row = output  # which depend on their input
+    assert float((first_row - second_row).norm() / first_row.norm()) > 2e-2
 
 
 @pytest.mark.parametrize(("name", "arch"), IMAGES)
@@ -112,10 +105,8 @@ def test_images_keep_their_signal(name, arch):
     module = build({"library": name, "arch": arch, "image_size": 64})
     assert module.inputs == {"x": {"shape": [3, 64, 64]}}
     close_in_bfloat16(module, run(module)[0], 0.1)
-    scales = [value for key, value in module.named_parameters() if key.endswith("gamma")]
-    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (
-        arch == "test_convnext"
-    )
+    for key, value in module.named_parameters():
+        assert not key.endswith("gamma") or bool((value == 1).all())
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "llama-1b"])
@@ -125,16 +116,8 @@ def test_generated_tokens_are_those_of_transformers(arch):
     module = of_transformers(
         arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None
     )
-    request = {"prompt": prompt, "new_tokens": count}
-    cell = Cell(
-        {"name": arch, "module": {}},
-        BS,
-        {"name": "eager"},
-        "float32",
-        "generate",
-        "cpu",
-        generate=request,
-    )
+    model, request = {"name": arch, "module": {}}, {"prompt": prompt, "new_tokens": count}
+    cell = Cell(model, BS, {"name": "eager"}, "float32", "generate", "cpu", generate=request)
     trial = Trial(cell.key, 0, Status.OK)
     made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
     ids = torch.randint(0, 97, (BS, prompt))
@@ -185,22 +168,10 @@ def test_weights_of_safetensors(saved):
             "or a folder with model.safetensors",
         ),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
-        (
-            {"library": "transformers", "arch": "bert-bas", "task": None, "config": {}},
-            "did you mean bert-base",
-        ),
-        (
-            {"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}},
-            "allowed: encode",
-        ),
-        (
-            {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}},
-            "did you mean n_embd",
-        ),
-        (
-            {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_layer": "x"}},
-            "expected int, got str",
-        ),
+        (named("bert-bas"), "did you mean bert-base"),
+        (named("gpt2", "decod"), "allowed: encode"),
+        (named("gpt2", config={"n_embed": 8}), "did you mean n_embd"),
+        (named("gpt2", config={"n_layer": "x"}), "expected int, got str"),
     ],
 )
 def test_errors_before_anything_is_built(settings, text):
@@ -235,10 +206,6 @@ MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_siz
 def test_networks_that_do_not_suit_a_task(arch, task, config, words):
     with pytest.raises(UnsupportedError, match=words):
         build(named(arch, task, config))
-
-
-def named(arch, task, config):
-    return {"library": "transformers", "arch": arch, "task": task, "seq": 16, "config": config}
 
 
 #: Preset -> parameters of the published network, without a head.

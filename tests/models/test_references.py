@@ -14,6 +14,7 @@ from effbench.models.weights import fill_normal
 
 B, S, T, CONTEXT, D, H, F, V, THETA, EXPERTS = 3, 24, 11, 9, 32, 4, 48, 53, 100.0, 6
 K = D // H
+SIZES = {"layers": 2, "width": D, "heads": H, "vocab": V}
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +39,8 @@ def gpt2(model, token, position):
         values = torch.cat([attention.values[:, :, :position], v], dim=2)
         x = x + attention.project(attended(q, keys, values))
         hidden = block.expand(block.mlp_norm(x))
-        hidden = (
-            0.5
-            * hidden
-            * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
-        )
-        x = x + block.contract(hidden)
+        gate = torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3))
+        x = x + block.contract(0.5 * hidden * (1 + gate))
     return model.norm(x) @ model.tokens.weight.T
 
 
@@ -90,11 +87,7 @@ def mixture(moe, token):
 
 def test_gpt2():
     """The last position sees what the step before it wrote."""
-    model = (
-        GPT2Decoder(max_batch=B, max_seq=S, context=CONTEXT, layers=2, width=D, heads=H, vocab=V)
-        .double()
-        .eval()
-    )
+    model = GPT2Decoder(max_batch=B, max_seq=S, context=CONTEXT, **SIZES).double().eval()
     token = torch.tensor([[3], [52], [7]])
     for position in (0, 5, CONTEXT, CONTEXT + 1):
         expected = gpt2(model, token, position)
@@ -107,17 +100,9 @@ def test_gpt2():
 def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
     """Each step's logits are those of the last position of a prompt that ends there, with the same
     weights."""
-    sizes = {
-        "layers": 2,
-        "width": D,
-        "heads": H,
-        "kv_heads": kv_heads,
-        "ffn": F,
-        "vocab": V,
-        "theta": THETA,
-    }
-    whole = LlamaPrefill(seq=T, tied=tied, **sizes).double().eval()
-    step = LlamaDecoder(max_batch=B, max_seq=S, context=0, tied=tied, **sizes).double().eval()
+    sizes = {"kv_heads": kv_heads, "ffn": F, "theta": THETA, "tied": tied, **SIZES}
+    whole = LlamaPrefill(seq=T, **sizes).double().eval()
+    step = LlamaDecoder(max_batch=B, max_seq=S, context=0, **sizes).double().eval()
     step.load_state_dict(whole.state_dict())
     rows = torch.randint(0, V, (B, T))
     # the rotary tables hold float32's digits
@@ -128,19 +113,14 @@ def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
 
 
 def test_swiglu_and_each_layer_counts():
-    model, x = (
-        SwiGLUStack(width=D, depth=8, ffn=F).double().eval(),
-        torch.randn(B, D, dtype=torch.float64),
-    )
-    right, expected = model(x), x
+    model = SwiGLUStack(width=D, depth=8, ffn=F).double().eval()
+    x = torch.randn(B, D, dtype=torch.float64)
+    expected = x
     for norm, mlp in zip(model.norms, model.mlps, strict=True):
-        expected = fed_forward(expected, norm, mlp)
-    torch.testing.assert_close(right, normed(expected, model.norm), rtol=1e-9, atol=1e-12)
-    for mlp in model.mlps:
-        weight = mlp.down.weight.clone()
-        mlp.down.weight.zero_()
-        assert float((model(x) - right).norm() / right.norm()) > 0.05
-        mlp.down.weight.copy_(weight)
+        before = expected
+        expected = fed_forward(before, norm, mlp)
+        assert float((expected - before).norm() / before.norm()) > 0.05
+    torch.testing.assert_close(model(x), normed(expected, model.norm), rtol=1e-9, atol=1e-12)
 
 
 def experts(dispatch="auto", top_k=2):

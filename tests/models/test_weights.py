@@ -1,7 +1,5 @@
 """Weights out of one random vector: all filled, of the right size, none the same as another."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -31,7 +29,5 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     # layer
     assert all(len(layer.unique(dim=0)) == 64 for layer in layers)
     assert len(torch.cat(layers).unique(dim=0)) == 251
-    for first, second in itertools.combinations(layers, 2):
-        assert (
-            abs(float(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1])) < 0.3
-        )
+    correlations = torch.corrcoef(torch.stack([layer.flatten() for layer in layers]))
+    assert float((correlations - torch.eye(6)).abs().max()) < 0.3
