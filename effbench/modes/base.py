@@ -64,16 +64,6 @@ class Prepared:
         return facts
 
 
-@dataclass(frozen=True)
-class Forward:
-    """What is called in place of a module's forward. `module`: the module that it runs, which may
-    be a copy."""
-
-    step: Step
-    module: nn.Module
-    facts: Facts = field(default_factory=dict)
-
-
 class Mode(ABC):
     """The interface of modes, with defaults for a mode that only wraps the module.
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from effbench.models.inputs import Args, Batch, Kwargs, Step
-from effbench.modes.base import Forward, Mode, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import PartSelection
 
@@ -59,7 +59,7 @@ class Compiled(Mode):
             " max-autotune-no-cudagraphs or default"
         )
 
-    def compile(self, module: nn.Module) -> Forward:
+    def compile(self, module: nn.Module) -> Prepared:
         """Return the compiled forward, which compiles in its first call."""
         dynamic = None if self.dynamic == MARKED else self.dynamic
         return self.selection.apply(
@@ -73,11 +73,10 @@ class Compiled(Mode):
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         self.mark(args, kwargs)
-        forward = self.compile(module)
-        step = forward.step
+        prepared = self.compile(module)
         if self.uses_cuda_graphs and are_on_cuda(args, kwargs):
-            step = marking_steps(step)
-        return Prepared(step, facts=forward.facts, module=forward.module)
+            prepared.step = marking_steps(prepared.step)
+        return prepared
 
 
 def marking_steps(compiled: Step) -> Step:

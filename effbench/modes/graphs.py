@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import (
     Count,
-    Forward,
     Mode,
     Prepared,
     StepOver,
@@ -71,9 +70,9 @@ class CudaGraph(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
 
-    def forward(self, module: nn.Module) -> Forward:
+    def forward(self, module: nn.Module) -> Prepared:
         """Return what to capture in place of the module."""
-        return Forward(module, module)
+        return Prepared(module, module=module)
 
     def mark(self, args: Args, kwargs: Kwargs) -> None:
         """Mark dimensions of the static inputs before the first call with them."""
@@ -121,7 +120,7 @@ class CompiledCudaGraph(CudaGraph):
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
 
-    def forward(self, module: nn.Module) -> Forward:
+    def forward(self, module: nn.Module) -> Prepared:
         return self.compiled.compile(module)
 
     def mark(self, args: Args, kwargs: Kwargs) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, UnsupportedError, suggest
 from effbench.models.inputs import Step
-from effbench.modes.base import Facts, Forward
+from effbench.modes.base import Facts, Prepared
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
@@ -45,10 +45,10 @@ class PartSelection:
         if self.only and regional:
             raise ConfigError("mode.only and mode.regional exclude each other; choose one of them")
 
-    def apply(self, module: nn.Module, **settings: Any) -> Forward:
+    def apply(self, module: nn.Module, **settings: Any) -> Prepared:
         """Return what replaces `module`. `settings`: arguments of torch.compile."""
         if not (self.only or self.regional):
-            return Forward(torch.compile(module, **settings), module)
+            return Prepared(torch.compile(module, **settings), module=module)
         copied = shared_weight_copy(module)
         facts: Facts = {}
         if self.only:
@@ -57,7 +57,7 @@ class PartSelection:
             facts["region"], chosen = blocks_of(copied, self.regional)
         compile_parts(chosen, share=bool(self.regional), **settings)
         facts["compiled_modules"] = list(chosen)
-        return Forward(copied, copied, facts)
+        return Prepared(copied, facts=facts, module=copied)
 
 
 def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:

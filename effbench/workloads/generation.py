@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -317,9 +316,6 @@ class Generation(Calls):
         between = [ms for request in requests for ms in request.between_ms]
         trial.samples["ttft_ms"] = first
         trial.samples["tpot_ms"] = between
-        trial.ttft_ms = statistics.median(first)
-        trial.tpot_ms = statistics.median(between)
-        trial.tpot_p99_ms = float(np.quantile(between, 0.99))
         per_request = 1000 * self.length.new / latency_ms
         trial.tokens_per_s = self.cell.bs * per_request
         facts: dict[str, Any] = {
@@ -329,6 +325,9 @@ class Generation(Calls):
         for name, values in (("latency", requests), ("ttft", first), ("tpot", between)):
             facts[f"{name}_p50_ms"] = float(np.quantile(values, 0.5))
             facts[f"{name}_p99_ms"] = float(np.quantile(values, 0.99))
+        trial.ttft_ms = facts["ttft_p50_ms"]
+        trial.tpot_ms = facts["tpot_p50_ms"]
+        trial.tpot_p99_ms = facts["tpot_p99_ms"]
         return {"generation": facts}
 
     def unpaired(self) -> str | None:

@@ -11,7 +11,7 @@ from effbench.core.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.modes.base import Forward
+from effbench.modes.base import Prepared
 from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
 
 CPU = torch.device("cpu")
@@ -108,7 +108,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
         return capture(function, args, kwargs)
 
     mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
-    monkeypatch.setattr(mode.compiled, "compile", lambda module: Forward(compiled, compiled))
+    monkeypatch.setattr(mode.compiled, "compile", lambda module: Prepared(compiled))
     facts = prepared(mode, module, SPECS, [1, 4], noted).facts
     assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
