@@ -156,12 +156,14 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
 def needs_compiler(device: torch.device) -> str | None:
     """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for
     CUDA."""
-    if device.type == "cuda":
-        return needs_triton()
-    return needs_cpp_compiler()
-
-
-def needs_triton() -> str | None:
+    if device.type == "cpu":
+        compiler = os.environ.get("CXX", "g++")
+        if shutil.which(compiler):
+            return None
+        return (
+            f"Inductor needs a C++ compiler, but {compiler} was not found: install g++ (Debian:"
+            " apt-get install g++) or set CXX"
+        )
     try:
         importlib.import_module("triton")
     except ImportError:
@@ -170,16 +172,6 @@ def needs_triton() -> str | None:
     if any(shutil.which(compiler) for compiler in compilers if compiler):
         return None
     return "Triton needs a C compiler: install gcc (Debian: apt-get install gcc) or set CC"
-
-
-def needs_cpp_compiler() -> str | None:
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler):
-        return None
-    return (
-        f"Inductor needs a C++ compiler, but {compiler} was not found: install g++ (Debian: apt-get"
-        " install g++) or set CXX"
-    )
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:

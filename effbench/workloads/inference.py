@@ -6,7 +6,7 @@ Outputs, the inputs that a call writes to, and the state that it changes are com
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -21,12 +21,6 @@ from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
 
 
-def wide_copies(inputs: Inputs) -> Inputs:
-    """Return copies of the inputs with floats in float64."""
-    widened: Inputs = accuracy.wide(copies(inputs))
-    return widened
-
-
 class Inference(Calls):
     """Calls of the module. `references`: eager's results by checked input, in host memory."""
 
@@ -37,14 +31,16 @@ class Inference(Calls):
         step: Step,
         module: nn.Module,
         inputs: Sequence[Inputs],
-        copy: Callable[[Inputs], Inputs] = copies,
+        is_wide: bool = False,
     ) -> Iterator[accuracy.Parts]:
         """Call `step` with copies of all inputs, in order, from the initial state of `module`.
         Yield the outputs and changed inputs of each call, with the changed state after the last
-        one."""
+        one. `is_wide`: with floats in float64."""
         state.restore(module, self.initial, self.device)
         for number, given in enumerate(inputs, 1):
-            args, kwargs = copy(given)
+            args, kwargs = copies(given)
+            if is_wide:
+                args, kwargs = accuracy.wide((args, kwargs))
             result = accuracy.parts(step(*args, **kwargs))
             before = self.input_tensors(given)
             timing.synchronizer(self.device)()
@@ -92,7 +88,13 @@ class Inference(Calls):
         compared = {name: final[name] for name in self.compared_state() if name in final}
         references[-1] |= accuracy.tensors(compared)
         self.references = references
-        self.intact = state.marks(self.module, self.unchanged_state(watch.names))
+        # a mode may change other attributes, but not the weights or `training`
+        kept = {
+            name
+            for name in watch.names - self.initial.keys()
+            if not name.startswith("attribute ") or name.endswith("training")
+        }
+        self.intact = state.marks(self.module, kept)
 
     def follow_eager(self, names: set[str]) -> tuple[list[accuracy.Parts], set[str]]:
         """Return eager's results in host memory, and which of the named state its calls write
@@ -117,15 +119,6 @@ class Inference(Calls):
             how = "choose another dtype, or allow it with model.allow_nonfinite=true"
             raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
 
-    def unchanged_state(self, names: set[str]) -> set[str]:
-        """Return which of these names stand for state that a mode must not change either."""
-        unchanged = names - self.initial.keys()
-        return {
-            name
-            for name in unchanged
-            if not name.startswith("attribute ") or name.endswith("training")
-        }
-
     def wrong(self) -> str | None:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ
         from eager's."""
@@ -134,7 +127,7 @@ class Inference(Calls):
         @functools.cache
         def exact_results() -> Iterator[tuple[int, accuracy.Parts]]:
             module = self.in_float64()
-            return enumerate(self.follow(module, module, inputs, wide_copies))
+            return enumerate(self.follow(module, module, inputs, is_wide=True))
 
         def exact(number: int, given: accuracy.Parts) -> accuracy.Parts:
             # `differs` asks for rising numbers: each input runs once, after all before it
