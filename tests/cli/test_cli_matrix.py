@@ -5,14 +5,34 @@ from made_sweeps import sql
 
 from effbench.store import Store
 
-WORDS = ("model=tiny", "bs=1,2", "mode=eager,cudagraphs", "sweep.name=n", "sweep.label=v1")
-RULES = 'exclude=[{mode:cudagraphs,bs:">1"},{bs:77}]'
+WORDS = (
+    "--config-dir=conf",
+    "model=tiny",
+    "bs=1,2",
+    "mode=eager,twin",
+    "sweep.name=n",
+    "sweep.label=v1",
+)
+RULES = 'exclude=[{mode:twin,bs:">1"},{bs:77}]'
+
+
+def with_twin(cli):
+    """Return a command line with a second mode that needs no compiler."""
+    modes = cli.folder / "conf" / "mode"
+    modes.mkdir(parents=True)
+    (modes / "twin.yaml").write_text("name: twin\n_target_: effbench.modes.eager.Eager\n")
+    return cli
+
+
+@pytest.fixture
+def cli(cli):
+    return with_twin(cli)
 
 
 @pytest.fixture(scope="module")
 def ran(cli_in, tmp_path_factory):
     """A command line whose database has a sweep of three cells; tests only plan."""
-    cli = cli_in(tmp_path_factory.mktemp("ran"))
+    cli = with_twin(cli_in(tmp_path_factory.mktemp("ran")))
     assert cli.sweep(*WORDS, RULES).code == 0
     return cli
 
@@ -39,7 +59,7 @@ def test_excluded_cells_do_not_run(ran):
     with Store.open(ran.db) as store:
         planned = store.planned(store.find_sweep("last").id)
     cells = {(cell.bs, cell.mode_name) for cell in planned}
-    assert cells == {(1, "eager"), (2, "eager"), (1, "cudagraphs")}
+    assert cells == {(1, "eager"), (2, "eager"), (1, "twin")}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +68,7 @@ def test_excluded_cells_do_not_run(ran):
         ("", "on CPU: all trials are already recorded"),
         ("protocol.rounds=2", "3 cells × 2 rounds (quick) on CPU: 3 trials to run"),
         ("folder=.", "ran under effbench's own"),
-        ("baseline_mode=cudagraphs", "has baseline_mode=eager, not cudagraphs"),
+        ("baseline_mode=twin", "has baseline_mode=eager, not twin"),
         ("sweep.seed=5", "has sweep.seed=0, not 5"),
         ("protocol.budget_s=9", "has protocol.budget_s=0.2, not 9.0"),
         ("protocol=standard", "has protocol=quick, not standard; "),
@@ -98,12 +118,12 @@ def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("{mode:cudagraphs,bs:1}", "removes the cudagraphs baseline of 2 cells"),
-        ("{mode:cudag*}", "baseline_mode=cudagraphs is not a mode of this sweep after exclude"),
+        ("{mode:twin,bs:1}", "removes the twin baseline of 2 cells"),
+        ("{mode:tw*}", "baseline_mode=twin is not a mode of this sweep after exclude"),
     ],
 )
 def test_a_baseline_may_be_excluded_in_part(cli, rule, said):
-    rules = ("mode=eager,cudagraphs,cuda-graph", "baseline_mode=cudagraphs", "--dry-run")
+    rules = ("mode=eager,twin,cuda-graph", "baseline_mode=twin", "--dry-run")
     done = cli.sweep(*WORDS, *rules, f"exclude=[{rule}]")
     assert said in done.out + done.err
 
@@ -111,7 +131,7 @@ def test_a_baseline_may_be_excluded_in_part(cli, rule, said):
 @pytest.fixture(scope="module")
 def sharded(cli_in, tmp_path_factory):
     """A command line whose databases 1.db and 2.db have a shard of a sweep each."""
-    cli = cli_in(tmp_path_factory.mktemp("sharded"))
+    cli = with_twin(cli_in(tmp_path_factory.mktemp("sharded")))
     for number in (1, 2):
         done = cli.sweep(*WORDS, f"shard={number}/2", f"db={number}.db")
         assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done

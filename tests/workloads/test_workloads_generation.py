@@ -139,9 +139,11 @@ def test_what_cannot_generate():
 
 
 def test_a_sweep(workshop):
-    done = workshop.sweep(*SMALL, "mode=eager,right", "generate.new_tokens=8", "bs=3")
+    words = ("--config-dir=conf", "mode=eager,right", "generate.new_tokens=8", "bs=3")
+    done = workshop.sweep(*SMALL, *words, "db=generation.db")
     assert done.code == 0, done
-    eager, other = results_of(workshop.db)
+    database = workshop.folder / "generation.db"
+    eager, other = results_of(database)
     assert (eager["mode"], other["mode"]) == ("eager", "right")
     assert other["speedup"]
     for row in (eager, other):
@@ -150,6 +152,6 @@ def test_a_sweep(workshop):
         assert 0 < row["ttft_ms"] < row["latency_ms"]
         assert row["tpot_ms"] <= row["tpot_p99_ms"]
         assert row["tokens_per_s"] == pytest.approx(3 * 8 / row["latency_ms"] * 1000)
-    samples = trials_of(workshop.db)[0]["samples"]
+    samples = trials_of(database)[0]["samples"]
     requests = len(samples["latency_ms"])
     assert (len(samples["ttft_ms"]), len(samples["tpot_ms"])) == (requests, 7 * requests)
