@@ -58,7 +58,7 @@ class Inference(Calls):
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
         inputs = self.inputs.checked
-        marks = state.marks(self.module, state.places(self.module))
+        marks = state.marks(self.module)
         first = self.first_call(inputs[0])
         watch = state.Watch(self.module)
         names = {

@@ -26,33 +26,27 @@ class StatePlace:
         return self.held[self.key]
 
 
-def places(module: nn.Module) -> dict[str, StatePlace]:
-    """Return where the module holds every parameter, buffer and attribute, by names like `buffer
-    norm.mean`."""
+def places(module: nn.Module, names: Container[str] | None = None) -> dict[str, StatePlace]:
+    """Return where the module holds its parameters, buffers and attributes, by names like `buffer
+    norm.mean`. `names`: only these; None: all."""
     by_name = {}
-    for name, part in module.named_modules():
-        prefix = f"{name}." if name else ""
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
         kinds = {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
         for kind, held in kinds.items():
             for key in held:
-                by_name[f"{kind} {prefix}{key}"] = StatePlace(held, key)
+                name = f"{kind} {prefix}{key}"
+                if names is None or name in names:
+                    by_name[name] = StatePlace(held, key)
     return by_name
 
 
-def values_in(module: nn.Module, names: Container[str]) -> dict[str, Any]:
-    """Return the parameters, buffers and attributes with these names."""
-    values = {}
-    for name, place in places(module).items():
-        if name in names:
-            values[name] = place.value
-    return values
-
-
-def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+def marks(module: nn.Module, names: Container[str] | None = None) -> dict[str, Any]:
     """Return what differs once a value was written or replaced: version and address of a tensor, or
-    a plain value."""
+    a plain value. `names`: as in `places`."""
     by_name = {}
-    for name, value in values_in(module, names).items():
+    for name, place in places(module, names).items():
+        value = place.value
         if isinstance(value, PLAIN):
             by_name[name] = value
         elif is_dense(value) and not value.is_inference():
@@ -70,7 +64,7 @@ class Watch:
         # the address of a freed tensor may be that of the next one, which would then pass for
         # unchanged
         self.alive = [place.value for place in everything.values()]
-        self.marks = marks(module, everything)
+        self.marks = marks(module)
 
     def changed(self, names: Collection[str]) -> set[str]:
         """Return which of these have been written, replaced or created."""
@@ -102,7 +96,8 @@ def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     """Return copies in host memory of the dense tensors and plain values with these names, not of
     lists or objects."""
     saved = {}
-    for name, value in values_in(module, names).items():
+    for name, place in places(module, names).items():
+        value = place.value
         if isinstance(value, PLAIN) or is_dense(value):
             saved[name] = value
     return on_host(saved)
