@@ -8,13 +8,10 @@ import torch
 from again import capture
 
 from effbench.core.errors import UnsupportedError
-from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.base import Prepared
 from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
-
-CPU = torch.device("cpu")
 
 
 class Net(torch.nn.Module):
@@ -38,26 +35,16 @@ SPECS = parse_inputs(
         "late": {"shape": [9], "batch_dim": 1, "keyword": True},
     }
 )
-GPT2_SPECS = parse_inputs(
-    {
-        "token": {"shape": [1], "dtype": "int64", "low": 5, "high": 50},
-        "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None},
-    }
-)
 
 
-def inputs(specs, bs, seed):
-    return make_inputs(specs, bs, torch.float32, CPU, seed)
+def call(function, raw, seed):
+    args, kwargs = make_inputs(SPECS, raw, torch.float32, "cpu", seed)
+    return function(*args, **kwargs)
 
 
-def call(runner, raw, seed=None):
-    args, kwargs = inputs(SPECS, raw, raw if seed is None else seed)
-    return runner(*args, **kwargs)
-
-
-def prepared(mode, module, specs, sizes, capture=capture):
+def prepared(mode, module, sizes, capture=capture, specs=SPECS):
     mode.batch = Batch.of(specs, sizes)
-    args, kwargs = inputs(specs, max(sizes), 0)
+    args, kwargs = make_inputs(specs, max(sizes), torch.float32, "cpu", 0)
     return mode.prepare_with(capture, module, args, kwargs)
 
 
@@ -71,24 +58,15 @@ def inference():
     ("padding", "outputs"),
     list(itertools.product(("keep", "zero"), ("clone", "short-lived"))),
 )
-@pytest.mark.parametrize("name", ["net", "gpt2"])
-def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
+def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     """From the largest captured size down and beyond it, with other values in the rows that are
     left behind."""
-    module, specs = (
-        (Net(), SPECS) if name == "net" else (GPT2Decoder(11, 8, 4, 1, 8, 2, 50), GPT2_SPECS)
-    )
-    module.eval()
-    runner = prepared(
-        BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)
-    ).step
+    module, mode = Net(), BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs)
+    runner = prepared(mode, module, range(1, 12)).step
     addresses = [entry.buffer.data_ptr() for entry in runner.static.all]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
-        poison = inputs(specs, 9, 100 + raw)
-        runner(*poison[0], **poison[1])
-        args, kwargs = inputs(specs, raw, raw)
-        output = runner(*args, **kwargs)
-        torch.testing.assert_close(output, module(*args, **kwargs))
+        call(runner, 9, seed=100 + raw)
+        torch.testing.assert_close(call(runner, raw, raw), call(module, raw, raw))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
     assert [entry.buffer.data_ptr() for entry in runner.static.all] == addresses, (
         "graphs know addresses"
@@ -109,7 +87,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
 
     mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
     monkeypatch.setattr(mode.compiled, "compile", lambda module: Prepared(compiled))
-    facts = prepared(mode, module, SPECS, [1, 4], noted).facts
+    facts = prepared(mode, module, [1, 4], noted).facts
     assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
     assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
@@ -118,7 +96,8 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
 @pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0)])
 def test_padding_is_what_it_says(padding, expected):
     specs = parse_inputs({"x": {"shape": [2]}})
-    runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
+    mode = BucketedGraph([4], padding=padding)
+    runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
     rows = runner.static.all[0].buffer
@@ -127,19 +106,20 @@ def test_padding_is_what_it_says(padding, expected):
 
 
 def test_facts_count_padding_and_fallbacks():
-    output = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
+    output = prepared(BucketedGraph([2, 4]), Net(), [1, 3, 3, 6])
     assert output.facts["padding_waste"] == pytest.approx(3 / 10)
     assert (output.facts["fallbacks_per_pass"], output.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
-        call(output.step, raw)
+        call(output.step, raw, seed=raw)
     late = output.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
-    assert (
-        "larger than the largest captured size, 2"
-        in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
-    )
-    assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
+
+
+def test_a_list_that_holds_no_call_is_degraded():
+    reason = prepared(BucketedGraph([2]), Net(), [3]).degraded
+    assert "larger than the largest captured size, 2" in reason
+    assert prepared(BucketedGraph([2]), Net(), [3, 1]).degraded is None
 
 
 @pytest.mark.parametrize(
