@@ -1,19 +1,20 @@
-"""Transformers against their formulas written out: GPT-2, Llama, SwiGLU, the mixture of experts."""
+"""GPT-2 and Llama against those of transformers; SwiGLU and the mixture of experts against their
+formulas written out."""
 
-import math
+import re
 from unittest import mock
 
 import pytest
 import torch
 
+from effbench.models import libraries
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.llama import LlamaDecoder, LlamaPrefill
 from effbench.models.moe import MixtureOfExperts
 from effbench.models.swiglu import SwiGLUStack
 from effbench.models.weights import fill_normal
 
-B, S, T, CONTEXT, D, H, F, V, THETA, EXPERTS = 3, 24, 11, 9, 32, 4, 48, 53, 100.0, 6
-K = D // H
+B, S, T, D, H, F, V, THETA, EXPERTS = 3, 24, 11, 32, 4, 48, 53, 100.0, 6
 SIZES = {"layers": 2, "width": D, "heads": H, "vocab": V}
 
 
@@ -24,33 +25,52 @@ def inference():
         yield
 
 
-def attended(q, k, v, mask=0.0):
-    return ((q @ k.mT / math.sqrt(K) + mask).softmax(-1) @ v).transpose(1, 2).flatten(2)
+def like(model, reference, names):
+    """Return the reference with the weights of a model. `names`: pattern in the name of a weight ->
+    what transformers has in its place."""
+    state = {}
+    for name, value in model.state_dict().items():
+        for ours, theirs in names.items():
+            name = re.sub(ours, theirs, name)
+        if ".c_" in name and name.endswith("weight"):  # of its Conv1D
+            value = value.T
+        state[name] = value
+    reference.load_state_dict(state)
+    return reference.double().eval()
 
 
-def gpt2(model, token, position):
-    """The new key and value follow those of the slots before: nothing is masked."""
-    x = model.tokens(token) + model.positions.weight[position]
-    for block in model.blocks:
-        attention = block.attention
-        parts = attention.qkv(block.attention_norm(x)).chunk(3, dim=-1)
-        q, k, v = (part.view(-1, 1, H, K).transpose(1, 2) for part in parts)
-        keys = torch.cat([attention.keys[:, :, :position], k], dim=2)
-        values = torch.cat([attention.values[:, :, :position], v], dim=2)
-        x = x + attention.project(attended(q, keys, values))
-        hidden = block.expand(block.mlp_norm(x))
-        gate = torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3))
-        x = x + block.contract(0.5 * hidden * (1 + gate))
-    return model.norm(x) @ model.tokens.weight.T
+def gpt2_of_transformers(model):
+    transformers = libraries.load("transformers")
+    config = transformers.GPT2Config(n_embd=D, n_layer=2, n_head=H, vocab_size=V, n_positions=S)
+    names = {"^blocks": "h", "^tokens": "wte", "^positions": "wpe", "^norm": "ln_f"}
+    names |= {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
+    names |= {"attention.qkv": "attn.c_attn", "attention.project": "attn.c_proj"}
+    names |= {"expand": "mlp.c_fc", "contract": "mlp.c_proj"}
+    reference = transformers.GPT2LMHeadModel(config)
+    like(model, reference.transformer, names)
+    reference.tie_weights()
+    return reference.double().eval()
 
 
-def turned(x):
-    """Each pair (i, i + K / 2) of x [B, heads, T, K] as a complex number, turned by its angle."""
-    angles = torch.arange(T)[:, None] * THETA ** (
-        -2 * torch.arange(K // 2, dtype=torch.float64) / K
+def llama_of_transformers(model, kv_heads, tied):
+    transformers = libraries.load("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=D,
+        intermediate_size=F,
+        num_hidden_layers=2,
+        num_attention_heads=H,
+        num_key_value_heads=kv_heads,
+        vocab_size=V,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": THETA},
+        tie_word_embeddings=tied,
     )
-    numbers = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat([numbers.real, numbers.imag], dim=-1)
+    names = {"^blocks": "model.layers", "^tokens": "model.embed_tokens", "^norm": "model.norm"}
+    names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    names |= {"attention.query": "self_attn.q_proj", "attention.key": "self_attn.k_proj"}
+    names |= {"attention.value": "self_attn.v_proj", "attention.project": "self_attn.o_proj"}
+    names |= {"mlp.(gate|up|down)": r"mlp.\1_proj", "^head": "lm_head"}
+    return like(model, transformers.LlamaForCausalLM(config), names)
 
 
 def normed(x, norm):
@@ -66,19 +86,6 @@ def fed_forward(x, norm, mlp):
     return x + swiglu(normed(x, norm), mlp.gate.weight, mlp.up.weight, mlp.down.weight)
 
 
-def llama(model, rows):
-    x = model.tokens(rows)
-    for block in model.blocks:
-        attention, y = block.attention, normed(x, block.attention_norm)
-        layers = (attention.query, attention.key, attention.value)
-        q, k, v = (layer(y).unflatten(-1, (-1, K)).transpose(1, 2) for layer in layers)
-        k, v = (part.repeat_interleave(H // part.shape[1], dim=1) for part in (turned(k), v))
-        later = torch.full((T, T), -torch.inf).triu(1)
-        x = x + attention.project(attended(turned(q), k, v, later))
-        x = fed_forward(x, block.mlp_norm, block.mlp)
-    return model.head(normed(x[:, -1:], model.norm))
-
-
 def mixture(moe, token):
     logits, order = moe.router(token).sort(descending=True)
     chosen = zip(logits[: moe.top_k].softmax(0), order[: moe.top_k], strict=True)
@@ -86,14 +93,11 @@ def mixture(moe, token):
 
 
 def test_gpt2():
-    """The last position sees what the step before it wrote."""
-    model = GPT2Decoder(max_batch=B, max_seq=S, context=CONTEXT, **SIZES).double().eval()
-    token = torch.tensor([[3], [52], [7]])
-    for position in (0, 5, CONTEXT, CONTEXT + 1):
-        expected = gpt2(model, token, position)
-        torch.testing.assert_close(
-            model(token, torch.tensor([position])), expected, rtol=1e-9, atol=1e-12
-        )
+    """test_decoders.py compares a prompt with its tokens one by one."""
+    model = GPT2Decoder(max_batch=B, max_seq=S, context=0, **SIZES).double().eval()
+    prompt = torch.randint(0, V, (B, T))
+    expected = gpt2_of_transformers(model)(prompt).logits[:, -1:]
+    torch.testing.assert_close(model(prompt, torch.arange(T)), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("kv_heads", "tied"), [(1, True), (2, False), (H, True)])
@@ -105,8 +109,9 @@ def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
     step = LlamaDecoder(max_batch=B, max_seq=S, context=0, **sizes).double().eval()
     step.load_state_dict(whole.state_dict())
     rows = torch.randint(0, V, (B, T))
+    expected = llama_of_transformers(whole, kv_heads, tied)(rows).logits[:, -1:]
     # the rotary tables hold float32's digits
-    torch.testing.assert_close(whole(rows), llama(whole, rows), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(whole(rows), expected, rtol=1e-5, atol=1e-5)
     for position in range(T):
         logits = step(rows[:, position : position + 1], torch.tensor([position]))
         torch.testing.assert_close(logits, whole(rows[:, : position + 1]), rtol=1e-9, atol=1e-11)
