@@ -202,17 +202,11 @@ def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
     module = made.module
 
     def wider(x):
-        state = {name: value.float() for name, value in module.named_parameters()}
-        state |= {name: value for name, value in module.named_buffers() if "running" not in name}
-        state |= {
-            name: value.float().clone()
-            for name, value in module.named_buffers()
-            if "running" in name
-        }
+        named = [*module.named_parameters(), *module.named_buffers()]
+        state = {name: value.float() for name, value in named}
         out = torch.func.functional_call(module, state, (x.float(),)).bfloat16()
-        with torch.no_grad():
-            for name in ("running_mean", "running_var"):
-                getattr(module.norm, name).copy_(state[f"norm.{name}"])
+        for name, value in module.named_buffers():
+            value.copy_(state[name])
         return out
 
     reason, error, by_float64 = verdict(made, made.step_over(wider))
