@@ -143,7 +143,8 @@ def cases(series: int, sweeps: int) -> list[Case]:
 
 
 def ours(values: np.ndarray) -> list[list[int]]:
-    return [[change.at for change in found.changes] for found in map(find_changes, values.tolist())]
+    found = map(find_changes, values.tolist())
+    return [[change.at for change in changes if change.is_confirmed] for changes in found]
 
 
 def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
@@ -181,8 +182,11 @@ def rates(
 
 def held(values: np.ndarray, planted: int) -> str:
     """Return how often the range of a series' only change contains the planted step, as text."""
-    found = [findings.changes for findings in map(find_changes, values.tolist())]
-    ranges = [changes[0] for changes in found if len(changes) == 1]
+    ranges = []
+    for changes in map(find_changes, values.tolist()):
+        confirmed = [change for change in changes if change.is_confirmed]
+        if len(confirmed) == 1:
+            ranges += confirmed
     if not ranges:
         return "never found"
     fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])

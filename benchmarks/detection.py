@@ -61,7 +61,7 @@ SCREENED, WITH_HISTORY, AGAIN, CONFIRMED = (
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (SCREENED, WITH_HISTORY, AGAIN, CONFIRMED, *PEERS)
-LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
+LIMITS = read(settings=[f"metrics=[{','.join((*FIGURES, *CONSTANT))}]"])
 #: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are
 #: slowed.
 SLOWED = {
@@ -549,8 +549,8 @@ def series_rows(
             sets[level, undone].append((logs, places if level else ()))
 
     def ours(series: list[np.ndarray]) -> list[list[int]]:
-        findings = [find_changes(logs.tolist()) for logs in series]
-        return [[change.at for change in found.changes] for found in findings]
+        found = [find_changes(logs.tolist()) for logs in series]
+        return [[change.at for change in changes if change.is_confirmed] for changes in found]
 
     rules: dict[str, Any] = {"effbench": ours}
     for name, p, magnitude in (

@@ -1,24 +1,18 @@
 """Histories for tests: sweeps, environments and rows of results, without a database."""
 
 import datetime as dt
+from types import SimpleNamespace
 
 import numpy as np
 
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
+from effbench.analysis.history import DEFAULT_METRICS, columns_of, judged
 from effbench.analysis.limits import read as read_limits
-from effbench.store.sides import Series
+from effbench.store.sides import PastResults
 
 GPU = "NVIDIA H200"
 FACTS = {"bs": 1, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda"}
 JUDGED = (*DEFAULT_METRICS, "graph_pool_bytes", "rel_error", "speedup", "period_speedup")
-COLUMNS = (
-    "sweep_id",
-    "cell_key",
-    "environment_id",
-    "status",
-    "reason",
-    *dict.fromkeys(columns_of(JUDGED)),
-)
+COLUMNS = dict.fromkeys(("status", "reason", *columns_of(JUDGED)))
 
 
 class Made:
@@ -46,29 +40,26 @@ class Made:
             "label": f"v{number}",
             "protocol": {"rounds": 5},
             "host": {},
+            "started_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number),
         }
-        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number)
-        self.sweeps.append({**facts, "started_at": at, **changed})
+        self.sweeps.append(SimpleNamespace(**facts | changed))
         return self
 
-    def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
+    def result(self, cell="c", environment="a", model="mlp", **values):
         """A result in the newest sweep."""
-        self.cells.setdefault(cell, FACTS | {"key": cell, "model": model})
-        row = {
-            "sweep_id": self.sweeps[-1]["id"],
+        self.cells.setdefault(cell, FACTS | {"key": cell, "model": model, "params": {}})
+        ids = {
+            "sweep_id": self.sweeps[-1].id,
             "cell_key": cell,
             "environment_id": environment,
-            "status": status,
-            "trials": 5,
-            **values,
         }
-        self.rows.append(tuple(row.get(name) for name in COLUMNS))
+        self.rows.append(COLUMNS | ids | {"status": "ok", "trials": 5} | values)
         return self
 
-    def judge(self, *metrics, acknowledged=(), limits=None):
-        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
-        series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
-        return history(series, metrics or DEFAULT_METRICS, limits or read_limits(), acknowledged)
+    def judge(self, *metrics, limits=None):
+        past = PastResults([], self.environments, self.cells, self.rows)
+        limits = limits or read_limits()
+        return judged(self.sweeps, past, list(metrics or DEFAULT_METRICS), limits)
 
 
 def series(**figures):
@@ -90,14 +81,3 @@ def noisy(count, level=1.0, seed=0):
 
 
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
-
-
-def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
-    return {
-        "id": id,
-        "cell_key": cell,
-        "hardware": place,
-        "metric": metric,
-        "sweep_id": sweep_id,
-        "reason": "known",
-    }

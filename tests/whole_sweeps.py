@@ -12,7 +12,7 @@ from made_sweeps import begun
 
 from effbench.core.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
-from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, METADATA, SWEEP, TRIAL
+from effbench.store.schema import BASELINE, METADATA, SWEEP, TRIAL
 from effbench.store.source import opened
 from effbench.store.sweeps import SweepInfo
 from effbench.store.transfer import copy, write_file
@@ -132,7 +132,7 @@ def sweep(
 
 
 def decide(store: Store, sweep_id: str) -> None:
-    """Calibrations, verdicts, baselines and an acknowledgement of this sweep."""
+    """Calibrations, verdicts and baselines of this sweep."""
     environment_id, at = environment().id, dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
     store.add_calibration(environment_id, "GPU-1", ceilings={"copy": 4.5e12, "é": None})
     store.add_calibration(environment_id, None, ceilings={"launch": [0.1, 1e-320]})
@@ -155,15 +155,6 @@ def decide(store: Store, sweep_id: str) -> None:
                 "note": note,
             }
             connection.execute(sa.insert(BASELINE).values(set_at=at, **row))
-        row = {
-            "cell_key": cells()[1].key,
-            "hardware": HARDWARE,
-            "metric": "latency_ms",
-            "sweep_id": sweep_id,
-        }
-        connection.execute(
-            sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row)
-        )
 
 
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:

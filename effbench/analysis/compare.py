@@ -226,7 +226,7 @@ class Comparer:
             mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
             self.limits,
             self.interleaved,
-            self.limits.notes(),
+            self.limits.notes(pair.about for pair in pairs),
         )
 
 

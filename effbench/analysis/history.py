@@ -1,46 +1,44 @@
-"""Find what changed in the history of cells, when, what else changed then, and whether the change
-is still present.
+"""What changed in the history of cells, when, and what else changed then?
 
-Software, protocol and host do not split a series: if they changed with the figure, they are listed
-with the change.
+The results of a cell at one place, one per sweep, are a `Track`. Each of its metrics is a series of
+figures, in which `stats.changepoints` finds changes of level; statuses change as well. Software,
+protocol and host do not split a series: if they changed with the figure, they are listed with the
+change.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import groupby, pairwise
 from typing import Any
 
-from effbench.analysis.limits import STATUS, CellFacts, ExceptionRule, Limit, Limits
+from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.matching import names_of
 from effbench.analysis.verdicts import least_valid
-from effbench.core.cell import Status, digest
-from effbench.core.environments import Where, changes_between, hardware_of
+from effbench.core.cell import Status
+from effbench.core.environments import changes_between, hardware_of
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import grouped
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.core.printable import one_line
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
     SHORTEST,
-    Findings,
     LevelChange,
     find_changes,
     find_exact,
     mark_undone,
-    runs,
 )
 from effbench.stats.intervals import Interval, is_number
 from effbench.store.decisions import BaselineInfo
-from effbench.store.sides import Series
+from effbench.store.sides import PastResults
 from effbench.store.store import Store
-from effbench.store.sweeps import is_future
+from effbench.store.sweeps import CONFIRMING, SweepInfo, is_future
 
 #: Metrics that have a history.
 JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
@@ -60,218 +58,143 @@ DEFAULT_METRICS = (
 LONGEST = 200
 
 
-@dataclass(frozen=True, order=True)
-class TrackId:
-    """A cell at a place: hardware, plus the interpreter or folder if a sweep compared several."""
+@dataclass(frozen=True)
+class HistoryPoint:
+    """A result in a history. `at`: the position of its sweep; `figures`: its columns."""
 
-    cell_key: str
-    place: str
-
-
-@dataclass(frozen=True, order=True)
-class SeriesId:
-    """One metric of a cell at a place."""
-
-    cell_key: str
-    place: str
-    metric: str
+    at: int
+    environment_id: str
+    status: str
+    reason: str | None
+    is_marked: bool
+    figures: Mapping[str, Any]
 
     @property
-    def track(self) -> TrackId:
-        return TrackId(self.cell_key, self.place)
+    def is_ok(self) -> bool:
+        return self.status == Status.OK
 
 
-class HistoryPoint:
-    """A result in a history. `figures`: all its columns."""
-
-    def __init__(self, figures: Mapping[str, Any]) -> None:
-        self.figures = figures
-        self.sweep_id: str = figures["sweep_id"]
-        self.cell_key: str = figures["cell_key"]
-        self.environment_id: str = figures["environment_id"]
-        self.status: str = figures["status"]
-        self.reason: str | None = figures["reason"]
-        self.is_marked = bool(figures["marked"])
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Track:
-    """The results of one cell at one place, one per sweep, oldest first."""
+    """The results of one cell at one place, one per sweep, oldest first. `place`: the hardware,
+    plus the interpreter or folder if a sweep compared several."""
 
-    id: TrackId
+    cell_key: str
+    place: str
+    hardware: str
     points: list[HistoryPoint]
 
 
 @dataclass(frozen=True)
-class HistoryEvent:
-    """A change of a series between two neighbouring sweeps (ids).
+class HistoryChange:
+    """A change of a metric or of the status between two neighbouring results of a track.
 
-    `kind`: `change`, `recent` (only the newest one or two sweeps: not confirmed), `broken` or
-    `fixed` (the status). `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old
-    with its 95 % bounds, None if unknown. `earliest_sweep`, `latest_sweep`: the first sweep after
-    the change lies between these with 95 % confidence. `undone_sweep`: the first sweep with the old
-    level again. `coincides`: what else changed between the two sweeps. `reason`: the reason of the
-    status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row,
-    which names the sweep `acknowledged_sweep`.
+    `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds,
+    None if unknown. `earliest`, `latest`: the first result after the change lies between these with
+    95 % confidence. `undone`: the first result with the old level again. `is_confirmed`: more than
+    the newest one or two results differ. `coincides`: what else changed. `reason`: of the status.
     """
 
-    kind: str
-    series: SeriesId
-    before_sweep: str
-    after_sweep: str
+    track: Track
+    metric: str
+    before: HistoryPoint
+    after: HistoryPoint
+    earliest: HistoryPoint
+    latest: HistoryPoint
     old: Any
     new: Any
-    worse: bool
-    earliest_sweep: str
-    latest_sweep: str
-    undone_sweep: str | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
+    is_worse: bool
+    undone: HistoryPoint | None = None
+    ratio: Interval | None = None
+    is_confirmed: bool = True
     coincides: tuple[str, ...] = ()
     reason: str | None = None
-    acknowledged: str | None = None
-    acknowledgement: int | None = None
-    acknowledged_sweep: str | None = None
-
-    @cached_property
-    def id(self) -> str:
-        """The id of the change, under which it was acknowledged if it was."""
-        return event_id(self.series, self.acknowledged_sweep or self.after_sweep)
 
     @property
     def state(self) -> str:
-        """Return unconfirmed, undone, acknowledged, open (worse and not acknowledged) or holds."""
-        if self.kind == "recent":
+        """Return unconfirmed, undone, open (worse) or holds."""
+        if not self.is_confirmed:
             return "unconfirmed"
-        if self.undone_sweep is not None:
+        if self.undone is not None:
             return "undone"
-        if self.acknowledged is not None:
-            return "acknowledged"
-        return "open" if self.worse else "holds"
+        return "open" if self.is_worse else "holds"
 
     @property
-    def alarms(self) -> bool:
+    def is_open(self) -> bool:
         return self.state == "open"
 
     @property
     def word(self) -> str:
         """Return the direction: slower, faster, more, less, broken or fixed."""
-        if self.series.metric == STATUS:
-            return self.kind
-        metric = METRICS[self.series.metric]
-        up = self.new > self.old
-        if metric.unit in ("ms", "s", "×"):
-            return "slower" if up == (metric.better == Better.LOWER) else "faster"
-        return "more" if up else "less"
+        if self.metric == STATUS:
+            return "broken" if self.is_worse else "fixed"
+        if METRICS[self.metric].unit in ("ms", "s", "×"):
+            return "slower" if self.is_worse else "faster"
+        return "more" if self.new > self.old else "less"
+
+    @property
+    def rank(self) -> tuple[bool, float, float, str, str]:
+        """The place in a list: open changes, the worst first; then the others, the newest first."""
+        size = 0.0
+        if self.metric == STATUS and self.is_worse:
+            size = math.inf
+        elif self.ratio is not None and self.ratio.value:
+            size = abs(math.log(self.ratio.value))
+        by = (-size, -float(self.after.at))
+        if not self.is_open:
+            by = by[::-1]
+        return not self.is_open, *by, self.track.cell_key, self.metric
 
 
+@dataclass
 class History:
     """All cells of a database over its sweeps.
 
-    `series`: the results without re-runs. `sweeps`: rows by id, oldest first; `position`: sweep id
-    -> index. `places`: environment id -> place; `hardware`: place -> hardware. `changes`: the worst
-    open ones first. `states`: steady, changed or short (too short to judge). `left_out`: number of
-    acknowledged changes that were removed from `changes`.
+    `sweeps`: oldest first; `environments`, `cells`: rows by id and key. `changes`: the worst open
+    ones first. `states`: number of steady, changed and short series (too short to judge). `older`:
+    number of the oldest sweeps whose results are left out.
     """
 
-    def __init__(self, series: Series, metrics: Sequence[str]) -> None:
-        self.series = series
-        self.metrics = metrics
-        self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
-        self.position = {sweep_id: position for position, sweep_id in enumerate(self.sweeps)}
-        self.places: dict[str, str] = {}
-        self.hardware: dict[str, str] = {}
-        for key, environment in series.environments.items():
-            self.places[key] = place_of(environment)
-            self.hardware[self.places[key]] = hardware_of(environment)
-        self.tracks = self._tracks()
-        self.changes: list[HistoryEvent] = []
-        self.states: dict[SeriesId, str] = {}
-        self.left_out = 0
-        self.baselines: Sequence[BaselineInfo] = ()
-
-    def _tracks(self) -> list[Track]:
-        """Return all tracks. If a sweep has several results at a place (two hosts), the best one
-        counts; of equal ones the last, as in comparisons: perhaps the sweep was resumed after an
-        update."""
-        names = self.series.columns
-        best: dict[TrackId, dict[str, HistoryPoint]] = defaultdict(dict)
-        for row in self.series.rows:
-            point = HistoryPoint(dict(zip(names, row, strict=True)))
-            of_track = best[TrackId(point.cell_key, self.places[point.environment_id])]
-            other = of_track.get(point.sweep_id)
-            if other is None or self._rank(point) > self._rank(other):
-                of_track[point.sweep_id] = point
-        tracks = []
-        for track in sorted(best):
-            points = sorted(best[track].values(), key=lambda point: self.position[point.sweep_id])
-            tracks.append(Track(track, points))
-        return tracks
-
-    def _rank(self, point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
-        known = list((self.sweeps[point.sweep_id]["host"] or {}).get("environments") or ())
-        key = point.environment_id
-        place = known.index(key) if key in known else -1
-        is_ok = point.status == Status.OK
-        return is_ok, not point.is_marked, point.figures["trials"], place, key
+    sweeps: list[SweepInfo]
+    environments: Mapping[str, Mapping[str, Any]]
+    cells: Mapping[str, Mapping[str, Any]]
+    metrics: list[str]
+    tracks: list[Track]
+    baselines: Sequence[BaselineInfo] = ()
+    older: int = 0
+    changes: list[HistoryChange] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
 
     @property
-    def marked_results(self) -> int:
-        """The number of results whose times make no level and no change, because the host was
-        disturbed."""
-        return sum(point.is_marked for track in self.tracks for point in track.points)
+    def points(self) -> list[HistoryPoint]:
+        return [point for track in self.tracks for point in track.points]
 
     @property
-    def measured_sweeps(self) -> int:
-        """The number of sweeps with a result."""
-        return len({point.sweep_id for track in self.tracks for point in track.points})
+    def judged(self) -> int:
+        """The number of series that are long enough."""
+        return self.states["steady"] + self.states["changed"]
 
     @property
-    def open_changes(self) -> list[HistoryEvent]:
-        """The changes for the worse that persist and are not acknowledged, the worst first."""
-        return [event for event in self.changes if event.alarms]
+    def open_changes(self) -> list[HistoryChange]:
+        """The changes for the worse that persist, the worst first."""
+        return [change for change in self.changes if change.is_open]
 
     @cached_property
     def has_several_places(self) -> bool:
-        return len({track.id.place for track in self.tracks}) > 1
+        return len({track.place for track in self.tracks}) > 1
 
     @cached_property
     def names(self) -> dict[str, str]:
         """Cell key -> unique name."""
-        return names_of(self.series.cells)
-
-    def is_matched(self, event: HistoryEvent, rule: ExceptionRule) -> bool:
-        """Return whether an exception matches the metric and the cell of a change."""
-        cell = self.series.cells[event.series.cell_key]
-        facts = CellFacts.of(cell, None, self.hardware[event.series.place])
-        return rule.is_of(event.series.metric) and rule.fits(facts)
-
-    def where(self, point: HistoryPoint) -> Where:
-        return self.sweeps[point.sweep_id], self.series.environments[point.environment_id]
+        return names_of(self.cells)
 
     def coincides(self, before: HistoryPoint, after: HistoryPoint) -> tuple[str, ...]:
         """Return what else changed between two points."""
-        return tuple(changes_between(self.where(before), self.where(after)))
-
-
-def place_of(environment: Mapping[str, Any]) -> str:
-    """Return the hardware, plus the interpreter or folder if the environment is one of several in a
-    sweep."""
-    flags = environment["flags"] or {}
-    compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
-    hardware = hardware_of(environment)
-    return f"{hardware} ({', '.join(compared)})" if compared else hardware
-
-
-def event_id(series: SeriesId, sweep_id: str) -> str:
-    """Return the id of a change: 16 hex digits."""
-    return digest([series.cell_key, series.place, series.metric, sweep_id])[:16]
-
-
-def short_id(event_id: str) -> str:
-    """Return the start of an id, which is unique among thousands of changes."""
-    return event_id[:8]
+        old, new = (
+            (vars(self.sweeps[point.at]), self.environments[point.environment_id])
+            for point in (before, after)
+        )
+        return tuple(changes_between(old, new))
 
 
 # --- reading ---
@@ -281,8 +204,7 @@ def short_id(event_id: str) -> str:
 class Filters:
     """Which results and changes a history has. `name`: only sweeps with this name (empty: sweeps
     without a name); `environment_ids`: only results in these (empty: all); `most`: only the newest
-    sweeps, with at most this many results; `since`: omit earlier changes; `everything`: include
-    acknowledged ones."""
+    sweeps, with at most this many results; `since`: omit earlier changes."""
 
     models: Sequence[str] = ()
     modes: Sequence[str] = ()
@@ -291,12 +213,15 @@ class Filters:
     environment_ids: Collection[str] = ()
     most: int | None = None
     since: str | None = None
-    everything: bool = False
 
     @property
     def are_limits(self) -> bool:
         """Whether a user chose which results count."""
         return bool(self.models or self.modes or self.hosts) or self.name is not None
+
+    def fits(self, sweep: SweepInfo) -> bool:
+        is_host = not self.hosts or sweep.host.get("hostname") in self.hosts
+        return is_host and self.name in (None, sweep.name or "")
 
 
 ALL = Filters()
@@ -313,21 +238,25 @@ def read(
     Raises NothingFoundError if the filters match nothing, UsageError for an unknown `since`.
     """
     metrics = list(dict.fromkeys(metrics))
-    whole = store.series(
+    past = store.past_results(
         columns_of(metrics), filters.models, filters.modes, filters.environment_ids, filters.most
     )
-    series = filtered(store, whole, filters)
-    past = history(series, metrics, limits or read_limits(), store.acknowledgements())
-    past.baselines = store.baselines()
+    # newest first, those of the future last: as the oldest they hide nothing
+    sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep)]
+    wanted = {sweep.id for sweep in filter(filters.fits, sweeps)}
+    past = replace(past, rows=[row for row in past.rows if row["sweep_id"] in wanted])
+    if filters.are_limits and not past.rows:
+        raise NothingFoundError(nothing_fits(store, sweeps))
+    history = judged(sweeps, past, metrics, limits or read_limits())
+    history.baselines = store.baselines()
     if filters.since is not None:
-        first = position_of(filters.since, series.sweeps)
-        past.changes = [
-            event for event in past.changes if past.position[event.after_sweep] >= first
-        ]
-    if not filters.everything:
-        shown = [event for event in past.changes if event.acknowledged is None]
-        past.changes, past.left_out = shown, len(past.changes) - len(shown)
-    return past
+        first = position_of(filters.since, sweeps)
+        history.changes = [change for change in history.changes if change.after.at >= first]
+    return history
+
+
+def is_rerun(sweep: SweepInfo) -> bool:
+    return (sweep.name or "").startswith(CONFIRMING)
 
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
@@ -338,194 +267,170 @@ def columns_of(metrics: Iterable[str]) -> list[str]:
     return columns
 
 
-def filtered(store: Store, whole: Series, filters: Filters) -> Series:
-    """Return the series without re-runs, of the hosts and the name that are wanted. Raises
-    NothingFoundError if nothing is left."""
-    series = whole.without_reruns()
-    # a clock was wrong: as in find_sweep, the future is the oldest, else it would hide what the
-    # newest sweep shows
-    sweeps = sorted(series.sweeps, key=lambda sweep: not is_future(sweep["started_at"]))
-    series = replace(series, sweeps=sweeps)
-    hosts = {sweep["id"]: (sweep["host"] or {}).get("hostname") for sweep in sweeps}
-    names = {sweep["id"]: sweep["name"] or "" for sweep in sweeps}
-    if filters.hosts:
-        series = of_sweeps(series, hosts, filters.hosts)
-    if filters.name is not None:
-        series = of_sweeps(series, names, [filters.name])
-    if filters.are_limits and not series.rows:
-        raise NothingFoundError(nothing_fits(store, hosts.values(), names.values()))
-    return series
-
-
-def of_sweeps(series: Series, values: Mapping[str, str | None], wanted: Sequence[str]) -> Series:
-    """Return the series of the sweeps that have one of these values. `values`: by sweep id."""
-    return series.of({sweep_id for sweep_id, value in values.items() if value in wanted})
-
-
-def nothing_fits(store: Store, hosts: Iterable[str | None], names: Iterable[str]) -> str:
+def nothing_fits(store: Store, sweeps: Sequence[SweepInfo]) -> str:
     """Return what the filters could be."""
-    cells = store.series(None).cells.values()
-    texts = [
-        f"models {listed({cell['model'] for cell in cells})}",
-        f"modes {listed({cell['mode'] for cell in cells})}",
-        f"hosts {listed(set(filter(None, hosts)))}",
-        f"names {listed(set(map(repr, names)))}",
-    ]
+    cells = store.past_results().cells.values()
+    available = {
+        "models": {cell["model"] for cell in cells},
+        "modes": {cell["mode"] for cell in cells},
+        "hosts": {sweep.host["hostname"] for sweep in sweeps if sweep.host.get("hostname")},
+        "names": {repr(sweep.name or "") for sweep in sweeps},
+    }
+    texts = [f"{what} {', '.join(sorted(values))}" for what, values in available.items()]
     known = one_line("; ".join(texts), LONGEST)
     return f"no result fits --model, --mode, --host and --name; available: {known}"
 
 
-def listed(values: Iterable[str]) -> str:
-    return ", ".join(sorted(values))
-
-
-def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
+def position_of(since: str, sweeps: Sequence[SweepInfo]) -> int:
     """Return the position of the first sweep that matches `since`: an id, label, name or date
     (UTC). `last` is the newest sweep that was recorded here, or the newest imported one if there is
     no other. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
         newest = len(sweeps) - 1
-        recorded_here = (at for at, sweep in enumerate(sweeps) if not sweep.get("imported_at"))
+        recorded_here = (at for at, sweep in enumerate(sweeps) if not sweep.imported_at)
         return max(recorded_here, default=newest)
     for key in ("id", "label", "name"):
         for at, sweep in enumerate(sweeps):
-            if sweep[key] == since:
+            if getattr(sweep, key) == since:
                 return at
-    date = date_of(since)
-    starts = [sweep["started_at"] for sweep in sweeps]
-    return sum(start < date or is_future(start) for start in starts)
-
-
-def date_of(text: str) -> dt.datetime:
     try:
-        date = dt.datetime.fromisoformat(text)
+        date = dt.datetime.fromisoformat(since)
     except ValueError as error:
         raise UsageError(
             "--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench"
-            f" ls), got {text!r}"
+            f" ls), got {since!r}"
         ) from error
-    return date if date.tzinfo else date.replace(tzinfo=dt.UTC)
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=dt.UTC)
+    starts = [sweep.started_at for sweep in sweeps]
+    return sum(start < date or is_future(start) for start in starts)
+
+
+def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
+    """Return the results of these sweeps by cell and place.
+
+    If a sweep has several results at a place (two hosts), the best one counts; of equal ones the
+    last, as in comparisons: perhaps the sweep was resumed after an update.
+    """
+    position = {sweep.id: at for at, sweep in enumerate(sweeps)}
+
+    def quality(point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
+        known = list(sweeps[point.at].host.get("environments") or ())
+        key = point.environment_id
+        turn = known.index(key) if key in known else -1
+        return point.is_ok, not point.is_marked, point.figures["trials"], turn, key
+
+    points: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
+    for row in past.rows:
+        environment = past.environments[row["environment_id"]]
+        point = HistoryPoint(
+            at=position[row["sweep_id"]],
+            environment_id=row["environment_id"],
+            status=row["status"],
+            reason=row["reason"],
+            is_marked=bool(row["marked"]),
+            figures=row,
+        )
+        of_track = points[row["cell_key"], place_of(environment), hardware_of(environment)]
+        other = of_track.get(point.at)
+        if other is None or quality(point) > quality(other):
+            of_track[point.at] = point
+    return [Track(*key, [points[key][at] for at in sorted(points[key])]) for key in sorted(points)]
+
+
+def place_of(environment: Mapping[str, Any]) -> str:
+    """Return the hardware, plus the interpreter or folder if the environment is one of several in a
+    sweep."""
+    flags = environment["flags"] or {}
+    compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
+    hardware = hardware_of(environment)
+    return f"{hardware} ({', '.join(compared)})" if compared else hardware
 
 
 # --- judging ---
 
 
-def history(
-    series: Series,
-    metrics: Sequence[str],
-    limits: Limits,
-    acknowledged: Iterable[Mapping[str, Any]] = (),
+def judged(
+    sweeps: list[SweepInfo], past: PastResults, metrics: list[str], limits: Limits
 ) -> History:
-    """Return the history with every series judged.
-
-    `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that
-    may lie within one sweep of its own. Of the exceptions in `limits`, only `ignore` has an effect:
-    a change is acknowledged if the last one that matches it has it, as in checks. Values that are
-    NaN, infinite or less than `least_valid` count as not measured.
-    """
-    past = History(series, metrics)
-    for name in metrics:
-        metric, limit = METRICS[name], limits.of_metric(name)
-        for series_id, points in measured_points(past, metric).items():
-            figures = [point.figures[name] for point in points]
-            if metric.compare == "exact":
-                findings, shortest = find_exact(figures), EXACT_SHORTEST
-            else:
-                findings, shortest = level_changes(metric, limit, figures), SHORTEST
-            past.states[series_id] = "changed" if findings.changes else "steady"
-            if len(points) < shortest:
-                past.states[series_id] = "short"
-            for change in all_of(findings):
-                past.changes.append(level_event(past, series_id, points, change))
-    for track in past.tracks:
-        judge_statuses(past, track)
-    acknowledge(past, acknowledged, limits.exceptions)
-    past.changes.sort(key=lambda event: place_in_list(past, event))
-    return past
+    """Return the history of these sweeps (oldest first) with all changes that `limits` do not
+    ignore."""
+    tracks = tracks_of(sweeps, past)
+    history = History(sweeps, past.environments, past.cells, metrics, tracks, older=past.older)
+    for track in tracks:
+        facts = CellFacts.of(past.cells[track.cell_key], None, track.hardware)
+        for name in metrics:
+            limit = limits.of(facts, name)
+            if not limit.ignore:
+                judge_metric(history, track, METRICS[name], limit)
+        if not limits.of(facts, STATUS).ignore:
+            judge_statuses(history, track)
+    history.changes.sort(key=lambda change: change.rank)
+    return history
 
 
-def measured_points(past: History, metric: Metric) -> dict[SeriesId, list[HistoryPoint]]:
-    """Return the results of each series with a figure that counts."""
-    # strings, because two million comparisons with an enum take seconds
-    statuses = {Status.OK.value}
+def judge_metric(history: History, track: Track, metric: Metric, limit: Limit) -> None:
+    """Add the changes of a metric's level, and note the state of its series."""
+    points = [point for point in track.points if counts(point, metric)]
+    if not points:
+        return
+    figures = [point.figures[metric.name] for point in points]
     if metric.compare == "exact":
-        statuses.add(Status.DEGRADED.value)
-    least, name = least_valid(metric.name), metric.name
-    measured: dict[SeriesId, list[HistoryPoint]] = {}
-    for track in past.tracks:
-        points = []
-        for point in track.points:
-            value = point.figures[name]
-            is_valid = point.status in statuses and is_number(value) and value >= least
-            if is_valid and not is_disturbed(point, metric):
-                points.append(point)
-        if points:
-            measured[SeriesId(track.id.cell_key, track.id.place, name)] = points
-    return measured
+        changes, shortest = find_exact(figures), EXACT_SHORTEST
+    else:
+        changes, shortest = level_changes(metric, limit, figures), SHORTEST
+    state = "steady"
+    if len(points) < shortest:
+        state = "short"
+    elif any(change.is_confirmed for change in changes):
+        state = "changed"
+    history.states[state] += 1
+    for change in changes:
+        history.changes.append(change_of_metric(history, track, metric, points, change))
 
 
-def is_disturbed(point: HistoryPoint, metric: Metric) -> bool:
-    """Return whether the figure of a result is marked: it then makes no level and no change."""
+def counts(point: HistoryPoint, metric: Metric) -> bool:
+    """Return whether a result has a figure that may make a level. A marked one may not; of degraded
+    results only exact figures may; values that are NaN, infinite or less than `least_valid` count
+    as not measured."""
+    value = point.figures[metric.name]
+    if not is_number(value) or value < least_valid(metric.name):
+        return False
+    if not point.is_ok and (metric.compare != "exact" or point.status != Status.DEGRADED):
+        return False
     if metric.name in SPEEDUPS:
-        return point.figures["speedup_disturbance"] is not None
-    return metric.is_timed and point.is_marked
+        return point.figures["speedup_disturbance"] is None
+    return not (metric.is_timed and point.is_marked)
 
 
-def all_of(findings: Findings) -> list[LevelChange]:
-    """Return the changes, and the unconfirmed one at the end."""
-    if findings.recent is None:
-        return [*findings.changes]
-    return [*findings.changes, findings.recent]
-
-
-@dataclass(frozen=True)
-class LogScale:
-    """Logarithms of figures. `zero`: the one that stands for 0, None without a 0: at most that of
-    the smallest other figure, so that values that are all close to 0 stay together."""
-
-    logs: list[float]
-    zero: float | None
-
-    @classmethod
-    def of(cls, figures: Sequence[float], least: float) -> LogScale:
-        """Return the logarithms of figures; `least`: smaller differences do not count."""
-        if 0 not in figures:
-            return cls([math.log(value) for value in figures], None)
-        smallest = min(filter(None, figures), default=1.0)
-        small = min(smallest, (least or smallest) / 100)
-        return cls([math.log(value or small) for value in figures], math.log(small))
-
-    def figure(self, log: float) -> float:
-        if self.zero is not None and log <= self.zero + 1e-9:
-            return 0.0
-        return math.exp(log)
-
-    def in_unit(self, change: LevelChange) -> LevelChange:
-        """Return a change with levels in the metric's unit."""
-        return replace(change, before=self.figure(change.before), after=self.figure(change.after))
-
-
-def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> Findings:
+def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> list[LevelChange]:
     """Return the changes of level, in the metric's unit, that exceed the limit."""
     floor, least = limit.floor or 0.0, limit.least or 0.0
     if metric.compare == "bound":
         floor = (limit.factor or 1.0) - 1
-    scale = LogScale.of(figures, least)
-    findings = find_changes(scale.logs, floor)
+    # stands for 0, which has no logarithm: values that are all close to 0 stay together
+    smallest = min(filter(None, figures), default=1.0)
+    tiny = min(smallest, (least or smallest) / 100)
+    changes = find_changes([math.log(figure or tiny) for figure in figures], floor)
     if least:
-        findings = large_changes(findings, least, floor)
-    recent = findings.recent
-    if recent is not None:
-        recent = scale.in_unit(recent)
-    return Findings(tuple(map(scale.in_unit, findings.changes)), recent)
+        changes = large_changes(changes, least, floor)
+
+    def level(log: float) -> float:
+        is_zero = 0 in figures and log <= math.log(tiny) + 1e-9
+        return 0.0 if is_zero else math.exp(log)
+
+    return [
+        replace(change, before=level(change.before), after=level(change.after))
+        for change in changes
+    ]
 
 
-def large_changes(findings: Findings, least: float, floor: float) -> Findings:
+def large_changes(changes: Iterable[LevelChange], least: float, floor: float) -> list[LevelChange]:
     """Return the changes whose levels, given as logarithms, differ by more than `least`; several
     small changes in a row may be a large one."""
     large: list[LevelChange] = []
     level: float | None = None  # before the small changes
-    for change in all_of(findings):
+    for change in changes:
         before = change.before if level is None else level
         if abs(math.exp(change.after) - math.exp(before)) <= least:
             level = before
@@ -536,140 +441,64 @@ def large_changes(findings: Findings, least: float, floor: float) -> Findings:
         large.append(change)
         level = None
     confirmed = [change for change in large if change.is_confirmed]
-    recent = None
-    if len(confirmed) < len(large):
-        recent = large[-1]
-    return Findings(mark_undone(confirmed, math.log1p(floor)), recent)
+    return [*mark_undone(confirmed, math.log1p(floor)), *large[len(confirmed) :]]
 
 
-def level_event(
-    past: History, series: SeriesId, points: Sequence[HistoryPoint], change: LevelChange
-) -> HistoryEvent:
-    """Return a change of level, given in the metric's unit."""
+def change_of_metric(
+    history: History,
+    track: Track,
+    metric: Metric,
+    points: Sequence[HistoryPoint],
+    change: LevelChange,
+) -> HistoryChange:
+    """Return a change of level, given in the metric's unit. `points`: of the series."""
     old, new, ratio = change.before, change.after, change.ratio
     if old == 0:
         ratio = None
     elif new == 0 or ratio is None:
         ratio = Interval(new / old)
     before, after = points[change.at - 1], points[change.at]
-    undone_sweep = value = low = high = None
-    if change.undone_at is not None:
-        undone_sweep = points[change.undone_at].sweep_id
-    if ratio is not None:
-        value, low, high = ratio.value, ratio.low, ratio.high
-    return HistoryEvent(
-        kind="change" if change.is_confirmed else "recent",
-        series=series,
-        before_sweep=before.sweep_id,
-        after_sweep=after.sweep_id,
+    return HistoryChange(
+        track=track,
+        metric=metric.name,
+        before=before,
+        after=after,
+        earliest=points[change.earliest],
+        latest=points[change.latest],
         old=old,
         new=new,
-        worse=(new > old) == (METRICS[series.metric].better == Better.LOWER),
-        earliest_sweep=points[change.earliest or change.at].sweep_id,
-        latest_sweep=points[change.latest or change.at].sweep_id,
-        undone_sweep=undone_sweep,
-        ratio=value,
-        low=low,
-        high=high,
-        coincides=past.coincides(before, after),
+        is_worse=(new > old) == (metric.better == Better.LOWER),
+        undone=None if change.undone_at is None else points[change.undone_at],
+        ratio=ratio,
+        is_confirmed=change.is_confirmed,
+        coincides=history.coincides(before, after),
     )
 
 
-def judge_statuses(past: History, track: Track) -> None:
-    """Add the sweeps from which on a cell fails, or is ok again. A failure in a single sweep does
-    not count, unless it is in the newest sweep."""
-    points: list[HistoryPoint] = []
-    for run in runs([point.status == Status.OK for point in track.points]):
-        end = run.start + run.length
-        if run.value or run.length > 1 or end == len(track.points):
-            points += track.points[run.start : end]
-    series = SeriesId(track.id.cell_key, track.id.place, STATUS)
-    starts = [run.start for run in runs([point.status == Status.OK for point in points])]
-    for start, following in zip_longest(starts[1:], starts[2:]):
-        before, after = points[start - 1], points[start]
-        is_fixed = after.status == Status.OK
-        undone_sweep = None
-        if following is not None:
-            undone_sweep = points[following].sweep_id
-        event = HistoryEvent(
-            kind="fixed" if is_fixed else "broken",
-            series=series,
-            before_sweep=before.sweep_id,
-            after_sweep=after.sweep_id,
+def judge_statuses(history: History, track: Track) -> None:
+    """Add the results from which on a cell fails, or is ok again. A failure in a single sweep does
+    not count, unless it is the newest one."""
+    lasting: list[HistoryPoint] = []
+    for is_ok, run in groupby(track.points, key=lambda point: point.is_ok):
+        points = list(run)
+        if is_ok or len(points) > 1 or points[-1] is track.points[-1]:
+            lasting += points
+    blocks = [list(run) for _, run in groupby(lasting, key=lambda point: point.is_ok)]
+    for number, (old, new) in enumerate(pairwise(blocks), 1):
+        before, after = old[-1], new[0]
+        following = blocks[number + 1 :]
+        change = HistoryChange(
+            track=track,
+            metric=STATUS,
+            before=before,
+            after=after,
+            earliest=after,
+            latest=after,
             old=before.status,
             new=after.status,
-            worse=not is_fixed,
-            earliest_sweep=after.sweep_id,
-            latest_sweep=after.sweep_id,
-            undone_sweep=undone_sweep,
-            coincides=past.coincides(before, after),
-            reason=before.reason if is_fixed else after.reason,
+            is_worse=before.is_ok,
+            undone=following[0][0] if following else None,
+            coincides=history.coincides(before, after),
+            reason=after.reason if before.is_ok else before.reason,
         )
-        past.changes.append(event)
-
-
-# --- acknowledgements and order ---
-
-
-def acknowledge(
-    past: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]
-) -> None:
-    """Mark the accepted changes, and give them the ids under which they were acknowledged."""
-    nearest = nearest_rows(past, rows)
-    changes, past.changes = past.changes, []
-    for event in changes:
-        row = nearest.get(event.id)
-        if row is not None:
-            event = replace(
-                event,
-                acknowledged=row["reason"],
-                acknowledgement=row["id"],
-                acknowledged_sweep=row["sweep_id"],
-            )
-        else:
-            fitting = [rule for rule in exceptions if past.is_matched(event, rule)]
-            if fitting and fitting[-1].ignore:
-                event = replace(event, acknowledged=fitting[-1].reason)
-        past.changes.append(event)
-
-
-def nearest_rows(past: History, rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the id of each acknowledged change -> the row that acknowledges it.
-
-    Each row applies to one change: the nearest of those that may lie within one sweep of its own.
-    If several apply to a change, the nearest counts.
-    """
-    points_of = {track.id: track.points for track in past.tracks}
-    changes = grouped(past.changes, lambda event: event.series)
-    nearest: dict[str, Mapping[str, Any]] = {}
-    distances: dict[str, int] = {}
-    for row in rows:
-        series = SeriesId(row["cell_key"], row["hardware"], row["metric"])
-        points = points_of.get(series.track, [])
-        order = {point.sweep_id: index for index, point in enumerate(points)}
-        at = order.get(row["sweep_id"])
-        if at is None:
-            continue
-        near = [
-            (abs(order[event.after_sweep] - at), event.id)
-            for event in changes.get(series, ())
-            if order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
-        ]
-        if near:
-            distance, change_id = min(near)
-            if distance < distances.get(change_id, len(points)):
-                distances[change_id] = distance
-                nearest[change_id] = row
-    return nearest
-
-
-def place_in_list(past: History, event: HistoryEvent) -> tuple[bool, float, float, str]:
-    """Return the place of a change: open ones, the worst first; then the others, the newest
-    first."""
-    size = abs(math.log(event.ratio)) if event.ratio else 0.0
-    if event.kind == "broken":
-        size = math.inf
-    newest = float(past.position[event.after_sweep])
-    if event.alarms:
-        return False, -size, -newest, event.id
-    return True, -newest, -size, event.id
+        history.changes.append(change)

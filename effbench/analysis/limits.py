@@ -1,22 +1,21 @@
-"""The configuration of `compare` and `check`: which metrics are compared, and how large a change
-must be to count.
+"""Which metrics does a comparison compare, and how large must a change be to count?
 
-A user's file overrides the defaults in conf/check/default.yaml, and single settings override both.
+conf/check/default.yaml holds effbench's answer. A user's file overrides it, and single settings
+override both; docs/how-to/ci.md explains them. msgspec checks their types.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import fnmatch
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
+import msgspec
 import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from msgspec import Meta, Struct, structs
 
 from effbench.core.errors import ConfigError
 from effbench.core.metrics import METRICS
@@ -33,19 +32,12 @@ COMPARED = tuple(
 STATUS = "status"
 #: What an exception can match: values of the cell, and the metric.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
-#: How a metric is compared -> the keys of its limit that have an effect, besides `ignore`.
-USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
-#: Setting -> its minimum, and the value that it must be below. A floor of 3 was probably meant to
-#: be 3 %.
-BOUNDS = {
-    "floor": (0.0, 1.0),
-    "q": (1e-6, 1.0),
-    "least": (0.0, math.inf),
-    "factor": (1.0, math.inf),
+#: How a metric is compared -> the settings of its limit that have an effect.
+EFFECTIVE = {
+    "ratio": ("floor", "least", "ignore"),
+    "exact": ("least", "ignore"),
+    "bound": ("factor", "least", "ignore"),
 }
-#: Marks fields that a file cannot set.
-INTERNAL = {"is_internal": True}
-Section = TypeVar("Section", bound="Limit | Limits")
 
 
 @dataclass(frozen=True)
@@ -76,43 +68,41 @@ class CellFacts:
         return replace(facts, after=other)
 
 
-@dataclass
-class Limit:
+class Fraction(float):
+    """A number of at least 0 and below 1; `3%` is 0.03."""
+
+
+class Limit(Struct, forbid_unknown_fields=True):
     """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit;
     `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count. None:
     not set. `reason`: of the exception that set the limit."""
 
-    floor: float | None = None
-    least: float | None = None
-    factor: float | None = None
+    floor: Fraction | None = None
+    least: Annotated[float, Meta(ge=0)] | None = None
+    factor: Annotated[float, Meta(ge=1)] | None = None
     ignore: bool | None = None
     reason: str | None = None
 
-    def given(self, metric: str | None = None) -> dict[str, Any]:
-        """Return the keys that are set and have an effect on the metric; see `used_by`."""
-        keys = {key: getattr(self, key) for key in used_by(metric)}
-        return {key: value for key, value in keys.items() if value is not None}
+    def changes(self, metric: str) -> dict[str, Any]:
+        """Return the settings that are set and have an effect on this metric."""
+        values = {name: getattr(self, name) for name in effective(metric)}
+        return {name: value for name, value in values.items() if value is not None}
 
-    def check(self, name: str, metric: str | None = None) -> None:
-        """Convert the numbers. Raises ConfigError for invalid values, and for keys without an
-        effect on this metric. `name`: of this limit in the configuration."""
-        for key, value in self.given().items():
-            if key not in used_by(metric):
-                allowed = ", ".join(used_by(metric))
-                raise ConfigError(f"{name}.{key} does nothing: {metric} only takes {allowed}")
-            if key != "ignore":
-                setattr(self, key, number(f"{name}.{key}", value))
-            elif not isinstance(value, bool):
-                raise ConfigError(f"{name}.ignore={value}: expected true or false")
+    def check_effect(self, metric: str) -> None:
+        """Raise ValueError for a setting that has no effect on this metric."""
+        allowed = effective(metric)
+        for name in ("floor", "least", "factor"):
+            if getattr(self, name) is not None and name not in allowed:
+                raise ValueError(f"{name} does nothing: {metric} only takes {', '.join(allowed)}")
 
 
-@dataclass
-class ExceptionRule(Limit):
+class ExceptionRule(Limit, kw_only=True):
     """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set.
-    `until`: the last day on which it holds; `used`: some cell matched."""
+    `until`: the last day on which it holds."""
 
+    reason: Annotated[str, Meta(pattern=r"\S")]
     model: str | None = None
-    bs: str | None = None
+    bs: int | str | None = None
     mode: str | None = None
     dtype: str | None = None
     phase: str | None = None
@@ -120,7 +110,20 @@ class ExceptionRule(Limit):
     hardware: str | None = None
     metric: str | None = None
     until: dt.date | None = None
-    used: bool = field(default=False, metadata=INTERNAL)
+
+    def __post_init__(self) -> None:
+        known = (*COMPARED, STATUS)
+        metrics = list(filter(self.is_of, known))
+        if not metrics:
+            raise ValueError(f"metric={self.metric} matches none of {', '.join(known)}")
+        if self.metric in known:
+            self.check_effect(self.metric)
+        if not any(map(self.changes, metrics)):
+            raise ValueError("changes nothing; set floor, least, factor or ignore")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.until is not None and self.until < dt.datetime.now(dt.UTC).date()
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -139,93 +142,79 @@ class ExceptionRule(Limit):
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
 
-    def check(self, name: str, metric: str | None = None) -> None:
-        """Convert the values. Raises ConfigError."""
-        for pattern_name, pattern in self.patterns.items():
-            setattr(self, pattern_name, pattern)
-        if not str(self.reason or "").strip():
-            raise ConfigError(f"{name} needs a reason; add `reason:` to record why it exists")
-        self.reason = str(self.reason)
-        known = (*COMPARED, STATUS)
-        if self.metric is not None and not fnmatch.filter(known, self.metric):
-            raise ConfigError(f"{name}.metric={self.metric} matches none of {', '.join(known)}")
-        if self.metric in known:
-            metric = self.metric
-        super().check(name, metric)
-        if not self.given():
-            raise ConfigError(f"{name} changes nothing; set floor, least, factor or ignore")
-        try:
-            self.until = self.until and dt.date.fromisoformat(str(self.until))
-        except ValueError as error:
-            raise ConfigError(
-                f"{name}.until={self.until}: expected a date such as 2027-03-31"
-            ) from error
-
     def __str__(self) -> str:
         patterns = (f"{name}={pattern}" for name, pattern in self.patterns.items())
         return " ".join(patterns) or "every cell"
 
 
-@dataclass
-class Limits:
-    """All limits of a comparison; `limits`: by metric. `on_missing`, `on_unjudged`: whether a cell
-    that was not measured, or whose times are marked, fails a check. `expired`: exceptions that have
-    ended. `floor_for_all`: replaces every floor, including those of metrics and exceptions.
-    `source`: where the limits come from."""
+#: A limit for each metric, under its name.
+MetricLimits = msgspec.defstruct(
+    "MetricLimits",
+    [(name, Limit, msgspec.field(default_factory=Limit)) for name in COMPARED],
+    forbid_unknown_fields=True,
+)
 
-    metrics: list[str] = field(default_factory=lambda: list(COMPARED))
-    floor: float = 0.02
-    q: float = 0.05
+
+class Limits(Struct, forbid_unknown_fields=True):
+    """All limits of a comparison. `on_missing`, `on_unjudged`: whether a cell that was not
+    measured, or whose times are marked, fails a check. `source`: where the limits come from."""
+
+    metrics: list[str] = []
+    floor: Fraction = Fraction(0.02)
+    q: Fraction = Fraction(0.05)
     on_missing: OnFailure = OnFailure.fail
     on_unjudged: OnFailure = OnFailure.ignore
-    limits: dict[str, Limit] = field(default_factory=dict)
-    exceptions: list[ExceptionRule] = field(default_factory=list)
-    expired: list[ExceptionRule] = field(default_factory=list, metadata=INTERNAL)
-    floor_for_all: float | None = field(default=None, metadata=INTERNAL)
-    source: str | None = field(default=None, compare=False, metadata=INTERNAL)
+    limits: MetricLimits = msgspec.field(default_factory=MetricLimits)  # type: ignore[valid-type]
+    exceptions: list[ExceptionRule] = []
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        self.metrics = list(dict.fromkeys(self.metrics or COMPARED))
+        for name in self.metrics:
+            check_metric(name)
+        for name in COMPARED:
+            getattr(self.limits, name).check_effect(name)
 
     def of(self, cell: CellFacts, metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell. Only the last exception that
         matches counts."""
-        limit = default = self.of_metric(metric)
-        for rule in self.exceptions:
-            if rule.fits(cell):
-                rule.used = True
-                if rule.is_of(metric):
-                    changes = rule.given(metric)
-                    limit = default
-                    if changes:
-                        limit = replace(default, **changes, reason=rule.reason)
-        if self.floor_for_all is not None:
-            limit = replace(limit, floor=self.floor_for_all)
+        limit = Limit(self.floor, 0.0, 1.25, False)
+        own = getattr(self.limits, metric, None)
+        if own is not None:
+            limit = structs.replace(limit, **own.changes(metric))
+        for rule in reversed(self.exceptions):
+            if rule.fits(cell) and rule.is_of(metric) and not rule.has_ended:
+                changes = rule.changes(metric)
+                if changes:
+                    limit = structs.replace(limit, **changes, reason=rule.reason)
+                break
         return limit
 
-    def of_metric(self, metric: str) -> Limit:
-        """Return the limit of a metric where no exception matches."""
-        default = Limit(self.floor, 0.0, 1.25, False)
-        return replace(default, **self.limits.get(metric, default).given())
+    def set_every_floor(self, floor: Fraction) -> None:
+        """Replace every floor, including those of metrics and exceptions."""
+        self.floor = floor
+        for name in COMPARED:
+            getattr(self.limits, name).floor = None
+        for rule in self.exceptions:
+            rule.floor = None
 
-    def notes(self) -> list[str]:
-        """Return what a reader of a comparison has to know about its exceptions."""
-        ended = [
-            f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in self.expired
-        ]
-        unused = [
-            f"exception for {rule} matches no cell here: {rule.reason}"
-            for rule in self.exceptions
-            if not rule.used
-        ]
-        return ended + unused
+    def notes(self, cells: Iterable[CellFacts]) -> list[str]:
+        """Return what a reader of a comparison of these cells has to know about its exceptions."""
+        cells = list(cells)
+        notes = []
+        for rule in self.exceptions:
+            if rule.has_ended:
+                notes.append(f"exception for {rule} ended on {rule.until}: {rule.reason}")
+            elif not any(map(rule.fits, cells)):
+                notes.append(f"exception for {rule} matches no cell here: {rule.reason}")
+        return notes
 
 
-def used_by(metric: str | None) -> tuple[str, ...]:
-    """Return the keys of a limit that have an effect on this metric, on `status`, or on any metric
-    (None)."""
-    if metric is None:
-        return ("floor", "least", "factor", "ignore")
+def effective(metric: str) -> tuple[str, ...]:
+    """Return the settings of a limit that have an effect on this metric, or on `status`."""
     if metric == STATUS:
         return ("ignore",)
-    return (*USED[METRICS[metric].compare], "ignore")
+    return EFFECTIVE[METRICS[metric].compare]
 
 
 def check_metric(name: str) -> str:
@@ -250,10 +239,10 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
         source = f"{path} over {source}"
     source = ", ".join([source, *settings])
     try:
-        limits = limits_of(*layers, *(OmegaConf.from_dotlist([word]) for word in settings))
-    except (ConfigError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
+        limits = limits_of(*layers, *map(parse_setting, settings))
+    except ConfigError as error:
         # name the file: the user may not know that it was read
-        raise ConfigError(f"{str(error).partition(chr(10))[0]} (in {source})") from error
+        raise ConfigError(f"{error} (in {source})") from error
     limits.source = source
     return limits
 
@@ -271,106 +260,80 @@ def find(name: str) -> Path:
     return known[name]
 
 
-def load(path: Path) -> DictConfig:
+def load(path: Path) -> Any:
     try:
-        return OmegaConf.load(path)
+        return parse_yaml(path.read_bytes(), str(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
-        reason = " ".join(str(error).split())[:150]
-        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
 
 
-def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
-    """Return limits from configurations, each of which overrides the previous ones. Raises
-    ConfigError for unknown keys and invalid values."""
-    limits = settings_of(Limits, "", merged(layers))
-    check_form("metrics", limits.metrics, list)
-    names = dict.fromkeys(map(str, limits.metrics or COMPARED))
-    limits.metrics = [check_metric(name) for name in names]
-    limits.floor, limits.q = number("floor", limits.floor), number("q", limits.q)
-    limits.on_missing = choice("on_missing", limits.on_missing)
-    limits.on_unjudged = choice("on_unjudged", limits.on_unjudged)
-    for metric, values in limits.limits.items():
-        name = f"limits.{check_metric(metric)}"
-        limits.limits[metric] = settings_of(Limit, name, values)
-        limits.limits[metric].check(name, metric)
-    rules = exceptions_of(limits.exceptions)
-    today = today or dt.datetime.now(dt.UTC).date()
-    limits.expired = [rule for rule in rules if rule.until and rule.until < today]
-    limits.exceptions = [rule for rule in rules if rule not in limits.expired]
-    return limits
-
-
-def merged(layers: Sequence[Mapping[str, Any] | DictConfig]) -> Any:
-    """Return configurations as one mapping. Raises ConfigError."""
-    plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
-    if "${" in str(plain):
-        raise ConfigError(
-            "${…} is not allowed, as a repository's file must not read the environment; write the"
-            " value"
-        )
-    for layer in plain:
-        check_form("limits and exceptions", layer, dict)
-        check_form("limits", layer.get("limits", {}), dict)
-        for metric, values in layer.get("limits", {}).items():
-            check_form(f"limits.{metric}", values, dict)
-    return OmegaConf.to_container(OmegaConf.merge({}, *plain))
-
-
-def exceptions_of(values: Any) -> list[ExceptionRule]:
-    """Return the exceptions of a configuration. Raises ConfigError."""
-    check_form("exceptions", values, list)
-    rules = []
-    for index, of_rule in enumerate(values):
-        name = f"exceptions[{index}]"
-        rule = settings_of(ExceptionRule, name, of_rule)
-        rule.check(name)
-        rules.append(rule)
-    return rules
-
-
-def settings_of(kind: type[Section], name: str, values: Any) -> Section:
-    """Return a class of settings with these values. Raises ConfigError unless they are a mapping
-    with known keys."""
-    check_form(name, values, dict)
-    known = [item.name for item in fields(kind) if not item.metadata]
-    for key in values:
-        if key not in known:
-            where = f"{name}.{key}".removeprefix(".")
-            raise ConfigError(f"unknown setting {where}; choose from {', '.join(known)}")
-    return kind(**values)
-
-
-def check_form(name: str, value: Any, form: type) -> None:
-    """Raise ConfigError unless a part of a configuration is a list or a mapping, as required."""
-    if not isinstance(value, form):
-        wanted = "a list" if form is list else "a mapping (key: value)"
-        shown = "nothing" if value is None else repr(value)
-        raise ConfigError(f"{name}: expected {wanted}, got {shown}")
-
-
-def choice(name: str, value: Any) -> OnFailure:
+def parse_yaml(text: str | bytes, name: str) -> Any:
     try:
-        return OnFailure(value)
-    except ValueError as error:
-        allowed = ", ".join(OnFailure)
-        raise ConfigError(f"{name}: expected one of {allowed}, got {value!r}") from error
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise ConfigError(f"{name} is not valid YAML: {reason}") from error
 
 
-def number(name: str, value: Any) -> float:
-    """Return a number within BOUNDS; `0.03` and `3%` are the same. Raises ConfigError."""
-    low, high = BOUNDS[name.rpartition(".")[2]]
+def parse_setting(word: str) -> Any:
+    """Return `limits.latency_ms.floor=0.1` as nested mappings."""
+    name, equals, text = word.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"{word}: expected a setting and its value, such as floor=0.03")
+    value = parse_yaml(text, name)
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+def limits_of(*layers: Any) -> Limits:
+    """Return limits from configurations, each of which overrides the previous ones. Raises
+    ConfigError for unknown settings and invalid values."""
+    values: Any = {}
+    for layer in layers:
+        values = merged(values, layer)
+    try:
+        return msgspec.convert(values, Limits, strict=False, dec_hook=fraction)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        place = place.strip("`.")
+        if message.startswith("Object contains unknown field"):
+            message = message.replace("Object contains unknown field", "unknown setting")
+            message += f"; choose from {', '.join(settings_at(place))}"
+        message = message[:1].lower() + message[1:]
+        raise ConfigError(": ".join(filter(None, [place, message]))) from error
+
+
+def settings_at(place: str) -> tuple[str, ...]:
+    """Return the settings that a section may have; an empty place is the whole configuration."""
+    if place.startswith("exceptions"):
+        return ExceptionRule.__struct_fields__
+    if place == "limits":
+        return COMPARED
+    if place.startswith("limits"):
+        return Limit.__struct_fields__
+    return Limits.__struct_fields__[:-1]  # without the source
+
+
+def merged(old: Any, new: Any) -> Any:
+    """Return `new` laid over `old`: lists and values replace, mappings merge."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    changed = {key: merged(old.get(key), value) for key, value in new.items()}
+    return old | changed
+
+
+def fraction(kind: type, value: Any) -> Fraction:
+    """Return the value of a setting as a fraction. Raises ValueError."""
     text = str(value)
     try:
-        parsed = float(text.removesuffix("%"))
+        number = float(text.removesuffix("%"))
     except ValueError:
-        parsed = math.nan
+        number = -1.0
     if text.endswith("%"):
-        parsed /= 100
-    if not low <= parsed < high:
-        below = f" and below {high:g}" if high < math.inf else ""
-        raise ConfigError(
-            f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%"
+        number /= 100
+    if not 0 <= number < 1:
+        raise ValueError(
+            f"expected a number of at least 0 and below 1, such as 0.03 or 3%, got {value!r}"
         )
-    return parsed
+    return Fraction(number)

@@ -141,7 +141,7 @@ def limits_for(args: argparse.Namespace) -> Limits:
     limits = read(args.config, args.settings)
     if args.floor:
         try:
-            limits.floor_for_all = limits_of({"floor": args.floor}).floor
+            limits.set_every_floor(limits_of({"floor": args.floor}).floor)
         except ConfigError as error:
             raise UsageError(f"--{error}") from error
         limits.source = f"{limits.source}, --floor {args.floor}"

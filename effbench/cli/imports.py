@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=source)
     options.add_db(parser)
     options.add_sweeps(parser)
-    decisions = "also import baselines and acknowledgements of these sweeps; existing ones are kept"
+    decisions = "also import baselines of these sweeps; existing ones are kept"
     parser.add_argument("--baselines", action="store_true", help=decisions)
     parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
     join = (

@@ -125,18 +125,6 @@ def changes_between(before: Where, after: Where) -> list[str]:
     ]
 
 
-def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
-    """Return the facts that have no value in common on the two levels of a series, such as `host a
-    | b`."""
-    differences = []
-    for diff in diff_environments(low, high):
-        is_common = diff.kind in ("hardware", "software") or diff.name in ("hostname", "name")
-        if is_common and not set(texts(diff.before, "none")) & set(texts(diff.after, "none")):
-            differences.append(diff)
-    differences.sort(key=lambda diff: (diff.kind != "machine", diff.kind == "protocol"))
-    return [diff.text(diff.label, "|", "none") for diff in differences]
-
-
 # --- names ---
 
 

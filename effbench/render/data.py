@@ -228,7 +228,6 @@ def read(
         filters = Filters(
             environment_ids=ids if references else (),
             most=MOST_RESULTS * len(device_sweeps),
-            everything=True,
         )
         data.history = read_history(store, filters=filters)
         if not references:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from effbench.analysis.history import History, HistoryEvent, short_id
+from effbench.analysis.history import History, HistoryChange
 from effbench.analysis.limits import STATUS
 from effbench.core.cell import digest
 from effbench.core.labels import ABSENT
@@ -19,33 +19,12 @@ from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 #: texts.
 LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
-#: Keys of an event in JSON and CSV.
+#: Keys of a change in JSON and CSV.
 COLUMNS = (
-    "id",
-    "kind",
-    "word",
-    "alarms",
-    "cell",
-    "cell_key",
-    "place",
-    "metric",
-    "old",
-    "new",
-    "ratio",
-    "low",
-    "high",
-    "before_sweep",
-    "before_label",
-    "before_started_at",
-    "after_sweep",
-    "after_label",
-    "after_started_at",
-    "earliest_sweep",
-    "latest_sweep",
-    "undone_sweep",
-    "coincides",
-    "reason",
-    "acknowledged",
+    *("state", "word", "cell", "cell_key", "place", "metric", "old", "new", "ratio", "low", "high"),
+    *("before_sweep", "before_label", "before_started_at"),
+    *("after_sweep", "after_label", "after_started_at"),
+    *("earliest_sweep", "latest_sweep", "undone_sweep", "coincides", "reason"),
 )
 
 
@@ -56,39 +35,22 @@ def summary(past: History) -> str:
     """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
     if not past.tracks:
         return "no results yet, so no history"
-    states = Counter(past.states.values())
-    short, total = states.pop("short", 0), len(past.states)
     texts = []
+    short = past.states["short"]
     if short:
         need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
-        texts.append(f"too short to judge: {short} of {total} series ({need})")
-    if past.marked_results:
-        texts.append(
-            f"left out: times of {count(past.marked_results, 'marked result')} (host disturbed)"
-        )
-    changes = Counter(event.state for event in past.changes)
-    changes["acknowledged and omitted"] = past.left_out
-    if changes.total() or total > short:
+        texts.append(f"too short to judge: {short} of {past.states.total()} series ({need})")
+    marked = sum(point.is_marked for point in past.points)
+    if marked:
+        texts.append(f"left out: times of {count(marked, 'marked result')} (host disturbed)")
+    if past.changes or past.judged:
+        changes = Counter(change.state for change in past.changes)
         texts.append(f"changes: {changes.total()}{_details(changes)}")
-    if total > short:
-        texts.append(f"judged series: {total - short}{_details(states)}")
-    return " · ".join([*texts, f"cells: {len(past.tracks)}", f"sweeps: {past.measured_sweeps}"])
-
-
-def lead(past: History) -> str:
-    """Return the conclusion: open changes and the worst of them; empty without a series to
-    judge."""
-    alarms = past.open_changes
-    if not alarms:
-        judged = sum(state != "short" for state in past.states.values())
-        return f"No open change in {judged} judged series." if judged else ""
-    worst = alarms[0]
-    number = count(len(alarms), "open change")
-    if len(alarms) > 1:
-        number += ". The worst"
-    cell, since = past.names[worst.series.cell_key], sweep_text(past, worst.after_sweep)
-    what = f"{worst.series.metric} {change_text(worst)} since {since}"
-    return one_line(f"{number}: {cell}: {what}.")
+    if past.judged:
+        judged = {state: past.states[state] for state in ("steady", "changed")}
+        texts.append(f"judged series: {past.judged}{_details(judged)}")
+    sweeps = len({point.at for point in past.points})
+    return " · ".join([*texts, f"cells: {len(past.tracks)}", f"sweeps: {sweeps}"])
 
 
 def _details(counts: Mapping[str, int]) -> str:
@@ -96,19 +58,47 @@ def _details(counts: Mapping[str, int]) -> str:
     return f" ({', '.join(texts)})" if texts else ""
 
 
-def sweep_text(past: History, sweep_id: str) -> str:
+def lead(past: History) -> str:
+    """Return the conclusion: open changes and the worst of them; empty without a series to
+    judge."""
+    changes = past.open_changes
+    if not changes:
+        return f"No open change in {past.judged} judged series." if past.judged else ""
+    worst = changes[0]
+    number = count(len(changes), "open change")
+    if len(changes) > 1:
+        number += ". The worst"
+    cell, since = past.names[worst.track.cell_key], sweep_text(past, worst.after.at)
+    return one_line(f"{number}: {cell}: {worst.metric} {change_text(worst)} since {since}.")
+
+
+def sweep_text(past: History, at: int) -> str:
     """Return the label of a sweep, or its id without a label."""
-    return one_line(past.sweeps[sweep_id]["label"] or sweep_id, LABEL)
+    return one_line(past.sweeps[at].label or past.sweeps[at].id, LABEL)
 
 
-def change_text(event: HistoryEvent) -> str:
+def change_text(change: HistoryChange) -> str:
     """Return a change with its ratio and interval: `slower 1.100× (1.093–1.107)`."""
-    text = event.word
-    if event.ratio is not None:
-        text += f" {event.ratio:.3f}×"
-    if event.low is not None and event.high is not None:
-        text += f" ({event.low:.3f}–{event.high:.3f})"
+    text, ratio = change.word, change.ratio
+    if ratio is not None:
+        text += f" {ratio.value:.3f}×"
+        if ratio.low is not None and ratio.high is not None:
+            text += f" ({ratio.low:.3f}–{ratio.high:.3f})"
     return text
+
+
+def notes_text(past: History, change: HistoryChange) -> str:
+    """Return what else is known of a change."""
+    notes = []
+    if change.earliest is not change.latest:
+        earliest = sweep_text(past, change.earliest.at)
+        latest = sweep_text(past, change.latest.at)
+        notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
+    if change.coincides:
+        notes.append(f"coincides with {', '.join(change.coincides)}")
+    if change.reason:
+        notes.append(change.reason)
+    return "; ".join(one_line(note, TEXT) for note in notes)
 
 
 # --- tables ---
@@ -119,11 +109,9 @@ def line_id(cell_key: str, place: str) -> str:
     return digest([cell_key, place])[:12]
 
 
-def events_table(past: History, most: int | None = None) -> Table:
-    """Return a table with one row per change, at most this many; its `data` holds the exact values
-    of COLUMNS."""
+def changes_table(past: History, most: int | None = None) -> Table:
+    """Return a table with one row per change, at most this many."""
     columns = [
-        Column("id", help="argument of effbench history ack"),
         Column("change", filter=True),
         Column("cell"),
         Column("hardware", filter=True),
@@ -131,64 +119,48 @@ def events_table(past: History, most: int | None = None) -> Table:
         Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval"),
         Column("levels", help="before and after"),
         Column("first sweep after", help="with the last sweep before the change"),
-        Column("state", filter=True, help="open: worse, not undone and not acknowledged"),
+        Column("state", filter=True, help="open: worse and not undone"),
         Column("notes", wide=True, optional=True),
     ]
     if not past.has_several_places:
         columns = [column for column in columns if column.key != "hardware"]
-    events = past.changes[:most]
-    rows = [_row(past, event) for event in events]
-    return Table(columns, rows, [record(past, event) for event in events])
+    return Table(columns, [_row(past, change) for change in past.changes[:most]])
 
 
-def _row(past: History, event: HistoryEvent) -> dict[str, Any]:
-    series = event.series
-    link = f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
+def _row(past: History, change: HistoryChange) -> dict[str, Any]:
+    track, metric = change.track, change.metric
     tone, sign = "", "▲"
-    if event.alarms:
+    if change.is_open:
         tone = "status"
-    elif not event.worse:
+    elif not change.is_worse:
         tone, sign = "good", "▼"
-    ratio, interval = ABSENT, ""
-    if event.ratio is not None:
-        ratio = f"{event.ratio:.3f}×"
-    if event.low is not None and event.high is not None:
-        interval = f"{event.low:.3f} to {event.high:.3f}"
-    level = str if series.metric == STATUS else METRICS[series.metric].format
-    details = f"after {sweep_text(past, event.before_sweep)}"
-    after = sweep_text(past, event.after_sweep)
-    if after != event.after_sweep:
-        details = f"{event.after_sweep}, {details}"
-    why = event.acknowledged or ""
-    if not why and event.undone_sweep:
-        why = f"in {sweep_text(past, event.undone_sweep)}"
-    name = one_line(past.names[series.cell_key])
+    value, ratio, interval = None, ABSENT, ""
+    if change.ratio is not None:
+        value, low, high = change.ratio.value, change.ratio.low, change.ratio.high
+        ratio = f"{value:.3f}×"
+        if low is not None and high is not None:
+            interval = f"{low:.3f} to {high:.3f}"
+    level = str if metric == STATUS else METRICS[metric].format
+    after, after_id = sweep_text(past, change.after.at), past.sweeps[change.after.at].id
+    details = f"after {sweep_text(past, change.before.at)}"
+    if after != after_id:
+        details = f"{after_id}, {details}"
+    undone = ""
+    if change.undone is not None:
+        undone = f"in {sweep_text(past, change.undone.at)}"
+    link = f"#series={line_id(track.cell_key, track.place)}.{metric}"
+    name = one_line(past.names[track.cell_key])
     return {
-        "id": short_id(event.id),
-        "change": Shown(None, f"{sign} {event.word}", tone),
+        "change": Shown(None, f"{sign} {change.word}", tone),
         "cell": Shown(None, name, "name", link=link, hint="show its series"),
-        "hardware": series.place,
-        "metric": series.metric,
-        "after ÷ before": Shown(event.ratio, ratio, sub=interval),
-        "levels": Shown(None, f"{level(event.old)} → {level(event.new)}", "nowrap"),
-        "first sweep after": Shown(past.position[event.after_sweep], after, sub=details),
-        "state": Shown(None, event.state, sub=one_line(why, TEXT)),
-        "notes": notes_text(past, event),
+        "hardware": track.place,
+        "metric": metric,
+        "after ÷ before": Shown(value, ratio, sub=interval),
+        "levels": Shown(None, f"{level(change.old)} → {level(change.new)}", "nowrap"),
+        "first sweep after": Shown(change.after.at, after, sub=details),
+        "state": Shown(None, change.state, sub=undone),
+        "notes": notes_text(past, change),
     }
-
-
-def notes_text(past: History, event: HistoryEvent) -> str:
-    """Return what else is known of a change."""
-    notes = []
-    if event.earliest_sweep != event.latest_sweep:
-        earliest = sweep_text(past, event.earliest_sweep)
-        latest = sweep_text(past, event.latest_sweep)
-        notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
-    if event.coincides:
-        notes.append(f"coincides with {', '.join(event.coincides)}")
-    if event.reason:
-        notes.append(event.reason)
-    return "; ".join(one_line(note, TEXT) for note in notes)
 
 
 # --- formats ---
@@ -199,37 +171,40 @@ def render(past: History, how: str) -> str:
     if how == "markdown":
         parts = [summary(past)]
         if past.changes:
-            parts.append(events_table(past).render("markdown"))
+            parts.append(changes_table(past).render("markdown"))
         return "\n\n".join(parts)
-    records = [record(past, event) for event in past.changes]
-    if how == "csv":
-        for row in records:
-            row["coincides"] = "; ".join(row["coincides"])
-        return Table([Column(name) for name in COLUMNS], records).render("csv")
-    return as_json(
-        {
-            "summary": summary(past),
-            "states": Counter(past.states.values()),
-            "changes": [row for row in records if row["kind"] != "recent"],
-            "recent": [row for row in records if row["kind"] == "recent"],
-        }
-    )
+    records = [record(past, change) for change in past.changes]
+    if how == "json":
+        return as_json({"summary": summary(past), "states": past.states, "changes": records})
+    rows = [row | {"coincides": "; ".join(row["coincides"])} for row in records]
+    return Table([Column(name) for name in COLUMNS], rows).render("csv")
 
 
-def record(past: History, event: HistoryEvent) -> dict[str, Any]:
-    """Return the exact values of a change by the names of COLUMNS."""
-    series = event.series
-    before, after = past.sweeps[event.before_sweep], past.sweeps[event.after_sweep]
-    values: dict[str, Any] = {
-        "id": short_id(event.id),
-        "cell": past.names[series.cell_key],
-        "cell_key": series.cell_key,
-        "place": series.place,
-        "metric": series.metric,
-        "before_label": before["label"],
-        "before_started_at": before["started_at"].isoformat(),
-        "after_label": after["label"],
-        "after_started_at": after["started_at"].isoformat(),
-        "coincides": list(event.coincides),
+def record(past: History, change: HistoryChange) -> dict[str, Any]:
+    """Return the exact values of a change by the names of COLUMNS. Sweeps are ids."""
+    track, ratio, undone = change.track, change.ratio, change.undone
+    before, after = past.sweeps[change.before.at], past.sweeps[change.after.at]
+    return {
+        "state": change.state,
+        "word": change.word,
+        "cell": past.names[track.cell_key],
+        "cell_key": track.cell_key,
+        "place": track.place,
+        "metric": change.metric,
+        "old": change.old,
+        "new": change.new,
+        "ratio": ratio and ratio.value,
+        "low": ratio and ratio.low,
+        "high": ratio and ratio.high,
+        "before_sweep": before.id,
+        "before_label": before.label,
+        "before_started_at": before.started_at.isoformat(),
+        "after_sweep": after.id,
+        "after_label": after.label,
+        "after_started_at": after.started_at.isoformat(),
+        "earliest_sweep": past.sweeps[change.earliest.at].id,
+        "latest_sweep": past.sweeps[change.latest.at].id,
+        "undone_sweep": undone and past.sweeps[undone.at].id,
+        "coincides": list(change.coincides),
+        "reason": change.reason,
     }
-    return {name: values[name] if name in values else getattr(event, name) for name in COLUMNS}

@@ -13,12 +13,14 @@ counters, any lasting difference is a change. Shape: L levels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from effbench.stats.intervals import Interval, LogEstimate, log_difference, t_tail
@@ -64,42 +66,37 @@ _WHEREABOUTS = 7.35
 class LevelChange:
     """A change of level between the values `at - 1` and `at` of a series.
 
-    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its
-    95 % Welch bounds; None for exact values. `undone_at`: where a later change returned to within
-    the floor of `before`. `earliest`, `latest`: 95 % bounds of `at`; None for exact values.
-    `is_confirmed`: whether enough values follow it.
+    `before`, `after`: the levels, as logarithms or exact values. `earliest`, `latest`: 95 % bounds
+    of `at`, which is exact for exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
+    None for exact values. `undone_at`: where a later change returned to within the floor of
+    `before`. `is_confirmed`: whether enough values follow it.
     """
 
     at: int
     before: float
     after: float
+    earliest: int
+    latest: int
     ratio: Interval | None = None
     undone_at: int | None = None
-    earliest: int | None = None
-    latest: int | None = None
     is_confirmed: bool = True
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The changes of a series. `recent`: a difference of only the newest one or two values from the
-    last level, too few for a change."""
+def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelChange]:
+    """Return the changes in a series of logarithms, which starts with the oldest value.
 
-    changes: tuple[LevelChange, ...] = ()
-    recent: LevelChange | None = None
-
-
-def find_changes(values: Sequence[float], floor: float = FLOOR) -> Findings:
-    """Return the findings in a series of logarithms, which starts with the oldest value. `floor`:
-    smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for
-    values that are not finite."""
-    if not all(map(math.isfinite, values)):
+    The last one is not confirmed if only the newest one or two values differ from the last level.
+    `floor`: smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises
+    ValueError for values that are not finite.
+    """
+    logs = np.asarray(values, dtype=float)
+    if not np.isfinite(logs).all():
         raise ValueError("a series must be finite: omit values that were not measured")
     least = math.log1p(floor)
-    # others differ too little for any finding
-    if len(values) < SHORTEST or max(values) - min(values) < least:
-        return Findings()
-    series = NoisySeries.of(values)
+    # others differ too little for any change
+    if len(logs) < SHORTEST or np.ptp(logs) < least:
+        return []
+    series = NoisySeries.of(logs)
     splits = fit(series)
     segments = series.segments(splits)
     weakest = _weakest(series, segments, least)
@@ -108,62 +105,34 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> Findings:
         segments = series.segments(splits)
         weakest = _weakest(series, segments, least)
     spread = series.spread(segments)
-    changes = []
-    for old, new in pairwise(segments):
-        difference = log_difference(new.log_mean(), old.log_mean())
-        change = LevelChange(new.start, old.mean, new.mean, difference.interval())
-        changes.append(_located(change, series, old, new, spread.sd))
-    return Findings(mark_undone(changes, least), _recent(series, segments, least))
+    changes = [_change(series, old, new, spread.sd) for old, new in pairwise(segments)]
+    return [*mark_undone(changes, least), *_unconfirmed(series, segments, least)]
 
 
-# --- exact values ---
-
-
-@dataclass(frozen=True)
-class EqualRun:
-    """Equal values of a series, from the position `start` on."""
-
-    value: Any
-    start: int
-    length: int
-
-
-def runs(values: Sequence[Any]) -> list[EqualRun]:
-    """Return the runs of equal values."""
-    found: list[EqualRun] = []
-    start = 0
-    for value, equal in groupby(values):
-        found.append(EqualRun(value, start, sum(1 for _ in equal)))
-        start += found[-1].length
-    return found
-
-
-def find_exact(values: Sequence[Any]) -> Findings:
-    """Return the findings in a series of exact values (integers or booleans), which starts with the
+def find_exact(values: Sequence[Any]) -> list[LevelChange]:
+    """Return the changes in a series of exact values (integers or booleans), which starts with the
     oldest value.
 
     Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series
-    they are `recent`.
+    they are a change that is not confirmed.
     """
-    # a value that does not last is attributed to the previous level, or to the next one at the
-    # start
-    levels: list[EqualRun] = []
-    recent = None
-    for run in runs(values):
-        if levels and levels[-1].value == run.value:
-            continue
-        if run.length >= EXACT_PERSISTENCE:
-            levels.append(run)
-        elif levels and run.start + run.length == len(values):
-            before = levels[-1].value
-            recent = LevelChange(run.start, before, run.value, is_confirmed=False)
-    changes = []
-    for old, new in pairwise(levels):
-        changes.append(LevelChange(new.start, old.value, new.value))
-    return Findings(mark_undone(changes, 0.0), recent)
+    changes: list[LevelChange] = []
+    level: Any = None
+    start = 0
+    for value, equal in groupby(values):
+        end = start + len(list(equal))
+        lasts = end - start >= EXACT_PERSISTENCE
+        is_new = level is not None and value != level
+        if is_new and (lasts or end == len(values)):
+            changes.append(LevelChange(start, level, value, start, start, is_confirmed=lasts))
+        if lasts:
+            level = value
+        start = end
+    confirmed = [change for change in changes if change.is_confirmed]
+    return [*mark_undone(confirmed, 0.0), *changes[len(confirmed) :]]
 
 
-def mark_undone(changes: Sequence[LevelChange], floor: float) -> tuple[LevelChange, ...]:
+def mark_undone(changes: Sequence[LevelChange], floor: float) -> list[LevelChange]:
     """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of
     the level before it (both as logarithms)."""
     marked = []
@@ -174,7 +143,7 @@ def mark_undone(changes: Sequence[LevelChange], floor: float) -> tuple[LevelChan
                 undone_at = later.at
                 break
         marked.append(replace(change, undone_at=undone_at))
-    return tuple(marked)
+    return marked
 
 
 # --- levels ---
@@ -182,21 +151,41 @@ def mark_undone(changes: Sequence[LevelChange], floor: float) -> tuple[LevelChan
 
 @dataclass(frozen=True)
 class Segment:
-    """The values from `start` to `end` (exclusive). `mean`, `n` and `squares` exclude outliers;
-    `squares`: sum of squared distances from the mean."""
+    """Consecutive values of a series and their noise, from the position `start` on."""
 
     start: int
-    end: int
-    mean: float
-    n: int
-    squares: float
+    values: Floats
+    noise: Floats
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.values)
+
+    @cached_property
+    def kept(self) -> Floats:
+        """The values without outliers; at least their median."""
+        middle = np.median(self.values)
+        kept = self.values[np.abs(self.values - middle) <= OUTLYING * self.noise]
+        return kept if len(kept) else np.array([middle])
+
+    @cached_property
+    def mean(self) -> float:
+        return float(self.kept.mean())
+
+    @property
+    def n(self) -> int:
+        return len(self.kept)
+
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squared distances from the mean."""
+        return float(((self.kept - self.mean) ** 2).sum())
 
     def log_mean(self) -> LogEstimate:
         if self.n < 2:
             return LogEstimate(self.mean, None, 0)
         df = self.n - 1
-        variance = self.squares / df
-        error = math.sqrt(variance / self.n)
+        error = math.sqrt(self.squares / df / self.n)
         return LogEstimate(self.mean, error, df)
 
 
@@ -216,21 +205,19 @@ class NoisySeries:
     noise: Floats
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> NoisySeries:
+    def of(cls, values: Floats) -> NoisySeries:
         """Return a series with the noise of all values, or that around a value if it is much
         larger."""
-        logs = np.asarray(values, dtype=float)
         # the median |difference| of two normal values is 0.954 standard deviations
-        differences = np.abs(np.diff(logs)) / 0.9539
+        differences = np.abs(np.diff(values)) / 0.9539
         least = max(LEAST_NOISE, float(np.median(differences)))
-        noise = np.full(len(logs), least)
+        noise = np.full(len(values), least)
         if len(differences) >= _WINDOW:
-            windows = np.lib.stride_tricks.sliding_window_view(differences, _WINDOW)
-            medians = np.median(windows, axis=1)
+            medians = np.median(sliding_window_view(differences, _WINDOW), axis=1)
             half = _WINDOW // 2
             around = np.pad(medians, (half, half + 1), mode="edge")
             noise = np.where(around > NOISIER * least, around, noise)
-        return cls(logs, noise)
+        return cls(values, noise)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -240,24 +227,15 @@ class NoisySeries:
         """The p-value below which a position is a change."""
         return P_VALUE / len(self)
 
-    def segment(self, start: int, end: int) -> Segment:
-        inside = self.values[start:end]
-        middle = float(np.median(inside))
-        farthest = OUTLYING * self.noise[start:end]
-        kept = inside[np.abs(inside - middle) <= farthest]
-        mean = middle
-        if len(kept):
-            mean = float(kept.mean())
-        distances = kept - mean
-        squares = float((distances**2).sum())
-        return Segment(start, end, mean, max(1, len(kept)), squares)
-
     def segments(self, splits: Sequence[int]) -> list[Segment]:
         bounds = [0, *splits, len(self)]
         return [self.segment(start, end) for start, end in pairwise(bounds)]
 
+    def segment(self, start: int, end: int) -> Segment:
+        return Segment(start, self.values[start:end], self.noise[start:end])
+
     def spread(self, segments: Sequence[Segment]) -> Spread:
-        """Return the spread over these segments.
+        """Return the spread over these segments, which cover the start of the series.
 
         With few values it is at least their known noise, because a few values may agree by chance.
         If neighbouring values are correlated, it is multiplied by the square root of (1 + r) ÷ (1 -
@@ -274,11 +252,9 @@ class NoisySeries:
         products = squares = 0.0
         bound = OUTLYING * sd
         for segment in segments:
-            inside = self.values[segment.start : segment.end]
-            distances = np.clip(inside - segment.mean, -bound, bound)
-            neighbours = distances[1:] * distances[:-1]
-            products += float(neighbours.sum())
-            squares += float((distances * distances).sum())
+            distances = np.clip(segment.values - segment.mean, -bound, bound)
+            products += float(distances[1:] @ distances[:-1])
+            squares += float(distances @ distances)
         if squares > 0.0 and products / squares * math.sqrt(len(self)) >= 1.0:
             r = min(products / squares, 0.9)
             sd *= math.sqrt((1 + r) / (1 - r))
@@ -298,8 +274,7 @@ def fit(series: NoisySeries) -> list[int]:
         after_change = total[source[step]] + PRICE
         jumped[step] = after_change < total
         distance = (levels - series.values[step]) / series.noise[step]
-        cost = np.minimum(distance**2, BOUND)
-        total = np.minimum(total, after_change) + cost
+        total = np.minimum(total, after_change) + np.minimum(distance**2, BOUND)
     splits = []
     level = total.argmin()
     for step in range(length - 1, 0, -1):
@@ -316,18 +291,13 @@ def _levels(series: NoisySeries) -> Floats:
     tried = []
     for width in (3, 7, 15):
         if width <= len(values):
-            windows = np.lib.stride_tricks.sliding_window_view(values, width)
-            tried.append(np.median(windows, axis=1))
-            tried.append(windows.mean(axis=1))
+            windows = sliding_window_view(values, width)
+            tried += [np.median(windows, axis=1), windows.mean(axis=1)]
     step = _STEP * float(series.noise.min())
-    first = values[0]
-    distances = np.concatenate(tried) - first
-    steps = np.unique(np.round(distances / step))
-    levels = np.asarray(steps * step + first, dtype=float)
-    if len(levels) > _LEVELS:
-        kept = np.linspace(0, len(levels) - 1, _LEVELS).astype(int)
-        levels = levels[kept]
-    return levels
+    steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
+    if len(steps) > _LEVELS:
+        steps = steps[np.linspace(0, len(steps) - 1, _LEVELS).astype(int)]
+    return np.asarray(steps * step + values[0], dtype=float)
 
 
 # --- tests of changes ---
@@ -341,7 +311,7 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
         return None
     for index, segment in enumerate(segments):
         if segment.n < PERSISTENCE:
-            return _nearer(segments, index)
+            return _nearer(pairs, index)
     spread = series.spread(segments)
     doubts = [_doubt(series, old, new, spread, floor) for old, new in pairs]
     if not any(doubts):
@@ -349,17 +319,24 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
         doubts = [max(0.0, gain + _SEARCHED) for gain in gains]
     if not any(doubts):
         return None
-    ranked = zip(doubts, range(len(doubts)), strict=True)
-    _, weakest = max(ranked)
-    return weakest
+    return int(np.argmax(doubts))
+
+
+def _nearer(pairs: Sequence[tuple[Segment, Segment]], index: int) -> int:
+    """Return the split between the segment `index` and its neighbour with the nearer level."""
+    steps = [abs(new.mean - old.mean) for old, new in pairs]
+    to_previous = max(0, index - 1)
+    to_next = min(index, len(steps) - 1)
+    if steps[to_previous] <= steps[to_next]:
+        return to_previous
+    return to_next
 
 
 def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floor: float) -> float:
     """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
     the floor."""
     step = new.mean - old.mean
-    noise = series.noise[old.start : new.end]
-    local = float(np.median(noise))
+    local = float(np.median(series.segment(old.start, new.end).noise))
     sd = spread.sd
     if local > NOISIER * series.noise.min():
         # a noisier part has more spread than the whole series
@@ -373,77 +350,59 @@ def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floo
     return p_value
 
 
-def _nearer(segments: Sequence[Segment], index: int) -> int:
-    """Return the split between a short segment and its neighbour with the nearer level."""
-    last = len(segments) - 1
-    if index == 0:
-        return 0
-    if index == last:
-        return last - 1
-    mean = segments[index].mean
-    to_previous = abs(segments[index - 1].mean - mean)
-    to_next = abs(segments[index + 1].mean - mean)
-    if to_previous <= to_next:
-        return index - 1
-    return index
-
-
 def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
-    values = series.values[old.start : new.end]
-    noise = series.noise[old.start : new.end]
-    positions = np.arange(old.start, new.end)
-    levels = np.where(positions < new.start, old.mean, new.mean)
+    both = series.segment(old.start, new.end)
+    levels = np.repeat([old.mean, new.mean], [len(old.values), len(new.values)])
+    from_levels = (both.values - levels) / both.noise
     # omit outliers of the levels, from which a line must not gain
-    distances = np.abs(values - levels)
-    x = np.flatnonzero(distances <= OUTLYING * noise)
+    x = np.flatnonzero(np.abs(from_levels) <= OUTLYING)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
-    kept = values[x]
-    noise = noise[x]
-    slope, offset = np.polyfit(x, kept, 1, w=1 / noise)
-    from_step = (kept - levels[x]) / noise
-    from_line = (kept - slope * x - offset) / noise
-    return float((from_step**2).sum() - (from_line**2).sum())
+    values, noise = both.values[x], both.noise[x]
+    line = np.polyval(np.polyfit(x, values, 1, w=1 / noise), x)
+    from_line = (values - line) / noise
+    return float((from_levels[x] ** 2).sum() - (from_line**2).sum())
 
 
-def _located(
-    change: LevelChange, series: NoisySeries, old: Segment, new: Segment, spread: float
-) -> LevelChange:
-    """Return the change between these segments with the 95 % bounds of its position."""
-    inside = series.values[old.start : new.end]
-    noise = np.maximum(series.noise[old.start : new.end], spread)
-    from_before = (inside - change.before) / noise
-    from_after = (inside - change.after) / noise
-    before = np.minimum(from_before**2, BOUND)
-    after = np.minimum(from_after**2, BOUND)
+def _change(series: NoisySeries, old: Segment, new: Segment, spread: float) -> LevelChange:
+    """Return the change between these segments with the 95 % bounds of its size and position."""
+    both = series.segment(old.start, new.end)
+    noise = np.maximum(both.noise, spread)
+    before = np.minimum(((both.values - old.mean) / noise) ** 2, BOUND)
+    after = np.minimum(((both.values - new.mean) / noise) ** 2, BOUND)
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
-    likely = np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
-    positions = old.start + 1 + likely
-    earliest = min(int(positions[0]), change.at)
-    latest = max(int(positions[-1]), change.at)
-    return replace(change, earliest=earliest, latest=latest)
+    likely = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    return LevelChange(
+        at=new.start,
+        before=old.mean,
+        after=new.mean,
+        earliest=min(int(likely[0]), new.start),
+        latest=max(int(likely[-1]), new.start),
+        ratio=log_difference(new.log_mean(), old.log_mean()).interval(),
+    )
 
 
-def _recent(series: NoisySeries, segments: Sequence[Segment], floor: float) -> LevelChange | None:
-    """Return the newest one or two values as a change if they exceed noise and floor around the
-    last level, or None."""
+def _unconfirmed(
+    series: NoisySeries, segments: Sequence[Segment], floor: float
+) -> Iterator[LevelChange]:
+    """Yield the newest one or two values as a change if they exceed noise and floor around the last
+    level."""
     last = segments[-1]
     for count in (2, 1):
-        before = series.segment(last.start, last.end - count)
-        off = series.values[-count:] - before.mean
-        is_above = bool((off > floor).all())
-        is_below = bool((off < -floor).all())
-        if before.n < PERSISTENCE or not (is_above or is_below):
+        at = len(series) - count
+        before = series.segment(last.start, at)
+        off = series.values[at:] - before.mean
+        is_beyond = bool((off > floor).all() or (off < -floor).all())
+        if before.n < PERSISTENCE or not is_beyond:
             continue
         spread = series.spread([*segments[:-1], before])
-        sd = np.maximum(series.noise[-count:], spread.sd)
-        errors = sd * math.sqrt(1 + 1 / before.n)
+        errors = np.maximum(series.noise[at:], spread.sd) * math.sqrt(1 + 1 / before.n)
         p_values = [t_tail(float(t), spread.df) for t in off / errors]
         if max(p_values) < series.p_value:
             step = float(off.mean())
             ratio = Interval(math.exp(min(step, 709.0)))
-            at = len(series) - count
-            return LevelChange(at, before.mean, before.mean + step, ratio, is_confirmed=False)
-    return None
+            after = before.mean + step
+            yield LevelChange(at, before.mean, after, at, at, ratio, is_confirmed=False)
+            return

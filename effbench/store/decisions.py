@@ -1,4 +1,4 @@
-"""Read and write decisions about sweeps: baselines, acknowledged changes and verdicts on claims."""
+"""Read and write decisions about sweeps: baselines, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.settings import db_option
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import (
-    ACKNOWLEDGEMENT,
     BASELINE,
     ENVIRONMENT,
     SWEEP,
@@ -25,8 +24,6 @@ from effbench.store.sweeps import hardware
 from effbench.store.values import now, text
 
 __all__ = ["ClaimVerdict"]
-#: Columns that identify an acknowledged change.
-KEYS = ("cell_key", "hardware", "metric", "sweep_id")
 
 
 @dataclass(frozen=True)
@@ -105,29 +102,6 @@ def remove_baseline(
         sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines))
     )
     return removed
-
-
-def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
-    """Acknowledge `changes`, mappings with the four `KEYS`; acknowledged ones get the new
-    reason."""
-    given = {"reason": text(reason), "acknowledged_at": now()}
-    for change in changes:
-        row = insert(connection, ACKNOWLEDGEMENT).values(
-            **{key: change[key] for key in KEYS}, **given
-        )
-        connection.execute(row.on_conflict_do_update(index_elements=KEYS, set_=given))
-
-
-def unacknowledge(connection: sa.Connection, ids: Iterable[int]) -> None:
-    connection.execute(sa.delete(ACKNOWLEDGEMENT).where(ACKNOWLEDGEMENT.c.id.in_(list(ids))))
-
-
-def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
-    """Return every row of `acknowledgement`, oldest first."""
-    query = sa.select(ACKNOWLEDGEMENT).order_by(
-        ACKNOWLEDGEMENT.c.acknowledged_at, ACKNOWLEDGEMENT.c.id
-    )
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def add_verdicts(

@@ -23,7 +23,7 @@ from effbench.core.cell import Status
 from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first
-REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015")
+REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015", "0016")
 HEAD_REVISION = REVISIONS[-1]
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -307,18 +307,6 @@ BASELINE = table(
     Column("sweep_id", Text, ForeignKey("sweep.id"), nullable=False),
     required(UtcDateTime, "set_at"),
     optional(Text, "note"),
-)
-
-#: an accepted change in the history of a cell; `sweep_id`: the first sweep after the change
-ACKNOWLEDGEMENT = table(
-    "acknowledgement",
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("cell_key", Text, ForeignKey("cell.key"), nullable=False),
-    required(Text, "hardware", "metric"),
-    Column("sweep_id", Text, ForeignKey("sweep.id"), nullable=False),
-    required(Text, "reason"),
-    required(UtcDateTime, "acknowledged_at"),
-    sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),
 )
 
 #: one verdict on a claim; `measured`: figure, interval, parts, evidence and all sweeps that were

@@ -6,7 +6,7 @@ import datetime as dt
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from effbench.core.cell import Status, Trial
 from effbench.core.metrics import METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import PREPARING, CountedTrials, of_cache
-from effbench.store.sweeps import CONFIRMING
+from effbench.store.sweeps import CONFIRMING, SweepInfo, sweeps
 from effbench.store.values import as_dicts, text, trial_of
 
 #: Compared metrics that every trial has.
@@ -47,18 +47,6 @@ _FACTS_OF_TRIALS = (
     "first_call_s",
 )
 _FACTS_OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
-_FACTS_OF_SWEEPS = (
-    SWEEP.c.id,
-    SWEEP.c.name,
-    SWEEP.c.label,
-    SWEEP.c.started_at,
-    SWEEP.c.imported_at,
-    SWEEP.c.protocol,
-    SWEEP.c.baseline_mode,
-    SWEEP.c.host,
-    SWEEP.c.state,
-)
-_OLDEST_FIRST = (SWEEP.c.started_at, SWEEP.c.id)
 #: Metric -> round -> figure.
 Figures = dict[str, dict[int, float | None]]
 #: (cell key, metric) -> environment id -> values of earlier results
@@ -274,110 +262,67 @@ def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
-    return list(as_dicts(connection, query))
-
-
 # --- history ---
 
 
 @dataclass(frozen=True)
-class Series:
-    """Results of all sweeps. `sweeps`: oldest first; `environments` by id, `cells` by key; `rows`:
-    tuples of `columns`, in no order. `measured`: every (sweep id, environment id, model) that has a
-    result, even if the rows are limited to some models and modes. `older`: number of the oldest
-    sweeps whose rows are left out."""
+class PastResults:
+    """Results of all sweeps. `sweeps`: newest first, those of the future last; `environments` by
+    id, `cells` by key; `rows`: values by column, in no order. `older`: number of the oldest sweeps
+    whose rows are left out."""
 
-    sweeps: list[dict[str, Any]]
+    sweeps: list[SweepInfo]
     environments: dict[str, dict[str, Any]]
     cells: dict[str, dict[str, Any]]
-    columns: tuple[str, ...]
-    rows: list[Any]
-    measured: list[tuple[str, str, str]]
+    rows: list[dict[str, Any]]
     older: int = 0
 
-    def of(self, sweep_ids: Collection[str]) -> Series:
-        """Return a copy with only the rows of these sweeps; `sweeps` is not limited."""
-        rows = [row for row in self.rows if row[0] in sweep_ids]
-        return replace(
-            self, rows=rows, measured=[entry for entry in self.measured if entry[0] in sweep_ids]
-        )
 
-    def without_reruns(self) -> Series:
-        """Return a copy without the sweeps that only re-ran cells of another sweep: these are not
-        part of a history."""
-        sweeps = [
-            sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)
-        ]
-        return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
-
-
-def series(
+def past_results(
     connection: sa.Connection,
-    columns: Sequence[str] | None,
+    columns: Sequence[str] | None = None,
     models: Sequence[str] = (),
     modes: Sequence[str] = (),
     environment_ids: Collection[str] = (),
     most: int | None = None,
-) -> Series:
+) -> PastResults:
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
-    `columns`; None: without `rows` and `measured`. `models`, `modes`, `environment_ids`: only
-    results of these (empty: all). `most`: only the newest sweeps, with at most this many results in
-    total, but at least one."""
-    names = tuple(dict.fromkeys(("sweep_id", *_KEYS, "status", "reason", *(columns or ()))))
-    cells = _cells_of(models, modes)
-    results: sa.Select[Any] = sa.select(*(RESULT.c[name] for name in names))
-    if models or modes:
-        results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
-    if environment_ids:
-        results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
-    sweeps = _rows(connection, sa.select(*_FACTS_OF_SWEEPS).order_by(*_OLDEST_FIRST))
-    older = 0
-    if most is not None:
-        numbers = _numbers(connection, results, sweeps)
-        newest = _newest(numbers, most)
-        older = len(numbers) - len(newest)
-        results = results.where(RESULT.c.sweep_id.in_(newest))
-    environments = {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))}
-    known_cells = {row["key"]: row for row in _rows(connection, cells)}
-    if columns is None:
-        return Series(sweeps, environments, known_cells, names, [], [], older)
-    measured = (
-        sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
-        .join(CELL, CELL.c.key == RESULT.c.cell_key)
-        .distinct()
-    )
-    rows: list[Any] = list(connection.execute(results))
-    units: list[Any] = list(connection.execute(measured))
-    return Series(sweeps, environments, known_cells, names, rows, units, older)
-
-
-def _cells_of(models: Sequence[str], modes: Sequence[str]) -> sa.Select[Any]:
-    """Return the query for the cells with these models and modes (empty: all)."""
+    `columns`; None: without `rows`. `models`, `modes`, `environment_ids`: only results of these
+    (empty: all). `most`: only the newest sweeps, with at most this many results in total, but at
+    least one."""
     cells = sa.select(CELL)
     if models:
         cells = cells.where(CELL.c.model.in_([text(name) for name in models]))
     if modes:
         cells = cells.where(CELL.c.mode.in_([text(name) for name in modes]))
-    return cells
+    names = dict.fromkeys(("sweep_id", *_KEYS, "status", "reason", *(columns or ())))
+    results: sa.Select[Any] = sa.select(*(RESULT.c[name] for name in names))
+    if models or modes:
+        results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
+    if environment_ids:
+        results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
+    older = 0
+    if most is not None:
+        newest, older = _newest(connection, results, most)
+        results = results.where(RESULT.c.sweep_id.in_(newest))
+    return PastResults(
+        sweeps=sweeps(connection, brief=True),
+        environments={row["id"]: row for row in as_dicts(connection, sa.select(ENVIRONMENT))},
+        cells={row["key"]: row for row in as_dicts(connection, cells)},
+        rows=[] if columns is None else list(as_dicts(connection, results)),
+        older=older,
+    )
 
 
-def _numbers(
-    connection: sa.Connection, results: sa.Select[Any], sweeps: list[dict[str, Any]]
-) -> dict[str, int]:
-    """Return sweep id -> number of these results, oldest first; without sweeps that have none."""
-    query = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
-    counts = {row[0]: row[1] for row in connection.execute(query.group_by(RESULT.c.sweep_id))}
-    return {sweep["id"]: counts[sweep["id"]] for sweep in sweeps if sweep["id"] in counts}
-
-
-def _newest(numbers: dict[str, int], most: int) -> list[str]:
-    """Return the newest sweeps with at most this many results in total, but at least one sweep."""
-    newest: list[str] = []
-    total = 0
-    for sweep_id in reversed(numbers):
-        total += numbers[sweep_id]
-        if newest and total > most:
-            break
-        newest.append(sweep_id)
-    return newest
+def _newest(connection: sa.Connection, results: sa.Select[Any], most: int) -> tuple[list[str], int]:
+    """Return the newest sweeps with at most this many of these results, but at least one sweep; and
+    the number of older ones that have some."""
+    numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
+    numbers = numbers.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id).group_by(
+        RESULT.c.sweep_id, SWEEP.c.started_at
+    )
+    newest_first = numbers.order_by(SWEEP.c.started_at.desc(), RESULT.c.sweep_id.desc())
+    rows = connection.execute(newest_first).all()
+    totals = list(accumulate(number for _, number in rows))
+    kept = max(1, sum(total <= most for total in totals))
+    return [sweep_id for sweep_id, _ in rows[:kept]], max(0, len(rows) - kept)

@@ -172,16 +172,13 @@ class Store:
     levels = reads(side_queries.levels)
     previous = reads(side_queries.previous)
     host_ms = reads(side_queries.host_ms)
-    series = reads(side_queries.series)
+    past_results = reads(side_queries.past_results)
 
     # --- decisions
 
     set_baseline = writes(decisions.set_baseline)
     remove_baseline = writes(decisions.remove_baseline)
     baselines = reads(decisions.baselines)
-    acknowledge = writes(decisions.acknowledge)
-    unacknowledge = writes(decisions.unacknowledge)
-    acknowledgements = reads(decisions.acknowledgements)
     add_verdicts = writes(decisions.add_verdicts)
     verdicts = reads(decisions.verdicts)
 

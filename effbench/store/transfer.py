@@ -25,7 +25,6 @@ from effbench.core.outputs import EXPORT_ID
 from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
-    ACKNOWLEDGEMENT,
     BASELINE,
     CALIBRATION,
     CELL,
@@ -55,7 +54,6 @@ _KEYS = {
     SAMPLE: ("trial_id", "timer"),
     CALIBRATION: ("environment_id", "measured_at"),
     VERDICT: ("claim", "experiment", "environment_id", "judged_at"),
-    ACKNOWLEDGEMENT: ("cell_key", "hardware", "metric", "sweep_id"),
     BASELINE: ("name", "hardware"),
 }
 #: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
@@ -64,7 +62,6 @@ _MAY_DIFFER = {
     SWEEP: {"state", "started_at", "finished_at", "imported_at", "command", "overrides", "host"},
     ENVIRONMENT: {"details", "first_seen_at"},
     PLANNED: {"overrides"},
-    ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},
     BASELINE: {"sweep_id", "set_at", "note"},
 }
 #: tables in which a sweep that is not there yet has no row
@@ -94,9 +91,9 @@ def copy(
 ) -> Iterator[Arrival]:
     """Copy these sweeps, one transaction each; yield the outcome of each.
 
-    `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep
-    that is damaged or contradicts `target` is refused, and the next one follows. Raises StoreError
-    if a database fails.
+    `baselines`: also copy their baselines that `target` does not have. A sweep that is damaged or
+    contradicts `target` is refused, and the next one follows. Raises StoreError if a database
+    fails.
     """
     for sweep_id in sweep_ids:
         attempt = partial(_copy_sweep, source, target, sweep_id, baselines, samples)
@@ -167,8 +164,6 @@ class SweepCopy:
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
         self.take(VERDICT, sa.and_(is_of_sweep, VERDICT.c.environment_id.in_(environments)))
         if baselines:
-            is_of_sweep = ACKNOWLEDGEMENT.c.sweep_id == self.sweep_id
-            self.take(ACKNOWLEDGEMENT, sa.and_(is_of_sweep, ACKNOWLEDGEMENT.c.cell_key.in_(cells)))
             self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
         if self.is_new or self.arrival.added["trial"]:

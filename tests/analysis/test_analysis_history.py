@@ -1,80 +1,74 @@
-"""Series, states, events and coincidences from rows of results, without a database."""
+"""Series, states, changes and coincidences from rows of results, without a database."""
 
 import math
 
 import numpy as np
 import pytest
-from made_history import GPU, STEP, Made, ack, latencies, noisy, series
+from made_history import GPU, STEP, Made, latencies, noisy, series
 
-from effbench.analysis.history import SeriesId
-from effbench.analysis.limits import STATUS
+from effbench.analysis.limits import STATUS, limits_of
 from effbench.stats.changepoints import find_changes
+
+
+def ends(change):
+    """The positions of the sweeps before and after a change."""
+    return change.before.at, change.after.at
 
 
 def test_a_slower_cell():
     found = latencies(STEP).judge()
-    (event,) = found.changes
-    assert (event.before_sweep, event.after_sweep, event.kind, event.word) == (
-        "s014",
-        "s015",
-        "change",
-        "slower",
-    )
-    assert event.worse and event.alarms and event.undone_sweep is None
-    assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
-    assert event.low < 1.1 < event.high
-    assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
+    (change,) = found.changes
+    assert (ends(change), change.word, change.state) == ((14, 15), "slower", "open")
+    assert change.old == pytest.approx(1.0, rel=0.01)
+    assert change.new == pytest.approx(1.1, rel=0.01)
+    assert change.ratio.low < 1.1 < change.ratio.high
+    assert found.states == {"changed": 1}
 
 
 def test_an_undone_change():
     second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().changes
-    assert (first.undone_sweep, first.state) == (second.after_sweep, "undone")
-    assert second.undone_sweep is None
+    assert (first.undone, first.state) == (second.after, "undone")
+    assert second.undone is None
 
 
 def test_a_change_of_the_newest_sweep_is_unconfirmed():
-    (event,) = latencies([*noisy(20), 1.3]).judge().changes
-    assert (event.kind, event.after_sweep, event.state) == ("recent", "s020", "unconfirmed")
+    found = latencies([*noisy(20), 1.3]).judge()
+    (change,) = found.changes
+    assert (change.after.at, change.state) == (20, "unconfirmed")
+    assert found.states == {"steady": 1}
 
 
 THIRDS = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
 GAP = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("values", "before", "after"), [(THIRDS, "s019", "s020"), (GAP, "s009", "s020")]
-)
-def test_sweeps_without_a_result(values, before, after):
-    (event,) = latencies(values).judge().changes
-    assert (event.before_sweep, event.after_sweep) == (before, after)
+@pytest.mark.parametrize(("values", "expected"), [(THIRDS, (19, 20)), (GAP, (9, 20))])
+def test_sweeps_without_a_result(values, expected):
+    (change,) = latencies(values).judge().changes
+    assert ends(change) == expected
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
 def test_impossible_figures_count_as_not_measured(bad):
     values = noisy(10) + noisy(10, 1.1, 1)
     values[3] = values[14] = bad
-    found = latencies(values).judge("latency_ms").changes
-    assert [event.after_sweep for event in found] == ["s010"]
+    assert [change.after.at for change in latencies(values).judge("latency_ms").changes] == [10]
 
 
 @pytest.mark.parametrize("status", ["degraded", "error"])
 def test_times_of_other_statuses_do_not_count(status):
     made = latencies(noisy(20))
     made.sweep().result(latency_ms=5.0, status=status)
-    assert made.judge("latency_ms").changes[0].series.metric == STATUS
+    assert made.judge("latency_ms").changes[0].metric == STATUS
 
 
 def test_where_a_change_may_lie():
     logs = np.random.default_rng(20).normal(0, 0.03, 50) + 0.1 * (np.arange(50) >= 25)
-    made = latencies(np.exp(logs).tolist())
-    (event,) = made.judge("latency_ms").changes
-    (change,) = find_changes(logs.tolist()).changes
+    (found,) = latencies(np.exp(logs).tolist()).judge("latency_ms").changes
+    (change,) = find_changes(logs.tolist())
     assert change.earliest < change.at < change.latest
-    places = (event.earliest_sweep, event.after_sweep, event.latest_sweep)
-    assert places == tuple(f"s{place:03}" for place in (change.earliest, change.at, change.latest))
-    # an acknowledgement holds within one sweep of these
-    for place, state in ((change.earliest - 1, "acknowledged"), (change.earliest - 2, "open")):
-        assert made.judge(acknowledged=[ack(f"s{place:03}")]).changes[0].state == state
+    places = (found.earliest.at, found.after.at, found.latest.at)
+    assert places == (change.earliest, change.at, change.latest)
 
 
 def test_the_worst_open_change_comes_first_and_then_the_newest():
@@ -86,7 +80,7 @@ def test_the_worst_open_change_comes_first_and_then_the_newest():
         made.result("c", latency_ms=0.5 if place >= 10 else 1.0)
         made.result("d", latency_ms=0.9 if place >= 20 else 1.0)
     found = made.judge("latency_ms").changes
-    assert [event.series.cell_key for event in found] == ["b", "a", "d", "c"]
+    assert [change.track.cell_key for change in found] == ["b", "a", "d", "c"]
 
 
 def test_another_machine_or_interpreter_is_another_series():
@@ -99,7 +93,7 @@ def test_another_machine_or_interpreter_is_another_series():
             made.result(environment="b", latency_ms=value * 3)
     found = made.judge("latency_ms")
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
-    assert (found.changes, {key.place for key in found.states}) == ([], places)
+    assert (found.changes, {track.place for track in found.tracks}) == ([], places)
 
 
 def test_two_similar_hosts_are_one_series():
@@ -111,7 +105,7 @@ def test_two_similar_hosts_are_one_series():
         made.result(environment="b", latency_ms=value * 2, trials=1)
     made.sweep().result(latency_ms=1.0).result(environment="b", status="error", trials=9)
     found = made.judge("latency_ms")
-    assert found.changes == [] and set(found.states.values()) == {"steady"}
+    assert (found.changes, found.states) == ([], {"steady": 1})
 
 
 @pytest.mark.parametrize("order", ["xy", "yx"])
@@ -122,8 +116,8 @@ def test_of_a_resumed_sweep_the_last_environment_counts(order):
     made.sweep(host={"environments": dict.fromkeys(order)})
     for key in "xy":
         made.result(environment=key, latency_ms=1.0)
-    ((row,),) = (track.points for track in made.judge().tracks)
-    assert row.environment_id == order[-1]
+    ((point,),) = (track.points for track in made.judge().tracks)
+    assert point.environment_id == order[-1]
 
 
 def test_what_coincides():
@@ -145,28 +139,24 @@ def test_what_coincides():
 def test_counters():
     made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3, recompiles=[0] * 10)
     breaks, kernels = made.judge().changes
-    assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == (
-        "graph_breaks",
-        0,
-        2,
-        None,
-    )
-    assert breaks.worse and breaks.after_sweep == "s007" and breaks.word == "more"
-    assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
+    assert (breaks.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
+    assert (breaks.state, breaks.word, breaks.after.at) == ("open", "more", 7)
+    assert kernels.state == "holds"
+    assert kernels.ratio.value == pytest.approx(11 / 12)
 
 
 def test_a_cell_that_does_not_run_as_its_mode_promises_has_counts():
     made = series(status=["degraded"] * 4, graph_breaks=[0, 0, 2, 2], latency_ms=[1.0] * 4)
-    assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]
+    assert [change.metric for change in made.judge().changes] == ["graph_breaks"]
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "after", "expected"),
     [
-        ("compile_cold_s", 4.0, 6.0, ["s010"]),
+        ("compile_cold_s", 4.0, 6.0, [10]),
         ("compile_cold_s", 10.0, 12.0, []),
         ("compile_cold_s", 1.0, 1.9, []),
-        ("rel_error", 1e-5, 1e-2, ["s010"]),
+        ("rel_error", 1e-5, 1e-2, [10]),
         ("rel_error", 1e-6, 5e-5, []),
         ("rel_error", 0.01, 0.03, []),
         ("rel_error", 0.0, 5e-5, []),
@@ -176,7 +166,27 @@ def test_the_limits_of_checks_apply(metric, before, after, expected):
     levels = [before] * 10 + [after] * 10
     figures = [level * value for level, value in zip(levels, noisy(20), strict=True)]
     found = series(**{metric: figures}).judge(metric).changes
-    assert [event.after_sweep for event in found] == expected
+    assert [change.after.at for change in found] == expected
+
+
+IGNORED = {"model": "m*", "metric": "latency_ms", "hardware": GPU, "ignore": True}
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        ([IGNORED], 0),
+        ([{"metric": "period_ms", "ignore": True}], 1),
+        ([IGNORED, {"bs": 1, "floor": 0.05}], 1),
+        ([{"bs": 1, "floor": 0.5}], 0),
+        ([{"bs": 8, "floor": 0.5}], 1),
+    ],
+)
+def test_exceptions_apply(rules, changes):
+    made = latencies(STEP)
+    made.environment(flags={"interpreter": "/a"})
+    limits = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]})
+    assert len(made.judge("latency_ms", limits=limits).changes) == changes
 
 
 @pytest.mark.parametrize(
@@ -191,34 +201,27 @@ def test_figures_of_0(metric, before, after, word):
     (change,) = series(**{metric: [before] * 6 + [after] * 6}).judge(metric).changes
     assert change.word == word
     assert (change.old, change.new) == (pytest.approx(before), pytest.approx(after))
-    assert change.ratio == (0.0 if before else None)
-
-
-def compiling(*levels):
-    """A cell whose compile times are six sweeps on each of these levels."""
-    return series(
-        compile_cold_s=[level * (1 + 0.001 * (place % 3)) for level in levels for place in range(6)]
-    )
+    assert (change.ratio and change.ratio.value) == (0.0 if before else None)
 
 
 def test_small_changes_in_a_row_are_a_large_one():
-    (change,) = compiling(2.0, 2.9, 3.8).judge("compile_cold_s").changes
-    assert (change.after_sweep, change.alarms, change.word) == ("s012", True, "slower")
-    assert (change.old, change.new, change.ratio) == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
+    """Six sweeps on each level."""
+    levels = [level * (1 + 0.001 * (n % 3)) for level in (2.0, 2.9, 3.8) for n in range(6)]
+    (change,) = series(compile_cold_s=levels).judge("compile_cold_s").changes
+    assert (change.after.at, change.state, change.word) == (12, "open", "slower")
+    levels = (change.old, change.new, change.ratio.value)
+    assert levels == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        ("ok ok degraded", [("broken", "s002", None)]),
-        ("ok error oom ok ok", [("fixed", "s003", None), ("broken", "s001", "s003")]),
+        ("ok ok degraded", [("broken", 2, None)]),
+        ("ok error oom ok ok", [("fixed", 3, None), ("broken", 1, 3)]),
         ("error ok ok", []),
-        ("error error ok error ok", [("fixed", "s002", None)]),
-        ("ok error ok error error", [("broken", "s003", None)]),
-        (
-            "ok error error ok ok error",
-            [("broken", "s005", None), ("fixed", "s003", "s005"), ("broken", "s001", "s003")],
-        ),
+        ("error error ok error ok", [("fixed", 2, None)]),
+        ("ok error ok error error", [("broken", 3, None)]),
+        ("ok error error ok ok error", [("broken", 5, None), ("fixed", 3, 5), ("broken", 1, 3)]),
         ("ok crashed ok ok", []),  # over at once
     ],
 )
@@ -228,28 +231,23 @@ def test_statuses(statuses, expected):
         reason = None if status == "ok" else f"why {status}"
         made.sweep().result(status=status, reason=reason, latency_ms=1.0)
     found = made.judge("latency_ms").changes
-    assert [(one.kind, one.after_sweep, one.undone_sweep) for one in found] == expected
-    for event in found:
-        assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
+    assert [
+        (change.word, change.after.at, change.undone and change.undone.at) for change in found
+    ] == expected
+    assert all(change.reason.startswith("why ") for change in found)
 
 
-def test_states():
-    made = Made()
-    for place, value in enumerate(noisy(40)):
-        made.sweep().result("steady", latency_ms=value)
-        made.result("changed", latency_ms=value * (1.2 if place < 20 else 1))
-        if place >= 36:
-            made.result("short", latency_ms=value)
-    states = made.judge("latency_ms").states
-    assert len(states) == 3 and all(key.cell_key == state for key, state in states.items())
-
-
-def test_times_need_more_sweeps_than_counters():
-    states = series(latency_ms=[1.0] * 4, kernels=[3] * 4).judge().states
-    assert {key.metric: state for key, state in states.items()} == {
-        "latency_ms": "short",
-        "kernels": "steady",
-    }
+@pytest.mark.parametrize(
+    ("figures", "state"),
+    [
+        ({"latency_ms": noisy(20)}, "steady"),
+        ({"latency_ms": STEP}, "changed"),
+        ({"latency_ms": [1.0] * 4}, "short"),
+        ({"kernels": [3] * 4}, "steady"),  # counters need fewer sweeps
+    ],
+)
+def test_states(figures, state):
+    assert series(**figures).judge().states == {state: 1}
 
 
 @pytest.mark.parametrize(("period", "states"), [(5, ["open", *["undone"] * 6]), (1, [])])
@@ -257,4 +255,4 @@ def test_a_series_that_switches_between_two_levels(period, states):
     """A pull request's sweeps among those of the main branch: each switch that lasts counts."""
     values = noisy(40)
     made = latencies([value * (1.2 if i // period % 2 else 1) for i, value in enumerate(values)])
-    assert [event.state for event in made.judge("latency_ms").changes] == states
+    assert [change.state for change in made.judge("latency_ms").changes] == states

@@ -7,102 +7,129 @@ import shutil
 import pytest
 from made_sweeps import a_cell, environment
 
+BUSY = {"disturbance": "host busy"}
 
-def test_set_ls_rm(made, effbench):
+
+@pytest.fixture
+def baseline(effbench):
+    """Returns what `effbench baseline …` prints."""
+
+    def call(*words):
+        done = effbench("baseline", *words)
+        assert (done.code, done.err) == (0, "")
+        return done.out
+
+    return call
+
+
+def test_set_and_ls(made, baseline, effbench):
     first = made.sweep([a_cell()], label="v1")
     # options stand anywhere
-    done = effbench("baseline", "set", "main", "--note", "[red]good \udcff", "last")
-    assert (done.code, done.err) == (0, "")
-    assert done.out == f"baseline main on NVIDIA H200: sweep {first}\n"
-    listed = effbench("baseline", "ls").out
+    said = baseline("set", "main", "--note", "[red]good \udcff", "last")
+    assert said == f"baseline main on NVIDIA H200: sweep {first}\n"
+    listed = baseline("ls")
     for text in ("main", "NVIDIA H200", first, "v1", "[red]good"):
         assert text in listed
     second = made.sweep([a_cell()], name="nightly")
-    assert f"sweep {second} (was {first})" in effbench("baseline", "set", "main", "nightly").out
-    assert (
-        effbench("baseline", "set", "main", second).out
-        == f"baseline main on NVIDIA H200: sweep {second}\n"
-    )
-    listed = effbench("baseline", "ls").out
+    assert f"sweep {second} (was {first})" in baseline("set", "main", "nightly")
+    listed = baseline("ls")
     assert "(nightly)" in listed and "good" not in listed
     assert second in effbench("ls").out
-    made.delete_sweep(second)
-    assert "gone" in effbench("baseline", "ls").out
-    assert (
-        effbench("baseline", "rm", "main").out
-        == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
-    )
 
 
-def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
-    first = made.sweep([a_cell()])
-    second = made.sweep({a_cell(): {}, a_cell("default"): {"status": "error"}}, state="interrupted")
+def test_a_baseline_whose_sweep_was_deleted(made, baseline):
+    sweep = made.sweep([a_cell()])
+    baseline("set", "main")
+    made.delete_sweep(sweep)
+    assert "gone" in baseline("ls")
+    assert baseline("rm", "main") == f"removed baseline main on NVIDIA H200 (sweep {sweep})\n"
+
+
+def test_a_baseline_on_two_kinds_of_hardware(made, baseline, effbench):
+    sweep = made.sweep([a_cell()])
+    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=sweep)
+    baseline("set", "main")
+    error = effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
+    assert "not on NVIDIA B200; use one of these" in error
+    removed = baseline("rm", "main", "--on", "NVIDIA A100")
+    assert removed == f"removed baseline main on NVIDIA A100 (sweep {sweep})\n"
+    listed = baseline("ls")
+    assert "NVIDIA A100" not in listed and "NVIDIA H200" in listed
+
+
+def test_sweeps_are_marked_in_the_list_of_sweeps(made, baseline, effbench):
+    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
     assert "baseline" not in effbench("ls").out
-    said = effbench("baseline", "set", "main").out
-    assert (
-        "that sweep is interrupted (1 error)" in said
-        and f"(effbench ls --failures --sweep {second})" in said
-    )
-    effbench("baseline", "set", "v1", first)
-    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=first)
-    effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once
+    baseline("set", "v1", first)
+    baseline("set", "main", first)
     heading, *rows = effbench("ls").out.splitlines()
-    assert heading.split()[:3] == ["sweep", "name", "baseline"]
-    assert (
-        "not on NVIDIA B200; use one of these"
-        in effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
-    )
-    removed = effbench("baseline", "rm", "main", "--on", "NVIDIA A100").out
-    assert removed == f"removed baseline main on NVIDIA A100 (sweep {first})\n"
-    assert (
-        "NVIDIA A100" not in (listed := effbench("baseline", "ls").out)
-        and listed.count("NVIDIA H200") == 2
-    )
-    marked = {
-        row.split()[0]: row[heading.index("baseline") : heading.index("started")].strip()
-        for row in rows
+    start, end = heading.index("baseline"), heading.index("started")
+    assert {row.split()[0]: row[start:end].strip() for row in rows} == {
+        first: "main, v1",
+        second: "",
     }
-    assert marked == {first: "main, v1", second: ""}
 
 
-def test_refusals(made, effbench):
-    made.sweep([a_cell()])
-    for words, code, said in (
+@pytest.mark.parametrize(
+    ("figures", "state", "said"),
+    [
+        ({"status": "error"}, "interrupted", "that sweep is interrupted (1 error)"),
+        ({"status": "error"}, "completed", "(effbench ls --failures --sweep "),
+        (BUSY, "completed", "note: 1 of 2 results marked (host disturbed): their times are not"),
+    ],
+)
+def test_what_a_baseline_does_not_guard(made, baseline, figures, state, said):
+    made.sweep({a_cell(): {}, a_cell("default"): figures}, state=state)
+    assert said in baseline("set", "main")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
         ((), 2, "set|ls|rm"),
-        *(
-            (("set", name), 2, "cannot name a baseline")
-            for name in ("a b", "last", "20260101-000000-abcd", "@a")
-        ),
+        (("set", "a b"), 2, "cannot name a baseline"),
+        (("set", "last"), 2, "cannot name a baseline"),
+        (("set", "20260101-000000-abcd"), 2, "cannot name a baseline"),
+        (("set", "@a"), 2, "cannot name a baseline"),
         (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
         (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
         (("ls",), 3, "has no baseline"),
-    ):
-        done = effbench("baseline", *words)
-        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
-        assert said in done.err
-    for words in ([], ["--format", "markdown"]):
-        done = effbench(
-            "report", "--baseline", "main", "--out", str(made.path.with_name("out")), *words
-        )
-        assert (done.code, done.err.count("\n")) == (3, 1) and "no baseline 'main'" in done.err
-        assert not made.path.with_name("out").exists()
+    ],
+)
+def test_refusals(made, effbench, words, code, said):
+    made.sweep([a_cell()])
+    done = effbench("baseline", *words)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert said in done.err
+
+
+@pytest.mark.parametrize("words", [("rm", "main"), ("ls",)])
+def test_a_proposed_command_names_the_database(made, effbench, words):
+    made.sweep([a_cell()])
     other = made.path.with_name("o ther.db")
     shutil.copy(made.path, other)
-    for words in (("rm", "main"), ("ls",)):
-        said = effbench("baseline", *words, "--db", str(other)).err
-        assert f"`effbench baseline set main last --db '{other}'`" in said
+    said = effbench("baseline", *words, "--db", str(other)).err
+    assert f"`effbench baseline set main last --db '{other}'`" in said
 
 
-def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, effbench):
+@pytest.mark.parametrize("words", [[], ["--format", "markdown"]])
+def test_a_report_with_an_unknown_baseline(made, effbench, words, tmp_path):
+    made.sweep([a_cell()])
+    done = effbench("report", "--baseline", "main", "--out", str(tmp_path / "out"), *words)
+    assert (done.code, done.err.count("\n")) == (3, 1) and "no baseline 'main'" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, baseline, effbench):
     first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
-    effbench("baseline", "set", "main", first)
+    baseline("set", "main", first)
     words = ("report", "--baseline", "main", "--format", "markdown", "--sweep")
     assert effbench(*words, second).err == ""
     done = effbench(*words, first)
     assert done.code == 0
     said = "compared with nothing: 'main' names no other sweep on NVIDIA H200"
     assert done.err == f"effbench: sweep {first} is {said}\n"
-    effbench("baseline", "set", "main", second)
+    baseline("set", "main", second)
     assert f"{second} is compared with the previous sweep" in effbench(*words, second).err
 
 
@@ -123,16 +150,11 @@ def failed(made):
 
 @pytest.mark.usefixtures("failed")
 def test_failures_with_the_traceback_of_the_last_trial(effbench):
-    done = effbench("ls", "--failures", "--traceback")
-    assert done.code == 0
-    assert "mine.py:4 in forward" in done.out
-    assert "    first line\n      error of round 2\n" in done.out
-    assert "crashed of round 2" in done.out
-    assert "of round 1" not in done.out
-
-
-@pytest.mark.usefixtures("failed")
-def test_failures_without_tracebacks(effbench):
+    out = effbench("ls", "--failures", "--traceback").out
+    assert "mine.py:4 in forward" in out
+    assert "    first line\n      error of round 2\n" in out
+    assert "crashed of round 2" in out
+    assert "of round 1" not in out
     assert "first line" not in effbench("ls", "--failures").out
 
 
@@ -147,18 +169,8 @@ def test_options_that_need_another_one(effbench, options, error):
     assert error in done.err
 
 
-def test_no_failures_is_a_line(made, effbench):
-    for cells, number in (([a_cell(), a_cell("default")], "2 cells"), ([a_cell()], "1 cell")):
-        sweep = made.sweep(cells)
-        for words in (["--failures"], ["--failures", "--traceback"]):
-            done = effbench("ls", *words)
-            assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: {number} ok\n")
-
-
-def test_a_baseline_with_marked_cells_says_that_their_times_are_not_guarded(made, effbench):
-    made.sweep({a_cell(): {}, a_cell("default"): {"disturbance": "host busy"}})
-    done = effbench("baseline", "set", "main")
-    assert (done.code, done.err) == (0, "")
-    assert "note: 1 of 2 results marked (host disturbed): their times are not guarded" in done.out
-    made.sweep([a_cell()])
-    assert "note" not in effbench("baseline", "set", "main").out
+@pytest.mark.parametrize("words", [["--failures"], ["--failures", "--traceback"]])
+def test_no_failures_is_a_line(made, effbench, words):
+    sweep = made.sweep([a_cell(), a_cell("default")])
+    done = effbench("ls", *words)
+    assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: 2 cells ok\n")

@@ -116,7 +116,7 @@ def test_sweeps_without_a_common_cell_say_what_differs(made, effbench):
         ("last --by dtype --across dtype", 2, "--across needs two sweeps"),
         ("last last --values a b", 2, "needs --by"),
         ("first last --only slow", 2, "choose from"),
-        ("last last --floor nan", 2, "--floor=nan: expected a number"),
+        ("last last --floor nan", 2, "--floor: expected a number of at least 0"),
         ("last last --metric latency", 2, "choose from latency_ms"),
         ("last last", 2, "both sides are sweep "),
         ("last --by mode --values eager eager", 2, "choose two of them with --values"),

@@ -1,5 +1,6 @@
 """`effbench history` over databases of known figures."""
 
+import csv
 import datetime as dt
 import json
 import shutil
@@ -54,18 +55,23 @@ def read(history):
     return lambda *words: json.loads(history(*words, "--format", "json"))
 
 
-def latencies(events):
-    return [(one["kind"], one["after_label"]) for one in events if one["metric"] == "latency_ms"]
+def latencies(found):
+    """State and label of each change of the latency."""
+    return [
+        (change["state"], change["after_label"])
+        for change in found["changes"]
+        if change["metric"] == "latency_ms"
+    ]
 
 
 def test_what_changed_and_with_what(db, read):
     broken, slower, breaks = read()["changes"]
     assert (slower["word"], slower["metric"]) == ("slower", "latency_ms")
     assert (slower["before_label"], slower["after_label"]) == ("v7", "v8")
-    assert slower["alarms"] and slower["low"] < 1.1 < slower["high"]
+    assert slower["state"] == "open" and slower["low"] < 1.1 < slower["high"]
     assert slower["coincides"] == ["torch 2.11.0 -> 2.13.0"]
     assert (breaks["metric"], breaks["old"], breaks["new"]) == ("graph_breaks", 0, 2)
-    assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
+    assert (broken["word"], broken["after_label"]) == ("broken", "v12")
     assert broken["reason"] == "it does not compile any more"
     assert broken["cell"].startswith("other bs=8 fancy")
 
@@ -75,8 +81,17 @@ def test_the_table(db, history):
     line = next(line for line in out.splitlines() if "latency_ms" in line)
     for text in ("slower", "1.1", "open", "coincides with torch 2.11.0 -> 2.13.0"):
         assert text in line
-    assert "changes: 3 (3 open)" in out and "to accept one, add to this command: ack " in out
+    assert "changes: 3 (3 open)" in out
     assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
+
+
+def test_csv_holds_what_json_holds(db, history, read):
+    rows = list(csv.DictReader(history("--format", "csv").splitlines()))
+    changes = read()["changes"]
+    assert [row["word"] for row in rows] == [change["word"] for change in changes]
+    assert rows[0].keys() == changes[0].keys()
+    header, *_ = history("--since", "last", "--format", "csv").splitlines()
+    assert header.split(",") == list(rows[0])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +108,13 @@ def test_the_table(db, history):
     ],
 )
 def test_filters(db, read, words, metrics):
-    assert [one["metric"] for one in read(*words.split())["changes"]] == metrics
+    assert [change["metric"] for change in read(*words.split())["changes"]] == metrics
+
+
+def test_exceptions_of_checks_are_no_changes(db, read):
+    Path("mine.yaml").write_text("exceptions: [{metric: status, ignore: true, reason: known}]")
+    metrics = [change["metric"] for change in read("--config", "mine.yaml")["changes"]]
+    assert metrics == ["latency_ms", "graph_breaks"]
 
 
 def test_two_machines_with_the_same_hardware(made, history, read):
@@ -101,10 +122,10 @@ def test_two_machines_with_the_same_hardware(made, history, read):
         host = "b" if number > 11 else "a"
         value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
         made.sweep({STEADY: {"latency_ms": value}}, host={"hostname": host})
-    (change,) = [one for one in read()["changes"] if one["metric"] == "latency_ms"]
+    (change,) = [change for change in read()["changes"] if change["metric"] == "latency_ms"]
     assert change["coincides"] == ["host a -> b"]
     found = read("--host", "a")
-    assert found["changes"] == found["recent"] == [] and "sweeps: 12" in found["summary"]
+    assert found["changes"] == [] and "sweeps: 12" in found["summary"]
     assert "sweeps: 24" in history("--host", "a", "--host", "b")
     assert "hosts a, b" in history("--host", "c", code=3)
 
@@ -129,8 +150,7 @@ def test_re_runs_make_no_history(made, read):
     sweeps.append(made.sweep({STEADY: {"latency_ms": 1.1}}, label="pr"))
     again = made.sweep({STEADY: {"latency_ms": 1.1}}, name=f"confirm:{sweeps[-1]}", label="pr")
     found = read()
-    assert found["changes"] == []
-    assert latencies(found["recent"]) == [("recent", "pr")]
+    assert latencies(found) == [("unconfirmed", "pr")]
     assert "cells: 1 · sweeps: 9" in found["summary"]
     with Store.open(made.path) as store:
         shown = data.read(store, "made", [again])
@@ -151,15 +171,9 @@ def lines(made):
 def test_a_line(lines, history, read):
     found = read("--name", "main")
     assert "sweeps: 10" in found["summary"] and "sweeps: 10" in read("--name", "")["summary"]
-    assert latencies(found["changes"]) == [("change", "main6")]
-    assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
+    assert latencies(found) == [("open", "main6")]
+    assert latencies(read("--name", "main", "--since", "pr-66")) == []
     assert "names '', 'main', 'pr-0'" in history("--name", "mian", code=3)
-    change = found["changes"][0]["id"]
-    assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
-    assert latencies(read("--name", "main")["changes"]) == []
-    assert change in history("acks", "--name", "main")
-    assert change not in history("acks", "--name", "")
-    assert "removed" in history("--name", "main", "ack", "--rm", change)
 
 
 @pytest.mark.parametrize(
@@ -174,76 +188,20 @@ def test_a_report_compares_with_a_sweep_of_the_same_name(lines, reference, basel
     assert (changes.previous.label, changes.is_baseline) == (before, before == "main5")
 
 
-def ids(read):
-    return {one["word"]: one["id"] for one in read()["changes"]}
-
-
-def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
-    known = ids(read)
-    assert history("ack", known["slower"], "--reason", "first").startswith(
-        f"acknowledged {known['slower']}: slower"
-    )
-    history("ack", known["slower"], "--reason", "no text: \udcff")  # another reason
-    history("ack", known["slower"], "--reason", "more checks")
-    assert ids(read) == {word: known[word] for word in ("broken", "more")}
-    assert "1 acknowledged and omitted" in history()
-    shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
-    assert (shown["acknowledged"], shown["alarms"]) == ("more checks", False)
-    listed = history("acks")
-    assert listed.count(known["slower"]) == 1 and "more checks" in listed
-    assert "removed" in history("ack", "--rm", known["slower"])
-    assert ids(read)["slower"] == known["slower"]
-
-
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        (("model=n*", "metric=latency*"), {"broken", "more"}),
-        (("mode=fancy",), {"slower", "more"}),
-        (("model=net",), {"broken"}),
-    ],
-)
-def test_patterns(db, history, read, words, left):
-    history("ack", words[0], "--reason", "known", *words[1:])
-    assert set(ids(read)) == left
-
-
-def test_filters_before_ack_limit_what_it_acknowledges(db, history, read):
-    history("--mode", "fancy", "--host", "a", "ack", "metric=*", "--reason", "known", code=3)
-    history("--mode", "fancy", "ack", "metric=*", "--reason", "known")
-    assert set(ids(read)) == {"slower", "more"}
-
-
 def test_a_sweep_of_the_future_is_the_oldest(made, read):
     """Otherwise it would hide for ever that the newest one failed."""
     made.sweep([STEADY], label="future", started_at=dt.datetime(2100, 1, 1, tzinfo=dt.UTC))
     for number in range(4):
         made.sweep({STEADY: FAILED if number == 3 else {}}, label=f"v{number}")
     (broken,) = read()["changes"]
-    assert (broken["kind"], broken["before_label"], broken["after_label"]) == ("broken", "v2", "v3")
+    ends = broken["before_label"], broken["after_label"]
+    assert (broken["word"], ends) == ("broken", ("v2", "v3"))
     assert read("--since", "last")["changes"] == [broken]
-
-
-def test_an_unconfirmed_change_is_not_acknowledged(made, history, read):
-    """The sweeps that confirm it may show a larger one."""
-    for number in range(12):
-        level = spread(1.05 if number == 11 else 1.0, 0.003, seed=number)
-        made.sweep({STEADY: {"latency_ms": level}})
-    (recent,) = (one for one in read()["recent"] if one["metric"] == "latency_ms")
-    assert "is unconfirmed" in history("ack", recent["id"], "--reason", "small", code=2)
-    assert "no unacknowledged change" in history("ack", "model=net", "--reason", "x", code=2)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("ack 3f9a2c", 2, "needs changes and a reason"),
-        ("ack ffffffffffff --reason x", 2, "no ids start with"),
-        ("ack --rm ffffffffffff", 2, "no ids start with"),
-        ("ack model=nothing --reason x", 2, "no unacknowledged change matches model=nothing"),
-        ("ack x --rm 3f9a2c", 2, "omit changes and --reason"),
-        ("ack model=net --reason x --db no.db", 2, "no database at no.db in the folder "),
-        ("ack modle=net --reason x", 2, "unknown pattern modle=; choose from model"),
         ("--since yesterday", 2, "expected a date"),
         ("--metric flops", 2, "has no history"),
         ("--model nothing", 3, "available: models net, other"),
@@ -253,7 +211,3 @@ def test_an_unconfirmed_change_is_not_acknowledged(made, history, read):
 def test_what_is_refused(db, effbench, words, code, said):
     done = effbench("history", *words.split())
     assert done.code == code and said in done.err
-
-
-def test_options_before_and_after_a_subcommand(db, effbench):
-    assert effbench("history", "--db", str(db.path), "acks").out == "no acknowledgements\n"

@@ -41,7 +41,7 @@ def test_out_and_in_again(odd, run):
     code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
     assert "6 planned cells, " in said
-    assert ", 2 calibrations, 1 claim verdict, 1 acknowledgement, 2 baselines" in said
+    assert ", 2 calibrations, 1 claim verdict, 2 baselines" in said
     assert said.splitlines()[-1] == "3 sweeps: 3 imported · database results/effbench.db"
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     assert "imported" in run("ls")[1]

@@ -22,8 +22,6 @@ READERS = (
     "baseline set main last",
     "baseline rm main",
     "history",
-    "history acks",
-    "history ack x --reason y",
     "advise buckets --trace sizes.txt",
     "db check",
     "db upgrade",

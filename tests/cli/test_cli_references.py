@@ -44,8 +44,8 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, effbench, 
         every = store.sweeps()
         assert [*newest(store, every)] == [own], "the report"
         assert recorded_here_first(every)[0].id == own
-        sweeps = store.series([]).sweeps
-        assert sweeps[position_of("last", sweeps)]["id"] == own
+        sweeps = store.past_results().sweeps[::-1]
+        assert sweeps[position_of("last", sweeps)].id == own
 
 
 def test_only_imported_sweeps(made):

@@ -15,11 +15,10 @@ PAGES = (
     "tutorial.md",
     *(page for page in pages.pages() if page.startswith("how-to/")),
 )
-#: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths, a
-#: change to acknowledge.
+#: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
 ELSEWHERE = re.compile(
     r"postgresql:|/envs/|ssh"
-    r" |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by |history ack"
+    r" |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by "
 )
 FAST = [
     "protocol.budget_s=0.05",

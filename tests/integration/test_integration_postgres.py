@@ -164,7 +164,6 @@ def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monke
         "baseline ls",
         "check --baseline main",
         "history",
-        "history acks",
         "advise mode tiny --stored",
         "claims",
         "db check",

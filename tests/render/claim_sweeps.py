@@ -61,13 +61,6 @@ def fill(folder: Path) -> tuple[Made, list[str]]:
         ids.append(made.sweep(plan, env=place, label=label, state=state))
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", ids[4], EVIL[3])
-        key = {
-            "cell_key": cells()[5].key,
-            "hardware": environment().gpu_name,
-            "metric": "status",
-            "sweep_id": ids[7],
-        }
-        store.acknowledge([key], EVIL[0])
         ceilings = {"copy_bytes_per_s": 4.2e12, "flops_per_s": {"bfloat16": 7e14, "float32": 5e13}}
         store.add_calibration(environment().id, "GPU-1", ceilings=ceilings)
         measured = {"value": 1.5, "low": 1.4, "high": 1.6, "unit": "×", "sweeps": [ids[-1]]}

@@ -7,18 +7,18 @@ from browsing import EVIL, device_sweep, page_of, report_of, site
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.analysis.compare import compare_sweeps
-from effbench.analysis.history import Filters, short_id
+from effbench.analysis.history import Filters
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Verdict, counts
 from effbench.render import data
 from effbench.render.claims import claims_table, shipped_verdicts
-from effbench.render.history_table import events_table, lead
+from effbench.render.history_table import changes_table, lead
 from effbench.render.site import cell_data
 from effbench.render.site.build import environment as templates
 from effbench.render.site.build import write_site
 from effbench.render.site.pages import failures, index
-from effbench.render.site.pages.history import Lines
+from effbench.render.site.pages.history import line as line_of
 from effbench.store import Store
 
 
@@ -37,9 +37,8 @@ def texts(row):
 
 
 def test_the_lines_break_where_the_environment_changed(report):
-    lines = Lines(report.history)
     for track in report.history.tracks:
-        breaks = lines.line(track)["breaks"]
+        breaks = line_of(report.history, track)["breaks"]
         assert list(breaks) == [sweeps.UPDATE]
         assert "torch 2.12.0 -> 2.13.0" in breaks[sweeps.UPDATE]
 
@@ -49,13 +48,12 @@ def near(figure):
 
 
 def test_every_figure_of_every_result_is_in_a_line(made, report):
-    ids = list(report.history.sweeps)
-    lines = Lines(report.history)
+    past = report.history
     places = {}
-    for track in report.history.tracks:
-        line = lines.line(track)
+    for track in past.tracks:
+        line = line_of(past, track)
         for place, at in enumerate(line["at"]):
-            places[ids[at], track.id.cell_key] = (line, place)
+            places[past.sweeps[at].id, track.cell_key] = (line, place)
     with Store.open(made[0].path) as store:
         results = store.results()
     assert len(places) == len(results)
@@ -70,32 +68,23 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
         assert high[place] == near(row.latency_ci_high_ms)
 
 
-def test_changes_are_those_of_the_command(made, report):
-    with Store.open(made[0].path) as store:
-        past = read_history(store, report.history.metrics, Filters(everything=True))
-    rows = events_table(report.history).rows
-    ids = [short_id(event.id) for event in past.changes]
-    assert [texts(row)["id"] for row in rows if texts(row)["id"]] == ids
-
-
 def test_a_change_of_a_latency(report):
-    (slower,) = [event for event in report.history.changes if event.series.metric == "latency_ms"]
-    assert slower.ratio == pytest.approx(1.1, rel=1e-3)
-    rows = {texts(row)["id"]: texts(row) for row in events_table(report.history).rows}
-    row = rows[short_id(slower.id)]
-    assert (row["change"], row["after ÷ before"]) == ("▲ slower", f"{slower.ratio:.3f}×")
+    rows = map(texts, changes_table(report.history).rows)
+    (row,) = [row for row in rows if row["metric"] == "latency_ms"]
+    assert row["change"] == "▲ slower"
+    assert float(row["after ÷ before"].removesuffix("×")) == pytest.approx(1.1, rel=1e-3)
     assert (row["first sweep after"], row["state"]) == (f"v{sweeps.STEP}", "open")
 
 
 def test_the_worst_change_leads(report):
     past = report.history
-    worst = next(event for event in past.changes if event.alarms)
-    name = past.names[worst.series.cell_key]
-    assert f"{name}: {worst.series.metric} {worst.word}" in lead(past)
+    worst = past.open_changes[0]
+    name = past.names[worst.track.cell_key]
+    assert f"{name}: {worst.metric} {worst.word}" in lead(past)
 
 
 def test_figures_of_changes_keep_their_units(report):
-    rows = events_table(report.history).rows
+    rows = changes_table(report.history).rows
     assert {row["levels"].tone for row in rows} == {"nowrap"}
 
 
@@ -117,10 +106,8 @@ def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, mon
     for most, kept in ((0, 1), (16, 2), (17, 3), (1000, sweeps.SWEEPS)):
         with Store.open(made[0].path) as store:  # 6 cells, and 5 in the newest sweep
             past = read_history(store, filters=Filters(most=most))
-        assert {row.sweep_id for track in past.tracks for row in track.points} == set(
-            made[1][-kept:]
-        )
-        assert past.series.older == sweeps.SWEEPS - kept
+        assert {past.sweeps[point.at].id for point in past.points} == set(made[1][-kept:])
+        assert past.older == sweeps.SWEEPS - kept
     monkeypatch.setattr(data, "MOST_RESULTS", 30)
     write_site(report_of(made[0].path), tmp_path)
     page = (tmp_path / "history.html").read_text()

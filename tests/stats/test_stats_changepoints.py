@@ -7,13 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from effbench.stats.changepoints import (
-    Findings,
-    LevelChange,
-    find_changes,
-    find_exact,
-    mark_undone,
-)
+from effbench.stats.changepoints import LevelChange, find_changes, find_exact, mark_undone
 
 N = 60
 
@@ -27,20 +21,20 @@ def find_all(values, **more):
 
 
 def share(found, test):
-    return sum(map(test, found)) / len(found)
+    return sum(map(bool, map(test, found))) / len(found)
 
 
-def positions(findings):
-    return [change.at for change in findings.changes]
+def positions(changes):
+    return [change.at for change in changes if change.is_confirmed]
 
 
 def changed(values, **more):
-    return share(find_all(values, **more), lambda findings: findings.changes != ())
+    return share(find_all(values, **more), positions)
 
 
 def is_near(at):
     """Whether the only change is at this position or next to it."""
-    return lambda findings: [abs(change.at - at) <= 1 for change in findings.changes] == [True]
+    return lambda changes: [abs(place - at) <= 1 for place in positions(changes)] == [True]
 
 
 def stepped(step, noise, at, series=100):
@@ -55,7 +49,7 @@ def stepped(step, noise, at, series=100):
     [(0.0005, N), (0.03, N), (0.2, N), *((0.005, sweeps) for sweeps in (6, 8, 12, 200))],
 )
 def test_unchanged_series_raise_no_alarm(noise, sweeps):
-    assert set(find_all(unchanged(noise, sweeps=sweeps))) == {Findings()}
+    assert not any(find_all(unchanged(noise, sweeps=sweeps)))
 
 
 @pytest.mark.slow
@@ -82,13 +76,13 @@ def test_a_step_is_found_where_it_is(step, at):
 
 
 def test_its_size_lies_in_its_interval():
-    ratios = [one.changes[0].ratio for one in stepped(0.05, 0.005, 30, series=300) if one.changes]
+    ratios = [changes[0].ratio for changes in stepped(0.05, 0.005, 30, series=300) if changes]
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 
 @pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), (-0.1, 0.03), (0.03, 0.01)])
 def test_its_place_lies_in_its_range(step, noise):
-    found = [one.changes[0] for one in stepped(step, noise, 25) if len(one.changes) == 1]
+    found = [changes[0] for changes in stepped(step, noise, 25) if len(positions(changes)) == 1]
     assert len(found) > 50 and all(one.earliest <= one.at <= one.latest for one in found)
     assert share(found, lambda one: one.earliest <= 25 <= one.latest) >= 0.95
 
@@ -102,8 +96,7 @@ def test_the_floor():
 def test_undone():
     values = unchanged()
     values[:, 20:40] += 0.1
-    for findings in find_all(values):
-        first, second = findings.changes
+    for first, second in find_all(values):
         assert abs(first.at - 20) <= 1 and abs(second.at - 40) <= 1
         assert (first.undone_at, second.undone_at) == (second.at, None)
 
@@ -149,7 +142,8 @@ def test_which_of_the_newest_values_are_unconfirmed(last, at):
     values[:, -2:] += last
     found = find_all(values)
     assert not any(map(positions, found))
-    assert share(found, lambda one: (one.recent and one.recent.at) == at) >= 0.96
+    expected = [] if at is None else [at]
+    assert share(found, lambda one: [change.at for change in one] == expected) >= 0.96
 
 
 def test_a_lasting_level_after_single_outliers_is_a_change():
@@ -164,7 +158,7 @@ def test_a_lasting_level_after_single_outliers_is_a_change():
     [[], [1.0], [0.0] * 6, [*[0.0] * 4, 1.0], [-3.0] * 200, [0.0, 0.001, 1.0, 1.001, 0.999]],
 )
 def test_few_and_equal_values(values):
-    assert find_changes(values) == Findings()
+    assert find_changes(values) == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +171,7 @@ def test_few_and_equal_values(values):
     ],
 )
 def test_short_and_huge_steps(values, at, ratio):
-    (change,) = find_changes(values).changes
+    (change,) = find_changes(values)
     assert (change.at, change.ratio.value) == (at, ratio)
 
 
@@ -190,26 +184,33 @@ def test_values_that_are_not_finite_are_refused(bad):
 @pytest.mark.parametrize(
     ("values", "changes", "recent"),
     [
-        ([], [], None),
-        ([3] * 9, [], None),
-        ([3, 3, 5, 5, 3, 3], [(2, 3, 5, 4), (4, 5, 3, None)], None),
-        ([3, 3, 3, 5, 3, 3], [], None),
-        ([3, 3, 5], [], (2, 3, 5)),
-        ([3, 3, 3, 5, 5, 3, 3, 5, 5, 5], [(3, 3, 5, 5), (5, 5, 3, 7), (7, 3, 5, None)], None),
-        ([3, 5] * 6, [], None),
-        ([5, 3, 3, 3], [], None),
-        ([3, 3, 5, 5, 7, 7], [(2, 3, 5, None), (4, 5, 7, None)], None),
+        ([], [], []),
+        ([3] * 9, [], []),
+        ([3, 3, 5, 5, 3, 3], [(2, 3, 5, 4), (4, 5, 3, None)], []),
+        ([3, 3, 3, 5, 3, 3], [], []),
+        ([3, 3, 5], [], [(2, 3, 5)]),
+        ([3, 3, 3, 5, 5, 3, 3, 5, 5, 5], [(3, 3, 5, 5), (5, 5, 3, 7), (7, 3, 5, None)], []),
+        ([3, 5] * 6, [], []),
+        ([5, 3, 3, 3], [], []),
+        ([3, 3, 5, 5, 7, 7], [(2, 3, 5, None), (4, 5, 7, None)], []),
     ],
 )
 def test_exact_values(values, changes, recent):
-    """Changes are (at, before, after, undone_at); the newest value alone is `recent`."""
+    """Changes are (at, before, after, undone_at); that of the newest value alone is `recent`."""
     found = find_exact(values)
-    assert [(one.at, one.before, one.after, one.undone_at) for one in found.changes] == changes
-    assert found.recent == (recent and LevelChange(*recent, is_confirmed=False))
+    assert [
+        (change.at, change.before, change.after, change.undone_at)
+        for change in found
+        if change.is_confirmed
+    ] == changes
+    unconfirmed = [change for change in found if not change.is_confirmed]
+    assert [(change.at, change.before, change.after) for change in unconfirmed] == recent
 
 
 def test_a_change_may_undo_several():
     levels = [0.0, 0.03, 1.0, 0.015]
-    changes = [LevelChange(at, *pair) for at, pair in enumerate(itertools.pairwise(levels), 1)]
+    changes = [
+        LevelChange(at, *pair, at, at) for at, pair in enumerate(itertools.pairwise(levels), 1)
+    ]
     found = mark_undone(changes, math.log1p(0.02))
     assert [one.undone_at for one in found] == [3, 3, None]

@@ -22,8 +22,17 @@ AFTER_0006 = (
 _TYPES = {r"(?<=_at )TEXT\b": "DATETIME", r"\bTEXT\b": "VARCHAR", r"\bREAL\b": "DOUBLE"}
 
 
+#: A table that revision 0016 dropped.
+_DROPPED = """
+CREATE TABLE acknowledgement (id INTEGER NOT NULL, cell_key TEXT, hardware TEXT, metric TEXT,
+    sweep_id TEXT, reason TEXT, acknowledged_at TEXT,
+    CONSTRAINT pk_acknowledgement PRIMARY KEY (id))
+"""
+
+
 def without_checks(path: Any) -> None:
     """Make it a database of revision 0013, whose tables take any value."""
+    sql(path, _DROPPED)
     if "://" in str(path):
         sql(path, _DROP_CHECKS)
         return

@@ -6,7 +6,7 @@ from made_sweeps import H200, a_cell, environment, steps
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import NothingFoundError
 from effbench.store import sides
-from effbench.store.sides import _rows
+from effbench.store.sweeps import sweeps
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
 A100 = environment(gpu_name="NVIDIA A100")
@@ -84,19 +84,15 @@ def test_a_failed_side_has_no_marked_times(made, opened):
     assert (side.status, side.disturbance) == ("error", None)
 
 
-def test_a_series_is_of_one_moment(made, opened, monkeypatch):
-    queries = []
-
-    def rows(connection, query):
-        found = _rows(connection, query)
-        if not queries:
-            made.sweep([EAGER])  # another process imports a whole sweep
-        queries.append(query)
+def test_past_results_are_of_one_moment(made, opened, monkeypatch):
+    def meanwhile(connection, **options):
+        found = sweeps(connection, **options)
+        made.sweep([EAGER])  # another process imports a whole sweep
         return found
 
-    monkeypatch.setattr(sides, "_rows", rows)
-    series = opened.series(["latency_ms"])
-    assert (series.sweeps, series.cells, series.rows, series.measured) == ([], {}, [], [])
+    monkeypatch.setattr(sides, "sweeps", meanwhile)
+    past = opened.past_results(["latency_ms"])
+    assert (past.sweeps, past.cells, past.rows) == ([], {}, [])
 
 
 def latencies(opened, sweep, metrics=("latency_ms",)):

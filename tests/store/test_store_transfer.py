@@ -46,13 +46,13 @@ def test_everything_arrives_once(odd, tmp_path, target, is_export):
     assert [path.name for path in folder.iterdir()] == ["x.db"], "reading leaves nothing behind"
 
 
-def test_baselines_and_acknowledgements_only_on_request(odd, target):
+def test_baselines_only_on_request(odd, target):
     take(odd, target)
     found = whole.contents(target)
-    assert found["baseline"] == found["acknowledgement"] == []
+    assert found["baseline"] == []
     assert found["claim_verdict"] and found["calibration"]
     (first, *others) = take(odd, target, baselines=True)
-    assert (first.outcome, first.added) == ("completed", {"baseline": 2, "acknowledgement": 1})
+    assert (first.outcome, first.added) == ("completed", {"baseline": 2})
     assert [other.outcome for other in others] == ["already there"] * 2
 
 

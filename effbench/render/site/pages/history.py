@@ -1,24 +1,22 @@
 """History and regressions: changes over all sweeps, and every series as a figure.
 
-The page loads series from small files on demand. A line of a file holds all metrics of one cell at
-one place (see `comparison.history.Track`).
+The page loads series from small files on demand. An entry of a file holds all metrics of one track
+(see `analysis.history.Track`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from effbench.analysis.history import History, HistoryPoint, Track, TrackId, short_id
+from effbench.analysis.history import History, HistoryChange, HistoryPoint, Track
 from effbench.analysis.limits import STATUS
-from effbench.core.cell import Status
 from effbench.core.environments import changes_between
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
-from effbench.render.history_table import change_text, events_table, lead, line_id, summary
+from effbench.render.history_table import change_text, changes_table, lead, line_id, summary
 from effbench.render.marks import NO_REASON
 from effbench.render.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
@@ -42,100 +40,122 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     values: dict[str, Any] = {"longest": longest, "least": SHORTEST}
     if past is None or longest <= 1:
         return values
-    is_judged = any(state != "short" for state in past.states.values())
-    table = events_table(past, MOST_CHANGES)
+    changes = None
+    if past.changes:
+        changes = folder.grid("changes", changes_table(past, MOST_CHANGES))
     return {
         **values,
-        "changes": folder.grid("changes", table) if past.changes else None,
+        "changes": changes,
         "index": write_lines(folder, past),
-        "lead": lead(past) if is_judged else NO_SERIES,
-        "summary": summary(past) if is_judged else "",
-        "older": past.series.older,
+        "lead": lead(past) if past.judged else NO_SERIES,
+        "summary": summary(past) if past.judged else "",
+        "older": past.older,
         "metrics": [METRICS[name] for name in past.metrics],
-        "has_marks": any(mark_of(point) for track in past.tracks for point in track.points),
+        "has_marks": any(point.is_marked for point in past.points),
     }
 
 
-class Lines:
-    """The lines of all tracks. `several`: sweeps whose cells the site has in several
-    environments."""
-
-    def __init__(self, past: History, several: Collection[str] = ()) -> None:
-        self.past = past
-        self.several = several
-        self.events: dict[TrackId, list[dict[str, Any]]] = defaultdict(list)
-        for event in past.changes:
-            self.events[event.series.track].append(
-                {
-                    "id": short_id(event.id),
-                    "metric": event.series.metric,
-                    "text": change_text(event),
-                    "state": event.state,
-                    "worse": event.worse,
-                    "before": past.position[event.before_sweep],
-                    "after": past.position[event.after_sweep],
-                }
-            )
-        self.difference = cache(self._difference)
-
-    def _difference(self, before: tuple[str, str], after: tuple[str, str]) -> str:
-        """Return what changed between two points, given by sweep and environment."""
-        where = []
-        for sweep_id, environment_id in (before, after):
-            sweep = {"protocol": self.past.sweeps[sweep_id]["protocol"], "host": {}}
-            where.append((sweep, self.past.series.environments[environment_id]))
-        return ", ".join(changes_between(*where))
-
-    def line(self, track: Track) -> dict[str, Any]:
-        """Return the line of a track.
-
-        Its keys: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status,
-        reason] of results that are not ok), `marks` (why results are marked), `breaks` (changes of
-        protocol and environment since the previous point), and `environments` if links to cells
-        need them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`:
-        changes.
-        """
-        points = track.points
-        values, bounds = {}, {}
-        for name in self.past.metrics:
-            figures = figures_of(track, name)
-            limits = [figures_of(track, column) for column in INTERVALS.get(name, ())]
-            if are_any(figures):
-                values[name] = figures
-                if limits and are_any(limits[0]):
-                    bounds[name] = limits
-        status, marks, environments = {}, {}, {}
-        for index, point in enumerate(points):
-            marks[index] = mark_of(point)
-            if point.status != Status.OK:
-                status[index] = [point.status, point.reason]
-            if point.sweep_id in self.several:
-                environments[index] = point.environment_id
-        return {
-            "at": [self.past.position[point.sweep_id] for point in points],
-            "trials": [point.figures["trials"] for point in points],
-            "status": status,
-            "marks": without_none(marks),
-            "values": values,
-            "bounds": bounds,
-            "breaks": self.breaks(points),
-            "environments": environments,
-            "events": self.events[track.id],
-        }
-
-    def breaks(self, points: Sequence[HistoryPoint]) -> dict[int, str]:
-        """Return the index of each point before which the protocol or environment changed -> what
-        did."""
-        places = [(point.sweep_id, point.environment_id) for point in points]
-        texts = {
-            index: self.difference(before, after)
-            for index, (before, after) in enumerate(pairwise(places), 1)
-        }
-        return without_none(texts)
+def write_lines(folder: PageFolder, past: History) -> str:
+    """Write the lines and their index, which the figure and the list of cells need; return the
+    index's path."""
+    several = {sweep.sweep_id for sweep in folder.held if sweep.several}
+    changes: dict[Track, list[HistoryChange]] = defaultdict(list)
+    for change in past.changes:
+        changes[change.track].append(change)
+    size = max(1, POINTS_A_FILE // max(len(track.points) for track in past.tracks))
+    rows = {}
+    for file, start in enumerate(range(0, len(past.tracks), size)):
+        lines = {}
+        for track in past.tracks[start : start + size]:
+            name = line_id(track.cell_key, track.place)
+            lines[name] = line(past, track, changes[track], several)
+            rows[name] = {"file": file, **summary_of(past, track, changes[track])}
+        folder.data(f"lines-{file}", lines)
+    index = {
+        "sweeps": [
+            [sweep.id, sweep.name, sweep.label, f"{sweep.started_at:%Y-%m-%d %H:%M}"]
+            for sweep in past.sweeps
+        ],
+        "metrics": {name: describe_metric(name) for name in (*past.metrics, STATUS)},
+        "baselines": [
+            [baseline.name, baseline.hardware, baseline.sweep_id] for baseline in past.baselines
+        ],
+        "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.cells.values()},
+        "several": past.has_several_places,
+        "lines": rows,
+        "first": first_series(past),
+        # sweep, hardware and folder of each device sweep on the site
+        "held": [[sweep.sweep_id, sweep.hardware, sweep.slug] for sweep in folder.held],
+    }
+    return folder.data("index", index)
 
 
-def without_none(texts: Mapping[int, str | None]) -> dict[int, str]:
-    return {index: text for index, text in texts.items() if text}
+def line(
+    past: History,
+    track: Track,
+    changes: Sequence[HistoryChange] = (),
+    several: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the line of a track.
+
+    Its keys: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status, reason]
+    of results that are not ok), `marks` (why results are marked), `breaks` (changes of protocol and
+    environment since the previous point), and `environments` for links to cells in sweeps with
+    `several`. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
+    """
+    points = list(enumerate(track.points))
+    values, bounds = {}, {}
+    for name in past.metrics:
+        figures = figures_of(track, name)
+        interval = [figures_of(track, column) for column in INTERVALS.get(name, ())]
+        if are_any(figures):
+            values[name] = figures
+            if interval and are_any(interval[0]):
+                bounds[name] = interval
+    breaks = {}
+    for index, (before, after) in enumerate(pairwise(track.points), 1):
+        text = break_text(past, before, after)
+        if text:
+            breaks[index] = text
+    return {
+        "at": [point.at for point in track.points],
+        "trials": [point.figures["trials"] for point in track.points],
+        "status": {
+            index: [point.status, point.reason] for index, point in points if not point.is_ok
+        },
+        "marks": {index: mark_of(point) for index, point in points if point.is_marked},
+        "values": values,
+        "bounds": bounds,
+        "breaks": breaks,
+        "environments": {
+            index: point.environment_id
+            for index, point in points
+            if past.sweeps[point.at].id in several
+        },
+        "events": [
+            {
+                "metric": change.metric,
+                "text": change_text(change),
+                "state": change.state,
+                "worse": change.is_worse,
+                "before": change.before.at,
+                "after": change.after.at,
+            }
+            for change in changes
+        ],
+    }
+
+
+def break_text(past: History, before: HistoryPoint, after: HistoryPoint) -> str:
+    """Return what changed of protocol and environment between two points."""
+    old, new = past.sweeps[before.at].protocol, past.sweeps[after.at].protocol
+    if before.environment_id == after.environment_id and old == new:
+        return ""
+    differences = changes_between(
+        ({"protocol": old, "host": {}}, past.environments[before.environment_id]),
+        ({"protocol": new, "host": {}}, past.environments[after.environment_id]),
+    )
+    return ", ".join(differences)
 
 
 def are_any(figures: Sequence[float | int | None]) -> bool:
@@ -161,86 +181,47 @@ def number(value: Any) -> float | int | None:
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
-def write_lines(folder: PageFolder, past: History) -> str:
-    """Write the lines and their index, which the figure and the list of cells need; return the
-    index's path."""
-    lines = Lines(past, {sweep.sweep_id for sweep in folder.held if sweep.several})
-    size = max(1, POINTS_A_FILE // max(len(track.points) for track in past.tracks))
-    rows: dict[str, list[Any]] = {}
-    for file, start in enumerate(range(0, len(past.tracks), size)):
-        tracks = past.tracks[start : start + size]
-        part = {line_id(track.id.cell_key, track.id.place): lines.line(track) for track in tracks}
-        folder.data(f"lines-{file}", part)
-        for track in tracks:
-            name = line_id(track.id.cell_key, track.id.place)
-            rows[name] = [file, *row_of(past, track, part[name])]
-    index = {
-        "sweeps": [
-            [sweep["id"], sweep["name"], sweep["label"], f"{sweep['started_at']:%Y-%m-%d %H:%M}"]
-            for sweep in past.series.sweeps
-        ],
-        "metrics": metrics_of(past.metrics),
-        "baselines": [
-            [baseline.name, baseline.hardware, baseline.sweep_id] for baseline in past.baselines
-        ],
-        "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.series.cells.values()},
-        "several": past.has_several_places,
-        "lines": rows,
-        "first": first_series(past),
-        # sweep, hardware and folder of each device sweep on the site
-        "held": [[sweep.sweep_id, sweep.hardware, sweep.slug] for sweep in folder.held],
-    }
-    return folder.data("index", index)
-
-
 def first_series(past: History) -> str:
     """Return which series the page shows first: the worst open change, or without one the cell with
     the most ok results."""
-    for event in past.changes:
-        if event.series.metric != STATUS:
-            series = event.series
-            return f"{line_id(series.cell_key, series.place)}.{series.metric}"
-    longest = max(past.tracks, key=count_ok).id
+    for change in past.changes:
+        if change.metric != STATUS:
+            return f"{line_id(change.track.cell_key, change.track.place)}.{change.metric}"
+    longest = max(past.tracks, key=lambda track: sum(point.is_ok for point in track.points))
     return f"{line_id(longest.cell_key, longest.place)}.{past.metrics[0]}"
 
 
-def row_of(past: History, track: Track, line: Mapping[str, Any]) -> list[Any]:
+def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) -> dict[str, Any]:
     """Return what the list of cells shows of a track."""
-    cell, last = past.series.cells[track.id.cell_key], track.points[-1]
-    states = [event["state"] for event in line["events"]]
-    return [
-        past.names[track.id.cell_key],
-        track.id.place,
-        cell["model"],
-        cell["mode"],
-        track.id.cell_key[:16],
-        len(track.points),
-        line["at"][-1],
-        last.status,
-        number(last.figures.get("latency_ms")),
-        len(states) - states.count("unconfirmed"),
-        states.count("open"),
-        past.hardware[track.id.place],
-        mark_of(last),
-    ]
+    cell, last = past.cells[track.cell_key], track.points[-1]
+    return {
+        "name": past.names[track.cell_key],
+        "place": track.place,
+        "model": cell["model"],
+        "mode": cell["mode"],
+        "key": track.cell_key[:16],
+        "count": len(track.points),
+        "last": last.at,
+        "status": last.status,
+        "latency": number(last.figures.get("latency_ms")),
+        "changes": sum(change.is_confirmed for change in changes),
+        "open": sum(change.is_open for change in changes),
+        "hardware": track.hardware,
+        "mark": mark_of(last),
+    }
 
 
-def metrics_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what the figure needs to know of each metric, and of the status."""
-    metrics: dict[str, dict[str, Any]] = {}
-    for name in names:
-        metric = METRICS[name]
-        metrics[name] = {
-            "title": metric.title,
-            "unit": metric.unit,
-            "exact": metric.compare == "exact",
-            "timed": METRICS[name].is_timed,
-        }
-    return metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True, "timed": False}}
-
-
-def count_ok(track: Track) -> int:
-    return sum(point.status == Status.OK for point in track.points)
+def describe_metric(name: str) -> dict[str, Any]:
+    """Return what the figure needs to know of a metric, or of the status."""
+    if name == STATUS:
+        return {"title": STATUS, "unit": "", "exact": True, "timed": False}
+    metric = METRICS[name]
+    return {
+        "title": metric.title,
+        "unit": metric.unit,
+        "exact": metric.compare == "exact",
+        "timed": metric.is_timed,
+    }
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "history.js")

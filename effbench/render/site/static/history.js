@@ -14,7 +14,6 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   let index;
   try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
-  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE, MARK] = Array(14).keys();
 
   /** Format a value as effbench.core.metrics does: three significant digits and a unit. */
   function format(name, value) {
@@ -33,7 +32,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const [id, name] = (series || "").split(".");
     if (index.lines[id]) return { id, metric: name };
     if (cell) {
-      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.lines[one][HARDWARE] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
+      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.lines[one].hardware === on) && (index.lines[one].key.startsWith(cell) || cell.startsWith(index.lines[one].key)));
       if (found) return { id: found, metric: metric || choice.value };
       return { missing: `The cell ${cell} has no history in this database.` };
     }
@@ -54,17 +53,17 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Return the URL of a point's cell, or null if this site does not include its sweep. */
   function cellOf(line, facts, i) {
-    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts[HARDWARE]);
+    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts.hardware);
     if (!held) return null;
     const environment = (line.environments || {})[i];
-    return `${held[2]}/cell.html#cell=${encodeURIComponent(facts[KEY])}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
+    return `${held[2]}/cell.html#cell=${encodeURIComponent(facts.key)}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
   }
 
   /** Return the series as a Plotly figure. */
   function figure(line, facts, name) {
     const values = line.values[name] || [];
     const bounds = line.bounds[name];
-    const color = index.modes[facts[MODE]][0];
+    const color = index.modes[facts.mode][0];
     const at = line.at;
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
     const hover = at.map((sweep, i) => {
@@ -107,9 +106,9 @@ document.addEventListener("DOMContentLoaded", async () => {
       const x = at.indexOf(event.after) - 0.5;
       upright(x, "solid", 2);
       const sign = event.worse ? "▲" : "▼";
-      note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state} · ${event.id}`), captureevents: true });
+      note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state}`), captureevents: true });
     }
-    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === facts[HARDWARE]).map(([own]) => own)]).filter(([, names]) => names.length);
+    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === facts.hardware).map(([own]) => own)]).filter(([, names]) => names.length);
     const shown = marked.filter(([i]) => drawn(line, name, i));
     if (shown.length) {
       data.push({
@@ -160,8 +159,8 @@ document.addEventListener("DOMContentLoaded", async () => {
     const rows = line.at.map((sweep, i) => {
       const [id, own, label, time] = index.sweeps[sweep];
       const marks = [
-        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === facts[HARDWARE]).map(([one]) => `baseline ${one}`),
-        ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state} (${event.id})`),
+        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === facts.hardware).map(([one]) => `baseline ${one}`),
+        ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state}`),
       ];
       const status = line.status[i];
       return [
@@ -170,7 +169,7 @@ document.addEventListener("DOMContentLoaded", async () => {
         i in line.breaks ? line.breaks[i] : "",
       ];
     });
-    return { caption: `${index.metrics[name].title} of ${facts[NAME]}, one row per sweep`, columns, rows };
+    return { caption: `${index.metrics[name].title} of ${facts.name}, one row per sweep`, columns, rows };
   }
 
   let links = []; // URLs of the cells of the shown points
@@ -185,16 +184,16 @@ document.addEventListener("DOMContentLoaded", async () => {
     numbers.hidden = false;
     const facts = index.lines[id];
     let line;
-    try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
+    try { line = (await load(`data/history-lines-${facts.file}.js`))[id]; } catch (error) { complain(chart, error); return; }
     if (request !== turn) return; // another series was chosen meanwhile
     const metrics = Object.keys(line.values).filter((key) => line.at.some((_, i) => drawn(line, key, i)));
     for (const option of choice.options) option.disabled = !metrics.includes(option.value);
     const name = metrics.includes(metric) ? metric : metrics[0];
-    title.textContent = index.several ? `${facts[NAME]} on ${facts[PLACE]}` : facts[NAME];
+    title.textContent = index.several ? `${facts.name} on ${facts.place}` : facts.name;
     const listed = (events) => events.filter((event) => event.metric === name || event.metric === "status");
     const word = (event) => element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` });
     eventList.replaceChildren(
-      ...listed(line.events).map((event) => element("li", {}, word(event), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))),
+      ...listed(line.events).map((event) => element("li", {}, word(event), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state}`)),
     );
     links = line.at.map((_, i) => cellOf(line, facts, i));
     section.dataset.series = name ? `${id}.${name}` : id;
@@ -205,7 +204,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       return;
     }
     choice.value = name;
-    chart.setAttribute("aria-label", `${index.metrics[name].title} of ${facts[NAME]} over ${line.at.length} sweeps; the numbers follow as a table`);
+    chart.setAttribute("aria-label", `${index.metrics[name].title} of ${facts.name} over ${line.at.length} sweeps; the numbers follow as a table`);
     const spot = numbers.querySelector("div");
     spot.replaceChildren();
     const fill = () => { if (numbers.open && !spot.hasChildNodes()) grid(spot, table(line, facts, name)); };
@@ -224,17 +223,17 @@ document.addEventListener("DOMContentLoaded", async () => {
     { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
     ...(index.several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
     { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
-    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse, not undone and not acknowledged" },
+    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse and not undone" },
   ];
   const rows = Object.entries(index.lines).map(([id, facts]) => {
-    const status = facts[STATUS];
+    const status = facts.status;
     return [
-      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts[MODEL], { t: facts[MODE], g: index.modes[facts[MODE]] },
-      ...(index.several ? [facts[PLACE]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
-      status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : {
-        t: `${facts[MARK] ? "~" : ""}${format("latency_ms", facts[LATENCY])}`, v: facts[LATENCY], ...(facts[MARK] ? { c: "marked", d: `marked: ${facts[MARK]}` } : {}),
+      { t: facts.name, h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts.model, { t: facts.mode, g: index.modes[facts.mode] },
+      ...(index.several ? [facts.place] : []), facts.count, { t: sweepName(facts.last), v: index.sweeps[facts.last][3] },
+      status === "ok" ? status : { t: status, c: "status" }, facts.latency === null ? "—" : {
+        t: `${facts.mark ? "~" : ""}${format("latency_ms", facts.latency)}`, v: facts.latency, ...(facts.mark ? { c: "marked", d: `marked: ${facts.mark}` } : {}),
       },
-      facts[CHANGES], facts[OPEN],
+      facts.changes, facts.open,
     ];
   });
   grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [columns.length - 1, "desc"] }, { page: 25 });
