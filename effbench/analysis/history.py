@@ -293,17 +293,20 @@ def position_of(since: str, sweeps: Sequence[SweepInfo]) -> int:
         for at, sweep in enumerate(sweeps):
             if getattr(sweep, key) == since:
                 return at
+    date = date_of(since)
+    starts = [sweep.started_at for sweep in sweeps]
+    return sum(start < date or is_future(start) for start in starts)
+
+
+def date_of(text: str) -> dt.datetime:
     try:
-        date = dt.datetime.fromisoformat(since)
+        date = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             "--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench"
-            f" ls), got {since!r}"
+            f" ls), got {text!r}"
         ) from error
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=dt.UTC)
-    starts = [sweep.started_at for sweep in sweeps]
-    return sum(start < date or is_future(start) for start in starts)
+    return date if date.tzinfo else date.replace(tzinfo=dt.UTC)
 
 
 def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:

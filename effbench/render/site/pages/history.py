@@ -112,11 +112,6 @@ def line(
             values[name] = figures
             if interval and are_any(interval[0]):
                 bounds[name] = interval
-    breaks = {}
-    for index, (before, after) in enumerate(pairwise(track.points), 1):
-        text = break_text(past, before, after)
-        if text:
-            breaks[index] = text
     return {
         "at": [point.at for point in track.points],
         "trials": [point.figures["trials"] for point in track.points],
@@ -126,36 +121,43 @@ def line(
         "marks": {index: mark_of(point) for index, point in points if point.is_marked},
         "values": values,
         "bounds": bounds,
-        "breaks": breaks,
+        "breaks": breaks_of(past, track),
         "environments": {
             index: point.environment_id
             for index, point in points
             if past.sweeps[point.at].id in several
         },
-        "events": [
-            {
-                "metric": change.metric,
-                "text": change_text(change),
-                "state": change.state,
-                "worse": change.is_worse,
-                "before": change.before.at,
-                "after": change.after.at,
-            }
-            for change in changes
-        ],
+        "events": [event_of(change) for change in changes],
     }
 
 
-def break_text(past: History, before: HistoryPoint, after: HistoryPoint) -> str:
-    """Return what changed of protocol and environment between two points."""
-    old, new = past.sweeps[before.at].protocol, past.sweeps[after.at].protocol
-    if before.environment_id == after.environment_id and old == new:
-        return ""
-    differences = changes_between(
-        ({"protocol": old, "host": {}}, past.environments[before.environment_id]),
-        ({"protocol": new, "host": {}}, past.environments[after.environment_id]),
-    )
-    return ", ".join(differences)
+def event_of(change: HistoryChange) -> dict[str, Any]:
+    """Return what the figure shows of a change."""
+    return {
+        "metric": change.metric,
+        "text": change_text(change),
+        "state": change.state,
+        "worse": change.is_worse,
+        "before": change.before.at,
+        "after": change.after.at,
+    }
+
+
+def breaks_of(past: History, track: Track) -> dict[int, str]:
+    """Return the index of each point before which the protocol or environment changed -> what
+    did."""
+    breaks = {}
+    for index, (before, after) in enumerate(pairwise(track.points), 1):
+        old, new = past.sweeps[before.at].protocol, past.sweeps[after.at].protocol
+        if before.environment_id == after.environment_id and old == new:
+            continue
+        differences = changes_between(
+            ({"protocol": old, "host": {}}, past.environments[before.environment_id]),
+            ({"protocol": new, "host": {}}, past.environments[after.environment_id]),
+        )
+        if differences:
+            breaks[index] = ", ".join(differences)
+    return breaks
 
 
 def are_any(figures: Sequence[float | int | None]) -> bool:
