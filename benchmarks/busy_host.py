@@ -103,7 +103,7 @@ def sweep(db: str, settings: list[str], turn: Turn) -> None:
     with Store.open(db, mode="read") as store:
         trials = store.trials(swept.id)
     turn.trials += len(trials)
-    turn.marked_trials += sum(trial["disturbance"] is not None for trial in trials)
+    turn.marked_trials += sum(trial.disturbance is not None for trial in trials)
 
 
 def print_counts(turns: dict[str, Turn]) -> None:

@@ -273,7 +273,14 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
 def results(case: Case) -> list[CellResult]:
     sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "compute"
     return [
-        CellResult("ok", None, bound, side.by_round(case.constant), side.compiled) for side in sides
+        CellResult(
+            "ok",
+            bound=bound,
+            figures=side.by_round(case.constant),
+            compilations={number: known for number, (known, _) in side.compiled.items()},
+            kernels=frozenset(kernels for _, kernels in side.compiled.values()),
+        )
+        for side in sides
     ]
 
 

@@ -298,8 +298,7 @@ class Sweep:
             store.rebuild_results(self.id)
             derived = store.results(self.id)
         trials = {
-            (sizes[row["cell_key"]], row["round"], row["attempt"]): (row["id"], row["status"])
-            for row in rows
+            (sizes[row.cell_key], row.round, row.attempt): (row.id, row.status) for row in rows
         }
         known = self.recorded.items()
         lost = {key for key in printed if key not in trials} | {
@@ -310,14 +309,14 @@ class Sweep:
         self.tally.committed += len(trials)
         self.tally.lost += len(lost)
         self.tally.twice += len(twice) + len(rows) - len(trials)
-        harmed = [row for row in rows if row["status"] != "ok"]
-        reasons = [(row["status"], row["reason"]) for row in harmed]
+        harmed = [row for row in rows if row.status != "ok"]
+        reasons = [(row.status, row.reason) for row in harmed]
         problems = {
             f"db check: {faults}": faults,
             f"lost: {lost}": lost,
             f"counted twice: {twice}": twice or len(rows) != len(trials),
             f"harmed by {self.harmed} faults: {reasons}": (
-                len(harmed) > self.harmed or not all(row["reason"] for row in harmed)
+                len(harmed) > self.harmed or not all(row.reason for row in harmed)
             ),
             "results differ from their trials": state == "completed" and derived != results,
             f"results of {len(results)} cells": state == "completed" and len(results) != CELLS,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime as dt
 import os
 import random
 import re
@@ -158,7 +159,10 @@ def races(sweep: Sweep, rng: random.Random) -> None:
     with Store.open(sweep.folder / sweep.db) as store:
         sweeps = {one.name: one.id for one in store.sweeps()}
         mine, other = (
-            [(row["started_at"].timestamp(), row["wall_s"]) for row in store.trials(sweeps[name])]
+            [
+                (dt.datetime.fromisoformat(trial.started_at).timestamp(), trial.wall_s)
+                for trial in store.trials(sweeps[name])
+            ]
             for name in (None, "rival")
         )
     if len(other) != 4 or any(a < c + d and c < a + b for a, b in mine for c, d in other):

@@ -34,6 +34,7 @@ import torch
 from busy_host import LOOPS, busy
 
 import effbench
+from effbench.core.cell import StoredTrial
 from effbench.measure.pairs import LatencySide
 from effbench.measure.timing import Rules, Timer, no_garbage_collection
 from effbench.models.mlp import MLP
@@ -41,7 +42,6 @@ from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.store import Store
 from effbench.store.summary import counted
-from effbench.store.values import trial_of
 
 #: The modes that are compared on a GPU.
 GPU_MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
@@ -96,17 +96,17 @@ class Cell:
 class Round:
     """The trials of a mode and of eager in one round, rows of `trial`."""
 
-    own: dict[str, Any]
-    eager: dict[str, Any]
+    own: StoredTrial
+    eager: StoredTrial
 
     @property
     def has_unmarked_pairs(self) -> bool:
-        return self.own["pair_disturbance"] is None
+        return self.own.pair_disturbance is None
 
     @property
     def has_unmarked_times(self) -> bool:
         """Whether neither separate process was disturbed."""
-        return self.own["disturbance"] is None and self.eager["disturbance"] is None
+        return self.own.disturbance is None and self.eager.disturbance is None
 
 
 def spread(values: Sequence[float]) -> str:
@@ -122,20 +122,22 @@ def average(values: Sequence[float]) -> str:
     return f"{statistics.geometric_mean(values):.3f}"
 
 
-def first_attempts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if row["attempt"] == 0 and row["status"] == "ok"]
+def first_attempts(rows: Sequence[StoredTrial]) -> list[StoredTrial]:
+    return [row for row in rows if row.attempt == 0 and row.status == "ok"]
 
 
 def rounds_of(
-    cell: Cell, rows: Sequence[dict[str, Any]], cells: dict[str, Cell], pair_column: str
+    cell: Cell, rows: Sequence[StoredTrial], cells: dict[str, Cell], pair_column: str
 ) -> list[Round]:
     """Return the rounds in which this cell has pairs and eager has a time. `cells`: by key."""
     baseline = Cell(cell.point, "eager")
-    eager = {row["round"]: row for row in rows if cells[row["cell_key"]] == baseline}
+    eager = {row.round: row for row in rows if cells[row.cell_key] == baseline}
     return [
-        Round(row, eager[row["round"]])
+        Round(row, eager[row.round])
         for row in rows
-        if cells[row["cell_key"]] == cell and row[pair_column] is not None and row["round"] in eager
+        if cells[row.cell_key] == cell
+        and getattr(row, pair_column) is not None
+        and row.round in eager
     ]
 
 
@@ -144,14 +146,14 @@ def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
     time_column, pair_column = TIMERS[timer]
 
     def separate(chosen: Sequence[Round]) -> list[float]:
-        return [it.eager[time_column] / it.own[time_column] for it in chosen]
+        return [getattr(it.eager, time_column) / getattr(it.own, time_column) for it in chosen]
 
     def paired(chosen: Sequence[Round]) -> list[float]:
-        return [it.own[pair_column] for it in chosen]
+        return [getattr(it.own, pair_column) for it in chosen]
 
     unmarked_times = [it for it in rounds if it.has_unmarked_times]
     unmarked_pairs = [it for it in rounds if it.has_unmarked_pairs]
-    busy_ratios = [it.own[f"{pair_column}_disturbed"] for it in rounds]
+    busy_ratios = [getattr(it.own, f"{pair_column}_disturbed") for it in rounds]
     ratio = statistics.geometric_mean(paired(rounds)) / statistics.geometric_mean(separate(rounds))
     values = (
         cell.point,
@@ -171,11 +173,11 @@ def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def describe_times(cell: Cell, rows: Sequence[dict[str, Any]], timer: str) -> str:
+def describe_times(cell: Cell, rows: Sequence[StoredTrial], timer: str) -> str:
     """Return the line of the table of times. `rows`: the cell's trials."""
     column, _ = TIMERS[timer]
-    that_count = counted(map(trial_of, rows))
-    disturbed = [row["disturbed_fraction"] for row in rows if row["disturbed_fraction"] is not None]
+    that_count = counted(rows)
+    disturbed = [row.disturbed_fraction for row in rows if row.disturbed_fraction is not None]
     host = "—"
     if disturbed:
         host = f"{statistics.median(disturbed):.0%} ({min(disturbed):.0%}–{max(disturbed):.0%})"
@@ -183,13 +185,13 @@ def describe_times(cell: Cell, rows: Sequence[dict[str, Any]], timer: str) -> st
         cell.point,
         cell.mode,
         timer,
-        f"{statistics.median(row[column] for row in rows):.4g}",
+        f"{statistics.median(getattr(row, column) for row in rows):.4g}",
         f"{len(rows)}",
-        spread([row[column] for row in rows]),
+        spread([getattr(row, column) for row in rows]),
         f"{len(that_count)}",
         spread([getattr(trial, column) for trial in that_count]),
         host,
-        f"{statistics.mean(row['wall_s'] for row in rows):.1f}",
+        f"{statistics.mean(row.wall_s for row in rows):.1f}",
     )
     return f"| {' | '.join(values)} |"
 
@@ -207,7 +209,9 @@ def print_tables(db: str, sweep_id: str) -> None:
     }
     with Store.open(db, mode="read") as store:
         rows = first_attempts(store.trials(sweep_id))
-    timers = [timer for timer, (_, column) in TIMERS.items() if any(row[column] for row in rows)]
+    timers = [
+        timer for timer, (_, column) in TIMERS.items() if any(getattr(row, column) for row in rows)
+    ]
     texts = ("cell", "mode", "timer")
     speedups = ("processes", "SD separate", "SD paired", "paired speedup", "paired ÷ separate")
     parts = ("in disturbed moments", "unmarked separate", "SD", "unmarked pairs", "SD")
@@ -219,7 +223,7 @@ def print_tables(db: str, sweep_id: str) -> None:
     times = ("median ms", "processes", "SD", "that count", "SD", "host disturbed", "s per trial")
     print_head(texts, times)
     for timer, cell in itertools.product(timers, cells.values()):
-        of_cell = [row for row in rows if cells[row["cell_key"]] == cell]
+        of_cell = [row for row in rows if cells[row.cell_key] == cell]
         if of_cell:
             print(describe_times(cell, of_cell, timer), flush=True)
     for row in results[results["status"] != "ok"].itertuples():

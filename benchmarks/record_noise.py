@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from effbench.core.cell import Trial
 from effbench.store import Store
 
 FORMAT = 1
@@ -37,13 +38,11 @@ def header(databases: list[str]) -> dict[str, Any]:
     for tag, file in zip(tags(databases), databases, strict=True):
         with Store.open(file) as store:
             used = {
-                trial["environment_id"]
-                for sweep in store.sweeps()
-                for trial in store.trials(sweep.id)
+                trial.environment_id for sweep in store.sweeps() for trial in store.trials(sweep.id)
             }
             found = store.environments(used)
         environments[tag] = {
-            key: found[0].get(key) for key in ("gpu_name", "torch_version", "driver_version")
+            key: getattr(found[0], key) for key in ("gpu_name", "torch_version", "driver_version")
         }
     return {"format": FORMAT, "values": VALUES, "environments": environments}
 
@@ -68,43 +67,49 @@ def lines(databases: list[str]) -> Iterator[dict[str, Any]]:
 
 def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cells = {cell.key: cell for cell in store.planned(sweep_id)}
-    trials = sorted(store.trials(sweep_id), key=lambda trial: trial["id"])
+    trials = sorted(store.trials(sweep_id), key=lambda trial: trial.id)
     delays = {
         key: float(cell.model["module"]["us"])
         for key, cell in cells.items()
         if "us" in cell.model["module"]
     }
-    idle = {key: idle_fraction([t for t in trials if t["cell_key"] == key]) for key in cells}
+    idle = {key: idle_fraction([t for t in trials if t.cell_key == key]) for key in cells}
     least = min((value for value in idle.values() if value is not None), default=None)
     for trial in trials:
-        key = trial["cell_key"]
+        key = trial.cell_key
         # variants of an injected delay are one cell, whose kind follows from the undelayed variant,
         # which idles least
         share = least if delays else idle[key]
         record = {
             **place,
-            "round": trial["round"],
-            "attempt": trial["attempt"],
+            "round": trial.round,
+            "attempt": trial.attempt,
             "cell": f"{cells[key].model['name']} bs={cells[key].bs} {cells[key].mode['name']}",
             "kind": None if share is None else "launch-bound" if share > IDLE else "GPU-bound",
-            "status": trial["status"],
-            "marked": trial["disturbance"] is not None,
-            "foreign": trial["foreign_processes"],
+            "status": trial.status,
+            "marked": trial.disturbance is not None,
+            "foreign": trial.foreign_processes,
         }
         if delays:
             record["delay_us"] = delays[key]
-        record |= {name: rounded(trial[name]) for name in FIGURES if trial[name] is not None}
-        if trial["latency_ms"] is not None:
+        record |= {
+            name: rounded(value)
+            for name, value in vars(trial).items()
+            if name in FIGURES and value is not None
+        }
+        if trial.latency_ms is not None:
             record["latencies_ms"] = [
-                rounded(value, 5) for value in means(store.samples(trial["id"])["latency_ms"])
+                rounded(value, 5) for value in means(store.samples(trial.id)["latency_ms"])
             ]
         yield record
 
 
-def idle_fraction(trials: list[dict[str, Any]]) -> float | None:
+def idle_fraction(trials: list[Trial]) -> float | None:
     """Return the median fraction of the period in which no kernel runs."""
     shares = [
-        1 - t["gpu_busy_ms"] / t["period_ms"] for t in trials if t["gpu_busy_ms"] and t["period_ms"]
+        1 - trial.gpu_busy_ms / trial.period_ms
+        for trial in trials
+        if trial.gpu_busy_ms and trial.period_ms
     ]
     return statistics.median(shares) if shares else None
 

@@ -54,6 +54,7 @@ import pandas as pd
 import torch
 
 import effbench
+from effbench.core.cell import StoredTrial, Trial
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot, held_driver
 from effbench.store import Store
@@ -93,20 +94,19 @@ class Measured:
     cpu_s: float
     first_s: float
     results: pd.DataFrame
-    trials: list[dict[str, Any]]
+    trials: list[StoredTrial]
 
     def idle(self) -> dict[str, float]:
         """Return the idle share of each device between the first trial's start and the last one's
         end."""
         starts = [began(trial) for trial in self.trials]
         whole_s = max(
-            start + trial["wall_s"] for start, trial in zip(starts, self.trials, strict=True)
+            start + trial.wall_s for start, trial in zip(starts, self.trials, strict=True)
         ) - min(starts)
         busy_s: dict[str, float] = defaultdict(float)
         for trial in self.trials:
-            busy_s["CPU" if trial["gpu_index"] is None else f"GPU {trial['gpu_index']}"] += trial[
-                "wall_s"
-            ]
+            device = "CPU" if trial.gpu_index is None else f"GPU {trial.gpu_index}"
+            busy_s[device] += trial.wall_s
         return {device: 1 - seconds / whole_s for device, seconds in sorted(busy_s.items())}
 
     @property
@@ -114,9 +114,9 @@ class Measured:
         return self.results["status"].value_counts().to_dict()
 
 
-def began(trial: dict[str, Any]) -> float:
+def began(trial: Trial) -> float:
     """Return the trial's start in seconds since 1970."""
-    start = pd.Timestamp(trial["started_at"])
+    start = pd.Timestamp(trial.started_at)
     return (start.tz_localize(UTC) if start.tzinfo is None else start).timestamp()
 
 
@@ -176,8 +176,8 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
         sweeps[count] = measure(db, [*words, f"executor.gpus=[{','.join(map(str, range(count)))}]"])
     for count, sweep in sweeps.items():
         idle = ", ".join(f"{device} {share:.1%}" for device, share in sweep.idle().items())
-        again = sum(trial["attempt"] > 0 for trial in sweep.trials)
-        each = np.mean([trial["wall_s"] for trial in sweep.trials])
+        again = sum(trial.attempt > 0 for trial in sweep.trials)
+        each = np.mean([trial.wall_s for trial in sweep.trials])
         print(
             f"devices: {count}: {sweep.wall_s:.1f} s, first trial after {sweep.first_s:.1f} s;"
             f" idle: {idle}; {len(sweep.trials)} trials of {each:.2f} s on average, {again} of them"
@@ -237,7 +237,7 @@ def measure_overhead(folder: Path, args: argparse.Namespace, overrides: list[str
     cell += [f"protocol.rounds={args.rounds}"]
     for isolation in ("fork", "spawn"):
         sweep = measure(folder / "overhead.db", [*cell, f"isolation={isolation}", *overrides])
-        values = [trial["overhead_s"] for trial in sweep.trials]
+        values = [trial.overhead_s for trial in sweep.trials]
         trials = f"{min(values):.2f}–{max(values):.2f}, {len(values)} trials"
         print(f"isolation={isolation}: {median(values):.2f} s ({trials})")
 
@@ -260,12 +260,12 @@ def compare_host_checks(folder: Path, args: argparse.Namespace, overrides: list[
         ]
         sweep = measure(folder / "host.db", words)
         for key, mode in zip(sweep.results["cell_key"], sweep.results["mode"], strict=True):
-            of_cell = [trial for trial in sweep.trials if trial["cell_key"] == key]
+            of_cell = [trial for trial in sweep.trials if trial.cell_key == key]
             # without discarding, all samples give the figures, marked or not
             counted = [
-                trial for trial in of_cell if tolerance == "null" or trial["disturbance"] is None
+                trial for trial in of_cell if tolerance == "null" or trial.disturbance is None
             ]
-            values = [trial["latency_ms"] for trial in counted]
+            values = [trial.latency_ms for trial in counted]
             deviation = f"{statistics.stdev(np.log(values)):.1%}" if len(values) > 1 else "-"
             middle = f"{median(values):.4f}" if values else "-"
             of = f"{len(values)} of {len(of_cell)}"

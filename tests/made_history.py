@@ -4,13 +4,14 @@ import datetime as dt
 from types import SimpleNamespace
 
 import numpy as np
+from made_sweeps import a_cell, environment
 
 from effbench.analysis.history import DEFAULT_METRICS, columns_of, judged
 from effbench.analysis.limits import read as read_limits
+from effbench.core.cell import StoredEnvironment
 from effbench.store.sides import PastResults
 
 GPU = "NVIDIA H200"
-FACTS = {"bs": 1, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda"}
 JUDGED = (*DEFAULT_METRICS, "graph_pool_bytes", "rel_error", "speedup", "period_speedup")
 COLUMNS = dict.fromkeys(("status", "reason", *columns_of(JUDGED)))
 
@@ -23,14 +24,8 @@ class Made:
         self.environment()
 
     def environment(self, key="a", **changed):
-        facts = {
-            "gpu_name": GPU,
-            "cpu_name": "Xeon",
-            "driver_version": "570",
-            "torch_version": "2.11",
-            "flags": {},
-        }
-        self.environments[key] = {"id": key, **facts, **changed}
+        facts = {"driver_version": "570", "torch_version": "2.11", **changed}
+        self.environments[key] = StoredEnvironment(**vars(environment(**facts)), id=key)
 
     def sweep(self, **changed):
         number = len(self.sweeps)
@@ -47,7 +42,7 @@ class Made:
 
     def result(self, cell="c", environment="a", model="mlp", **values):
         """A result in the newest sweep."""
-        self.cells.setdefault(cell, FACTS | {"key": cell, "model": model, "params": {}})
+        self.cells.setdefault(cell, a_cell(model=model, bs=1, dtype="float32"))
         ids = {
             "sweep_id": self.sweeps[-1].id,
             "cell_key": cell,

@@ -12,7 +12,14 @@ ABOUT = CellFacts("mlp", 8, "eager", "float32", "inference", "cuda", "H")
 
 def side(status="ok", reason=None, bound=None, compiled=(), **figures):
     figures = {name: dict(enumerate(values)) for name, values in figures.items()}
-    return CellResult(status, reason, bound, figures, dict(enumerate(compiled)))
+    return CellResult(
+        status,
+        reason,
+        bound,
+        figures=figures,
+        compilations={number: compilation for number, (compilation, _) in enumerate(compiled)},
+        kernels=frozenset(name for _, name in compiled if name),
+    )
 
 
 def pair(before, after, key="a", why=None, **about):

@@ -222,7 +222,7 @@ def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
         }
         rows = store.trials(sweep_id)
         return [
-            row | names[row["cell_key"]] | {"samples": store.samples(row["id"])} for row in rows
+            {**vars(row), **names[row.cell_key], "samples": store.samples(row.id)} for row in rows
         ]
 
 

@@ -21,8 +21,7 @@ from effbench.analysis.verdicts import (
     status_of,
     verdict_of_statuses,
 )
-from effbench.core.cell import Cell
-from effbench.core.environments import hardware_of
+from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.errors import EffbenchError, UsageError
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import between, count
@@ -293,7 +292,7 @@ def read(db: str, outcome: Outcome, here: Interpreter, there: Interpreter | None
 def durations_of(request: Confirmation) -> Durations:
     """Return how long the trials of the checked sweep took."""
     with Store.open(request.db, mode="read") as store:
-        environments = [row["id"] for row in store.environments_of(request.after.id)]
+        environments = [known.id for known in store.environments_of(request.after.id)]
         return Durations.of(store.durations([request.after.id], environments))
 
 
@@ -403,13 +402,11 @@ def is_paired_ratio(change: Change) -> bool:
 def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
     """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
     example on the login node of a cluster: its figures could refute any change."""
-    environment = vars(pools[here].machine.environment)
-    hardware = hardware_of(environment)
-    if hardware != compared.hardware:
-        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
-    changed = software_changed(
-        compared.after, replace(compared.after, environments={"": environment})
-    )
+    environment = pools[here].machine.environment
+    if environment.hardware != compared.hardware:
+        raise UsageError(f"this machine has {environment.hardware}, not {compared.hardware}")
+    now = StoredEnvironment(**vars(environment))
+    changed = software_changed(compared.after, replace(compared.after, environments={"": now}))
     if changed:
         raise UsageError(f"the software is not that of the sweep ({changed})")
 

@@ -21,8 +21,8 @@ from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.matching import names_of
 from effbench.analysis.verdicts import least_valid
-from effbench.core.cell import Status
-from effbench.core.environments import changes_between, hardware_of
+from effbench.core.cell import Cell, Conditions, Environment, Status, StoredEnvironment
+from effbench.core.environments import changes_between
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.core.printable import one_line
@@ -150,14 +150,14 @@ class HistoryChange:
 class History:
     """All cells of a database over its sweeps.
 
-    `sweeps`: oldest first; `environments`, `cells`: rows by id and key. `changes`: the worst open
+    `sweeps`: oldest first; `environments`, `cells`: by id and key. `changes`: the worst open
     ones first. `states`: number of steady, changed and short series (too short to judge). `older`:
     number of the oldest sweeps whose results are left out.
     """
 
     sweeps: list[SweepInfo]
-    environments: Mapping[str, Mapping[str, Any]]
-    cells: Mapping[str, Mapping[str, Any]]
+    environments: Mapping[str, StoredEnvironment]
+    cells: Mapping[str, Cell]
     metrics: list[str]
     tracks: list[Track]
     baselines: Sequence[BaselineInfo] = ()
@@ -190,11 +190,11 @@ class History:
 
     def coincides(self, before: HistoryPoint, after: HistoryPoint) -> tuple[str, ...]:
         """Return what else changed between two points."""
-        old, new = (
-            (vars(self.sweeps[point.at]), self.environments[point.environment_id])
-            for point in (before, after)
-        )
-        return tuple(changes_between(old, new))
+        return tuple(changes_between(self.conditions(before), self.conditions(after)))
+
+    def conditions(self, point: HistoryPoint) -> Conditions:
+        sweep = self.sweeps[point.at]
+        return Conditions(self.environments[point.environment_id], sweep.protocol, sweep.host)
 
 
 # --- reading ---
@@ -269,10 +269,10 @@ def columns_of(metrics: Iterable[str]) -> list[str]:
 
 def nothing_fits(store: Store, sweeps: Sequence[SweepInfo]) -> str:
     """Return what the filters could be."""
-    cells = store.past_results().cells.values()
+    cells = store.cells().values()
     available = {
-        "models": {cell["model"] for cell in cells},
-        "modes": {cell["mode"] for cell in cells},
+        "models": {cell.model_name for cell in cells},
+        "modes": {cell.mode_name for cell in cells},
         "hosts": {sweep.host["hostname"] for sweep in sweeps if sweep.host.get("hostname")},
         "names": {repr(sweep.name or "") for sweep in sweeps},
     }
@@ -334,20 +334,24 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
             is_marked=bool(row["marked"]),
             figures=row,
         )
-        of_track = points[row["cell_key"], place_of(environment), hardware_of(environment)]
+        of_track = points[row["cell_key"], place_of(environment), environment.hardware]
         other = of_track.get(point.at)
         if other is None or quality(point) > quality(other):
             of_track[point.at] = point
     return [Track(*key, [points[key][at] for at in sorted(points[key])]) for key in sorted(points)]
 
 
-def place_of(environment: Mapping[str, Any]) -> str:
+def place_of(environment: Environment) -> str:
     """Return the hardware, plus the interpreter or folder if the environment is one of several in a
     sweep."""
-    flags = environment["flags"] or {}
-    compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
-    hardware = hardware_of(environment)
-    return f"{hardware} ({', '.join(compared)})" if compared else hardware
+    compared = []
+    if environment.interpreter:
+        compared.append(f"interpreter {environment.interpreter}")
+    if environment.folder:
+        compared.append(f"folder {environment.folder}")
+    if not compared:
+        return environment.hardware
+    return f"{environment.hardware} ({', '.join(compared)})"
 
 
 # --- judging ---

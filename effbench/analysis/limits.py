@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, structs
 
+from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.metrics import METRICS
 from effbench.core.settings import OnFailure, shipped
@@ -54,12 +55,17 @@ class CellFacts:
     after: CellFacts | None = None
 
     @classmethod
-    def of(
-        cls, cell: Mapping[str, Any], after: Mapping[str, Any] | None, hardware: str
-    ) -> CellFacts:
-        """Return the facts of a row of the table `cell`, and of its partner."""
-        names = PATTERNS[:-2]
-        facts = cls(hardware=hardware, **{name: cell[name] for name in names})
+    def of(cls, cell: Cell, after: Cell | None, hardware: str) -> CellFacts:
+        """Return the facts of a cell and of its partner."""
+        facts = cls(
+            model=cell.model_name,
+            bs=cell.bs,
+            mode=cell.mode_name,
+            dtype=cell.dtype,
+            phase=cell.phase,
+            device=cell.device,
+            hardware=hardware,
+        )
         if after is None:
             return facts
         other = cls.of(after, None, hardware)

@@ -11,14 +11,15 @@ from functools import cached_property
 from typing import Any
 
 from effbench.analysis.limits import CellFacts
-from effbench.core.cell import Identity, digest
-from effbench.core.environments import FLAGS, OWN, Where, diff_environments, hardware_of, names_by
+from effbench.core.cell import Cell, Conditions, Identity, StoredEnvironment, digest
+from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import flatten, grouped, row_names
 from effbench.core.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.store.values import ResultKey
 
 #: What may differ only if the user allows it.
 ACROSS = ("hardware", "dtype", "numerics")
@@ -47,9 +48,6 @@ DISTURBED = "host disturbed"
 #: no coincidence.
 LEAST_COMPILATIONS = 3
 
-#: A row of the table `cell` or `environment`.
-StoredRow = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Location:
@@ -60,10 +58,9 @@ class Location:
     folder: str
 
     @classmethod
-    def of(cls, environment: StoredRow) -> Location:
-        flags = environment["flags"] or {}
-        chosen = (flags.get(flag) or OWN[by] for by, flag in FLAGS.items())
-        return cls(hardware_of(environment), *chosen)
+    def of(cls, environment: StoredEnvironment) -> Location:
+        interpreter = environment.interpreter or OWN["python"]
+        return cls(environment.hardware, interpreter, environment.folder or OWN["folder"])
 
 
 @dataclass
@@ -73,9 +70,9 @@ class Side:
 
     title: str
     label: str | None
-    cells: dict[str, StoredRow]
-    results: dict[tuple[str, str], CellResult]
-    environments: dict[str, StoredRow]
+    cells: dict[str, Cell]
+    results: dict[ResultKey, CellResult]
+    environments: dict[str, StoredEnvironment]
     protocol: Mapping[str, Any] = field(default_factory=dict)
     state: str = "completed"
     host: Mapping[str, Any] = field(default_factory=dict)
@@ -90,19 +87,19 @@ class Side:
     def selectors(self) -> dict[str, set[str]]:
         """Environment id -> what selects it with --on."""
         return {
-            key: {*astuple(Location.of(row)), row["torch_version"] or ""}
-            for key, row in self.environments.items()
+            key: {*astuple(Location.of(environment)), environment.torch_version}
+            for key, environment in self.environments.items()
         }
 
     @property
-    def where(self) -> list[Where]:
-        """A pair of sweep facts and environment for each environment."""
-        sweep = {"protocol": self.protocol, "host": self.host}
-        return [(sweep, row) for row in self.environments.values()]
+    def conditions(self) -> list[Conditions]:
+        """The conditions in each environment."""
+        environments = self.environments.values()
+        return [Conditions(known, self.protocol, self.host) for known in environments]
 
     def within(self, environment_ids: Collection[str]) -> Side:
         """Return the part of this side in these environments."""
-        kept = {key: row for key, row in self.environments.items() if key in environment_ids}
+        kept = {key: known for key, known in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
 
     def selected_by(self, wanted: set[str]) -> Side:
@@ -112,8 +109,8 @@ class Side:
     def result(self, key: str | None) -> CellResult | None:
         """Return the cell's result; the last one if it has several environments."""
         for environment_id in reversed(self.environments):
-            if key is not None and (key, environment_id) in self.results:
-                return self.results[key, environment_id]
+            if key is not None and ResultKey(key, environment_id) in self.results:
+                return self.results[ResultKey(key, environment_id)]
         return None
 
     def recorded_facts(self, environment_id: str) -> Mapping[str, Any]:
@@ -183,33 +180,31 @@ class CellPair:
 
 def kernels_of(side: CellResult | None) -> frozenset[str]:
     """Return the fingerprints of the kernels of all trials."""
-    if side is None:
-        return frozenset()
-    return frozenset(kernels for _, kernels in side.compiled.values() if kernels)
+    return side.kernels if side else frozenset()
 
 
 def compilations_of(side: CellResult | None) -> int:
     """Return the number of compile caches."""
     if side is None:
         return 0
-    return len({number for number, _ in side.compiled.values() if number is not None})
+    return len(set(side.compilations.values()) - {None})
 
 
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
-    rows = {row["id"]: row for row in store.environments_of(info.id)}
+    environments = {known.id: known for known in store.environments_of(info.id)}
     # in the user's order, if the sweep records it
-    ordered = [key for key in info.host.get("environments") or () if key in rows]
-    others = [key for key in rows if key not in ordered]
+    ordered = [key for key in info.host.get("environments") or () if key in environments]
+    others = [key for key in environments if key not in ordered]
     title = info.id
     if info.name:
         title += f" ({info.name})"
     return Side(
         title,
         info.label,
-        {cell["key"]: cell for cell in store.planned_cells(info.id)},
+        {cell.key: cell for cell in store.planned(info.id)},
         store.sides(info.id),
-        {key: rows[key] for key in others + ordered},
+        {key: environments[key] for key in others + ordered},
         info.protocol,
         info.state,
         info.host,
@@ -301,19 +296,19 @@ def split(whole: Side, by: str) -> dict[str, Side]:
     unknown parameter."""
     parts: dict[str, Side] = {}
     if by not in BY_ENVIRONMENT:
-        for key, row in whole.cells.items():
-            value = parameter(row, by)
+        for key, cell in whole.cells.items():
+            value = parameter(cell, by)
             if value is not None:
-                parts.setdefault(value, replace(whole, cells={})).cells[key] = row
+                parts.setdefault(value, replace(whole, cells={})).cells[key] = cell
         if not parts:
             known = f"a parameter, such as bs or model.module.width, or {', '.join(BY_ENVIRONMENT)}"
             raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use {known}")
         return parts
     short_names = names_by(whole.environments.values(), by) if by in FLAGS else {}
-    for key, row in whole.environments.items():
-        name = short_names.get(key) or str(row[by])
+    for key, environment in whole.environments.items():
+        name = short_names.get(key) or str(getattr(environment, by))
         part = parts.setdefault(name, replace(whole, environments={}))
-        part.environments[key] = row
+        part.environments[key] = environment
         if by == "folder":  # the sweep's label describes only one folder
             part.label = whole.recorded_facts(key).get("git_description") or part.label
     return parts
@@ -326,9 +321,9 @@ def part_named(value: str, parts: Mapping[str, Side], by: str) -> str:
         return value
     for name, part in parts.items():
         paths = typed_paths(value, by, part.host.get("folder"))
-        for key, row in part.environments.items():
+        for key, environment in part.environments.items():
             # an interpreter that was not chosen has no flag
-            flag = (row["flags"] or {}).get(FLAGS[by])
+            flag = environment.flags.get(FLAGS[by])
             if paths & {flag, part.recorded_facts(key).get(by)}:
                 return name
     return value
@@ -351,9 +346,9 @@ def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
     return paths
 
 
-def parameter(cell: StoredRow, by: str) -> str | None:
+def parameter(cell: Cell, by: str) -> str | None:
     """Return the text of a cell's parameter, of a mode or model its name; None if it has none."""
-    known = {**flatten(cell["params"]), **cell["params"]}
+    known = {**flatten(cell.params()), **cell.params()}
     if by not in known:
         return None
     value = known[by]
@@ -428,12 +423,12 @@ class Matching:
         for key in self.after.cells:
             if key not in matched:
                 keys[key] = key
-        rows = {**self.after.cells, **self.before.cells}
-        shown = names_of({key: rows[key] for key in keys}, by)
+        cells = {**self.after.cells, **self.before.cells}
+        shown = names_of({key: cells[key] for key in keys}, by)
         hardware = next(iter(self.after.machines)).hardware
         pairs = []
         for key, other in keys.items():
-            about = CellFacts.of(rows[key], self.after.cells.get(other or ""), hardware)
+            about = CellFacts.of(cells[key], self.after.cells.get(other or ""), hardware)
             pairs.append(self._pair(key, other, shown[key], about))
         return [pair for pair in pairs if pair.before or pair.after]
 
@@ -467,13 +462,11 @@ def pairs_of(
     return pairs
 
 
-def names_of(cells: Mapping[str, StoredRow], by: str | None = None) -> dict[str, str]:
+def names_of(cells: Mapping[str, Cell], by: str | None = None) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
-    identities = []
-    for key, row in cells.items():
-        facts = {name: row[name] for name in ("model", "bs", "mode", "dtype", "phase", "device")}
-        identity = Identity(cell_key=key, params=row["params"], **facts)
-        identities.append(identity if by is None else _without_parameter(identity, by))
+    identities = [cell.identity() for cell in cells.values()]
+    if by is not None:
+        identities = [_without_parameter(identity, by) for identity in identities]
     return dict(zip(cells, row_names(identities), strict=True))
 
 
@@ -489,7 +482,7 @@ def _without_parameter(identity: Identity, by: str) -> Identity:
 def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
     """Return the settings that equal `by` in every cell that has them: a model's cache size follows
     bs."""
-    cells = [flatten(row["params"]) for side in (before, after) for row in side.cells.values()]
+    cells = [flatten(cell.params()) for side in (before, after) for cell in side.cells.values()]
     equal = {name: True for params in cells if by in params for name in params}
     for params in cells:
         for name in equal.keys() & params.keys():
@@ -498,12 +491,12 @@ def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
 
 
 def alike(
-    cells: Mapping[str, StoredRow], others: Collection[str], names: Collection[str]
+    cells: Mapping[str, Cell], others: Collection[str], names: Collection[str]
 ) -> dict[str, list[str]]:
     """Return the keys of the cells that are not among the `others`, by all their parameters except
     these."""
     alone = [key for key in cells if key not in others]
-    return grouped(alone, lambda key: without(cells[key]["params"], names))
+    return grouped(alone, lambda key: without(cells[key].params(), names))
 
 
 def without(params: Mapping[str, Any], names: Collection[str]) -> str:
@@ -543,11 +536,9 @@ def nothing_shared(allowed: Matching, is_whole: bool) -> str:
     return f"{text}; the first cell and the most similar one differ in {different}"
 
 
-def parameter_differences(
-    old: StoredRow, new: StoredRow, across: Collection[str] = ()
-) -> list[str]:
+def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) -> list[str]:
     """Return the parameters in which two cells differ, except those of `across`, as texts."""
-    before, after = flatten(old["params"]), flatten(new["params"])
+    before, after = flatten(old.params()), flatten(new.params())
     return [
         f"{name} {before.get(name)} → {after.get(name)}"
         for name in {**before, **after}
@@ -559,7 +550,7 @@ def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:
     """Return the differences between the sides as texts: parameters that the user accepts
     (`across`), hardware, software, flags, protocol and machine."""
     texts = Matching(before, after, across).differences()
-    for diff in diff_environments(before.where, after.where):
+    for diff in diff_conditions(before.conditions, after.conditions):
         name = diff.name
         if diff.kind == "machine":
             # an unrecorded machine may be the same
@@ -577,7 +568,7 @@ def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:
 
 def software_changed(before: Side, after: Side) -> str | None:
     """Return the first software version of `after` that `before` did not have, as text."""
-    for diff in diff_environments(before.where, after.where):
+    for diff in diff_conditions(before.conditions, after.conditions):
         if diff.kind == "software" and not set(diff.after) <= set(diff.before):
             return diff.text(diff.name, "→", "not set")
     return None

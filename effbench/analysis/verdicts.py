@@ -464,10 +464,9 @@ def add_test(change: Change, pair: CellPair, figures: Figures, interleaved: bool
     return is_paired
 
 
-def compilations_of(side: CellResult | None) -> dict[int, int | None]:
+def compilations_of(side: CellResult | None) -> Mapping[int, int | None]:
     """Return round -> compile cache."""
-    compiled = side.compiled if side else {}
-    return {number: compilation for number, (compilation, _) in compiled.items()}
+    return side.compilations if side else {}
 
 
 def judge_range(change: Change, figures: Figures, least: float) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.claims.figures import Figure, as_figure, missing
 from effbench.core.cell import Result, Status
-from effbench.core.labels import OMITTED, flatten, grouped, row_names
+from effbench.core.labels import all_parameters, flatten, grouped, row_names
 from effbench.core.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, bounds_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def frame_of(results: Sequence[Result]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    settings = [OMITTED | flatten(result.params) for result in results]
+    settings = [all_parameters(result.params) for result in results]
     paths = dict.fromkeys(path for values in settings for path in values)
     last = {path: path.rpartition(".")[2] for path in paths}
     counts = Counter(last.values())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from effbench.cli import options
-from effbench.core.cell import Result, Status
+from effbench.core.cell import Result, Status, StoredTrial
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import cell_names, grouped, label_rows, row_names
 from effbench.core.printable import count
@@ -20,6 +19,7 @@ from effbench.render.tables import rows_of, unmeasured
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.store.values import ResultKey
 
 HELP = (
     "List the sweeps in the database, or the planned cells, failed results or artifacts of one"
@@ -150,13 +150,13 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
-    last = last_trials(trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK)
+    last = last_trials(trial for trial in store.trials(sweep.id) if trial.status is not Status.OK)
     console = terminal()
     for name, result in failed.items():
-        trial = last[result.cell_key, result.environment_id]
-        extra = trial["extra"]
-        head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
-        console.print_line(f"{head}: {escape(trial['reason'] or '')}")
+        trial = last[ResultKey(result.cell_key, result.environment_id)]
+        extra = trial.extra
+        head = f"[yellow]{trial.status}[/] [bold]{escape(name)}[/] round {trial.round + 1}"
+        console.print_line(f"{head}: {escape(trial.reason or '')}")
         text = extra.get("traceback") or extra.get("log") or "no traceback and no output recorded"
         for line in str(text).splitlines():
             console.print_line(f"    {escape(line)}")
@@ -169,11 +169,11 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     saved = last_trials(
         trial
         for trial in store.trials(sweep.id)
-        if {"artifacts", "artifact_notes"} & trial["extra"].keys()
+        if {"artifacts", "artifact_notes"} & trial.extra.keys()
     )
     rows = []
     for trial in saved.values():
-        name, extra = names[trial["cell_key"]], trial["extra"]
+        name, extra = names[trial.cell_key], trial.extra
         for file in extra.get("artifacts", ()):
             path = folder / file
             rows.append({"cell": name, "file": str(path) if path.is_file() else f"{path} (gone)"})
@@ -186,6 +186,6 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     print_table(rows)
 
 
-def last_trials(trials: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return (cell key, environment) -> the last of its trials."""
-    return {(trial["cell_key"], trial["environment_id"]): trial for trial in trials}
+def last_trials(trials: Iterable[StoredTrial]) -> dict[ResultKey, StoredTrial]:
+    """Return the last trial of each result."""
+    return {ResultKey(trial.cell_key, trial.environment_id): trial for trial in trials}

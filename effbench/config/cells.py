@@ -11,7 +11,7 @@ from typing import Any
 from effbench.config.overrides import key_of, overrides_of_cell
 from effbench.config.validation import validate
 from effbench.core import streams
-from effbench.core.cell import LATER_NUMERICS, Cell
+from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import Config
@@ -141,7 +141,7 @@ def cell_of(config: Config) -> Cell:
         dtype=config.dtype,
         phase=config.phase,
         device=config.device,
-        numerics=numerics_of(config),
+        numerics=dict(vars(config.numerics)),
         env={key: text_of(value) for key, value in config.env.items()},
         stream=stream,
         threads=config.threads,
@@ -178,15 +178,6 @@ def model_of(config: Config) -> dict[str, Any]:
 def is_generated(config: Config) -> bool:
     """Return whether a network of transformers generates tokens."""
     return config.phase == "generate" and config.model.module.get("library") == "transformers"
-
-
-def numerics_of(config: Config) -> dict[str, Any]:
-    """Return a cell's `numerics`, which omit later settings at their defaults."""
-    numerics = {}
-    for name, value in vars(config.numerics).items():
-        if name not in LATER_NUMERICS or LATER_NUMERICS[name] != value:
-            numerics[name] = value
-    return numerics
 
 
 def text_of(value: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from effbench.config.cells import Job, conduct, resolve, split
 from effbench.config.launch import hydra_sweep
@@ -109,12 +108,12 @@ def find_stored(
 class MeasuredCells:
     """Results and trials of the cells in one environment of a sweep."""
 
-    environment: dict[str, Any]
+    environment: Environment
     rows: list[Result]
     trials: list[Trial]
 
     def is_like(self, here: Environment) -> bool:
-        return all(self.environment[name] == getattr(here, name) for name in ALIKE)
+        return all(getattr(self.environment, name) == getattr(here, name) for name in ALIKE)
 
     def is_sufficient(self, timeout_s: float) -> bool:
         """Return whether every result tells how fast its mode is."""
@@ -136,7 +135,7 @@ def measured_cells(store: Store, sweep: SweepInfo, keys: set[str]) -> Iterator[M
         return
     rows = [row for row in store.results(sweep.id) if row.cell_key in keys]
     for environment in store.environments(row.environment_id for row in rows):
-        own = [row for row in rows if row.environment_id == environment["id"]]
-        history = store.history(sweep.id, environment["id"])
+        own = [row for row in rows if row.environment_id == environment.id]
+        history = store.history(sweep.id, environment.id)
         trials = [trial for key in keys for trial in history.get(key, [])]
         yield MeasuredCells(environment, own, trials)

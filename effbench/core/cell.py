@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -43,8 +43,8 @@ class Status(StrEnum):
 
 
 SEVERITY = tuple(Status)
-#: Numerics that cells omit while they have these values, so that the keys of older cells stay
-#: valid.
+#: Numerics that the parameters of cells omit while they have these values, so that the keys of
+#: older cells stay valid.
 LATER_NUMERICS = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
 
 
@@ -135,11 +135,17 @@ class Cell:
         return name
 
     def params(self) -> dict[str, Any]:
-        """Return all parameters as plain JSON, without those that are None: older keys stay valid.
+        """Return all parameters as plain JSON, without those that are None and LATER_NUMERICS:
+        older keys stay valid.
 
         The values are the cell's own: do not change them.
         """
         values = {name: getattr(self, name) for name in CELL_FIELDS}
+        values["numerics"] = {
+            name: value
+            for name, value in self.numerics.items()
+            if name not in LATER_NUMERICS or LATER_NUMERICS[name] != value
+        }
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -187,10 +193,45 @@ class Environment:
     platform: str
     flags: dict[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """First 16 hex digits of the fingerprint's SHA-256."""
-        return digest(dataclasses.asdict(self))[:16]
+        names = [field.name for field in dataclasses.fields(Environment)]
+        return digest({name: getattr(self, name) for name in names})[:16]
+
+    @property
+    def hardware(self) -> str:
+        """The name of the GPU, or of the CPU if there is no GPU."""
+        return self.gpu_name or self.cpu_name
+
+    @property
+    def interpreter(self) -> str | None:
+        """The path that `python=` gave."""
+        return self.flags.get("interpreter")
+
+    @property
+    def folder(self) -> str | None:
+        """The path that `folder=` gave."""
+        return self.flags.get("folder")
+
+
+@dataclass(frozen=True)
+class StoredEnvironment(Environment):
+    """An environment of a database. `details`: further facts."""
+
+    id: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    first_seen_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """An environment in which a sweep ran, with the protocol and the facts of the machine that the
+    sweep records."""
+
+    environment: Environment
+    protocol: Mapping[str, Any]
+    host: Mapping[str, Any]
 
 
 #: Types of quantities; None: not measured, or it does not apply.
@@ -550,6 +591,14 @@ class Trial:
         if trial.reason is not None:
             trial.reason = encodable(trial.reason)
         return trial
+
+
+@dataclass
+class StoredTrial(Trial):
+    """A trial of a database, without its samples."""
+
+    id: int = 0
+    environment_id: str = ""
 
 
 def check_type(name: str, value: object, kind: Any) -> None:

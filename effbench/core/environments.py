@@ -6,22 +6,18 @@ interpreter and folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from effbench.core.cell import Result
+from effbench.core.cell import Conditions, Result, StoredEnvironment
 
 #: Setting -> the environment flag that holds it, which is also the name of its column.
 FLAGS = {"python": "interpreter", "folder": "folder"}
-#: Fields of a result that `labelled` may set.
-COLUMNS = tuple(FLAGS.values())
 #: Short name of a setting that was not given.
 OWN = {"python": "own", "folder": "here"}
-#: Columns of the view that describe an interpreter without its path.
-TELLING = ("gpu_name", "torch_version", "python")
-#: Column of an environment -> its name in prose.
+#: Field of an environment -> its name in prose.
 SOFTWARE = {
     "torch_version": "torch",
     "triton_version": "Triton",
@@ -33,18 +29,9 @@ SOFTWARE = {
 }
 #: Kinds of facts, in the order of their differences.
 KINDS = ("hardware", "software", "flag", "protocol", "machine")
-_PROTOCOL = {"name": "protocol"}
 _HARDWARE = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory"}
 #: Facts that a sweep records about its machine -> their names in prose.
 MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
-#: A sweep (with `protocol` and `host`) and an environment in it.
-Where = tuple[Mapping[str, Any], Mapping[str, Any]]
-
-
-def hardware_of(environment: Mapping[str, Any]) -> str:
-    """Return the name of the GPU, or of the CPU if there is no GPU."""
-    name: str = environment["gpu_name"] or environment["cpu_name"]
-    return name
 
 
 @dataclass(frozen=True)
@@ -74,19 +61,18 @@ class Difference(Fact):
     def text(self, name: str, arrow: str, unset: str) -> str:
         """Return `torch 2.11 -> 2.13` with this name and arrow; `unset` replaces an unknown
         value."""
-        before, after = (", ".join(texts(side, unset)) for side in (self.before, self.after))
-        return f"{name} {before} {arrow} {after}"
+        texts = []
+        for values in (self.before, self.after):
+            distinct = {unset if value is None else str(value) for value in values}
+            texts.append(", ".join(sorted(distinct)))
+        return f"{name} {texts[0]} {arrow} {texts[1]}"
 
 
-def texts(values: Iterable[Any], unset: str) -> list[str]:
-    return sorted({unset if value is None else str(value) for value in values})
-
-
-def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[Difference]:
+def diff_conditions(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
     """Return all differences in hardware, software, flags, protocol and machine between two
     sides."""
-    old = [facts_of(*where) for where in before]
-    new = [facts_of(*where) for where in after]
+    old = [facts_of(conditions) for conditions in before]
+    new = [facts_of(conditions) for conditions in after]
     facts = dict.fromkeys(fact for known in (*old, *new) for fact in known)
     differences = []
     for fact in sorted(facts, key=Fact.rank):
@@ -98,75 +84,67 @@ def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[D
     return differences
 
 
-def facts_of(sweep: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[Fact, Any]:
+def facts_of(conditions: Conditions) -> dict[Fact, Any]:
     """Return fact -> value."""
-    flags, protocol, host = environment["flags"] or {}, sweep["protocol"] or {}, sweep["host"] or {}
+    environment = conditions.environment
     facts: dict[Fact, Any] = {}
-    for kind, names, values in (
-        ("hardware", _HARDWARE, environment),
-        ("software", SOFTWARE, environment),
-        ("flag", {name: name for name in flags}, flags),
-        ("protocol", {name: f"protocol {name}" for name in protocol} | _PROTOCOL, protocol),
-        ("machine", MACHINE, host),
-    ):
-        for name, label in names.items():
-            facts[Fact(kind, name, label)] = values.get(name)
+    for kind, labels in (("hardware", _HARDWARE), ("software", SOFTWARE)):
+        for name, label in labels.items():
+            facts[Fact(kind, name, label)] = getattr(environment, name)
+    for name, value in environment.flags.items():
+        facts[Fact("flag", name, name)] = value
+    for name, value in conditions.protocol.items():
+        label = "protocol" if name == "name" else f"protocol {name}"
+        facts[Fact("protocol", name, label)] = value
+    for name, label in MACHINE.items():
+        facts[Fact("machine", name, label)] = conditions.host.get(name)
     return facts
 
 
-def changes_between(before: Where, after: Where) -> list[str]:
+def changes_between(before: Conditions, after: Conditions) -> list[str]:
     """Return the differences between two points of a series as texts such as `torch 2.11 -> 2.13`.
     Interpreter and folder identify the series, so they are omitted."""
-    diffs = diff_environments([before], [after])
     return [
         diff.text(diff.label, "->", "none")
-        for diff in diffs
-        if diff.kind != "flag" or diff.name not in COLUMNS
+        for diff in diff_conditions([before], [after])
+        if diff.kind != "flag" or diff.name not in FLAGS.values()
     ]
 
 
 # --- names ---
 
 
-def interpreter_of(environment: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """Return interpreter and folder of an environment, None if not given. Environments in which
-    they are the same, such as nodes of a cluster, share the cells of a sweep."""
-    flags = environment["flags"] or {}
-    return tuple(flags.get(name) for name in COLUMNS)
-
-
-def names_by(environments: Iterable[Mapping[str, Any]], by: str) -> dict[str, str]:
+def names_by(environments: Iterable[StoredEnvironment], by: str) -> dict[str, str]:
     """Return environment id -> short name of its interpreter (`by="python"`) or folder
     (`by="folder"`)."""
-    paths = {row["id"]: (row["flags"] or {}).get(FLAGS[by]) for row in environments}
+    paths = {environment.id: environment.flags.get(FLAGS[by]) for environment in environments}
     return dict(zip(paths, short_names(list(paths.values()), OWN[by]), strict=True))
 
 
-def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+def labels(environments: Iterable[StoredEnvironment]) -> dict[str, dict[str, str]]:
     """Return environment id -> its short names as `interpreter` and `folder`, if needed to
     distinguish environments."""
     rows = list(environments)
-    known = {row["id"]: tuple(row[name] for name in TELLING) for row in rows}
-    added: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}
+    known: dict[str, tuple[Any, ...]] = {
+        row.id: (row.gpu_name, row.torch_version, row.python) for row in rows
+    }
+    added: dict[str, dict[str, str]] = {row.id: {} for row in rows}
     for by in ("folder", "python"):
         names = names_by(rows, by)
         more = {key: (*known[key], name) for key, name in names.items()}
         if len(set(names.values())) > 1 and len(set(more.values())) > len(set(known.values())):
             known = more
-            added = {key: {**added[key], FLAGS[by]: name} for key, name in names.items()}
+            for key, name in names.items():
+                added[key][FLAGS[by]] = name
     return added
 
 
-def labelled(rows: Iterable[Result], environments: Iterable[Mapping[str, Any]]) -> list[Result]:
+def labelled(rows: Iterable[Result], environments: Iterable[StoredEnvironment]) -> list[Result]:
     """Return results with these `labels`, so that tables and figures can distinguish them."""
-    known = labels(environments)
+    known: dict[str, Any] = labels(environments)
     if not any(known.values()):
         return list(rows)
-    named = []
-    for row in rows:
-        names: dict[str, Any] = known[row.environment_id]
-        named.append(replace(row, **names))
-    return named
+    return [replace(row, **known[row.environment_id]) for row in rows]
 
 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:
@@ -176,11 +154,13 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     folders = [environment_folder(PurePath(path)) for path in distinct]
     if len(set(folders)) < len(distinct):
         folders = list(map(PurePath, distinct))
+    # without what all have in common at the beginning and the end; one part remains of each
+    parts = [folder.parts for folder in folders]
+    first = count_shared([path[:-1] for path in parts])
+    last = count_shared([path[:first:-1] for path in parts])
     names: dict[str | None, str] = {None: none}
-    for path, parts in zip(
-        distinct, telling_parts([folder.parts for folder in folders]), strict=True
-    ):
-        names[path] = str(PurePath(*parts))
+    for path, of_path in zip(distinct, parts, strict=True):
+        names[path] = str(PurePath(*of_path[first : len(of_path) - last]))
     return [names[path] for path in paths]
 
 
@@ -192,19 +172,10 @@ def environment_folder(interpreter: PurePath) -> PurePath:
     return interpreter
 
 
-def telling_parts(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the parts of paths without those at the beginning and the end that all have in common;
-    at least one part of each path remains."""
-    first = count_shared(paths)
-    reversed_ends = [parts[first:][::-1] for parts in paths]
-    last = count_shared(reversed_ends)
-    return [parts[first : len(parts) - last] for parts in paths]
-
-
-def count_shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """Return how many leading parts all paths have in common, without the last part of any."""
+def count_shared(paths: Iterable[Sequence[str]]) -> int:
+    """Return how many leading parts all paths have in common."""
     number = 0
-    for parts in zip(*(path[:-1] for path in paths), strict=False):
+    for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
             break
         number += 1

@@ -28,7 +28,7 @@ MODES = (
 )
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 #: Parameters that cells omit -> their values.
-OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
+_OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
 #: Fields of `Identity` that become labels if they vary, in this order.
 FIELDS = (
     "dtype",
@@ -232,7 +232,7 @@ class Labeller:
 
     def __init__(self, rows: Sequence[Identity]) -> None:
         self.rows = rows
-        self.params = [OMITTED | flatten(row.params) for row in rows]
+        self.params = [all_parameters(row.params) for row in rows]
         self.labels = {"model": self._texts_of_field("model")}
         for field in FIELDS:
             texts = self._texts_of_field(field)
@@ -369,6 +369,11 @@ def natural(name: str) -> list[str | float]:
     parts: list[str | float] = [*_NUMBER.split(name)]
     parts[1::2] = map(float, parts[1::2])  # every other part is a number
     return parts
+
+
+def all_parameters(params: Mapping[str, Any]) -> Parameters:
+    """Return dotted path -> value of a cell's parameters, with those that cells omit."""
+    return _OMITTED | flatten(params)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:

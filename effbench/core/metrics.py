@@ -44,18 +44,18 @@ __all__ = [
 ]
 
 
-def declared_metrics(record: type[Trial] | type[Summary]) -> dict[str, Metric]:
+def declared_metrics(declaring: type[Trial] | type[Summary]) -> dict[str, Metric]:
     """Return name -> metric of the fields that declare one, in their order."""
-    types = get_type_hints(record)
+    types = get_type_hints(declaring)
     metrics = {}
-    for field in dataclasses.fields(record):
+    for field in dataclasses.fields(declaring):
         if "metric" in field.metadata:
             kind = get_args(types[field.name])[0]  # of `kind | None`
             metrics[field.name] = replace(
                 field.metadata["metric"],
                 name=field.name,
                 kind=kind,
-                of_trial=record is Trial,
+                of_trial=declaring is Trial,
             )
     return metrics
 

@@ -33,13 +33,12 @@ def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
 
 
 def stored(machine: ExaminedMachine) -> dict[str, Any] | None:
-    """Return the newest calibration of this environment; None without one or a readable
-    database."""
+    """Return the newest ceilings of this environment; None without any or a readable database."""
     if machine.probed is None:
         return None
     environment_id = Environment(**machine.probed["environment"]).id
     with suppress(StoreError), Store.open(machine.db, mode="read") as store:
-        return store.calibration(environment_id)
+        return store.ceilings(environment_id)
     return None  # `checks.database` reports the error
 
 
@@ -51,8 +50,8 @@ def report(machine: ExaminedMachine) -> Iterator[Finding]:
     if known is None:
         effect = "the first sweep measures them"
         yield note("ceilings are not measured yet", effect, "effbench doctor --calibrate")
-    elif known["ceilings"]:
-        yield good(f"ceilings: {ceilings_text(known['ceilings'])}")
+    elif known:
+        yield good(f"ceilings: {ceilings_text(known)}")
 
 
 def ceilings_text(rates: Mapping[str, Any]) -> str:

@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from effbench.analysis.compare import CellSelection, Compared, compare_sweeps
 from effbench.analysis.history import Filters, History
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Change, Verdict
-from effbench.core.cell import Result, digest
-from effbench.core.environments import hardware_of
+from effbench.core.cell import Result, StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.core.labels import (
     LabelledRow,
@@ -31,6 +30,7 @@ from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
+from effbench.store.trials import SampledTrial
 
 #: Most changes that a report shows.
 MOST_CHANGES = 10
@@ -43,15 +43,6 @@ MOST_RESULTS = 25_000
 
 #: Columns of a sweep, an environment or a claim -> values.
 Facts = Mapping[str, Any]
-#: A row of the table `trial`: column -> value.
-TrialRow = Mapping[str, Any]
-#: Timer -> number of samples taken, and the stored samples in order as a float32 array.
-Timers = Mapping[str, tuple[int, Any]]
-
-
-class SampledTrial(NamedTuple):
-    row: TrialRow
-    samples: Timers
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ class DeviceSweep:
     sweep: SweepInfo
     hardware: str
     rows: Sequence[Result]
-    environments: Sequence[Facts]
+    environments: Sequence[StoredEnvironment]
     unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
@@ -146,10 +137,9 @@ class DeviceSweep:
         """Yield the trials by cell key and environment; none without a database."""
         if self.database is None:
             return
-        environments = [row["id"] for row in self.environments]
+        environments = [environment.id for environment in self.environments]
         with Store.open(self.database, mode="read") as store:
-            for row, samples in store.trials_with_samples(self.sweep.id, environments):
-                yield SampledTrial(row, samples)
+            yield from store.trials_with_samples(self.sweep.id, environments)
 
     def command(self, params: Facts, environment_id: str) -> str | None:
         """Return the command that measures a cell again under its interpreter. Return None if the
@@ -224,7 +214,7 @@ def read(
     environments = store.environments()
     if whole:
         hardware = {device_sweep.hardware for device_sweep in device_sweeps}
-        ids = [row["id"] for row in environments if hardware_of(row) in hardware]
+        ids = [known.id for known in environments if known.hardware in hardware]
         filters = Filters(
             environment_ids=ids if references else (),
             most=MOST_RESULTS * len(device_sweeps),
@@ -273,7 +263,7 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
     skipped."""
     seen: set[str] = set()
     newest_on = {}
-    every = set(map(hardware_of, store.environments()))
+    every = {environment.hardware for environment in store.environments()}
     for info in recorded_here_first(infos):
         if seen == every:
             break
@@ -295,10 +285,10 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
     known = store.environments(row.environment_id for row in rows)
-    environments = {facts["id"]: facts for facts in known}
+    environments = {environment.id: environment for environment in known}
     overrides = store.cell_overrides(info.id)
     device_sweeps = []
-    by_hardware = grouped(rows, lambda row: hardware_of(environments[row.environment_id]))
+    by_hardware = grouped(rows, lambda row: environments[row.environment_id].hardware)
     for hardware, of_hardware in by_hardware.items():
         ids = dict.fromkeys(row.environment_id for row in of_hardware)
         device_sweep = DeviceSweep(
@@ -317,7 +307,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
 def read_changes(
     store: Store,
     after: DeviceSweep,
-    environments: Sequence[Facts],
+    environments: Sequence[StoredEnvironment],
     infos: Sequence[SweepInfo],
     baselines: Sequence[BaselineInfo],
 ) -> Changes:
@@ -330,7 +320,7 @@ def read_changes(
     before = by_id.get(named.get(after.hardware, ""))
     is_baseline = before is not None and before != info
     if not is_baseline:
-        ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
+        ids = [known.id for known in environments if known.hardware == after.hardware]
         before = by_id.get(store.previous(info.id, ids) or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")

@@ -12,6 +12,7 @@ from effbench.core.printable import listed, one_line
 from effbench.store.joining import JOINED
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.store.values import ResultKey
 
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
@@ -27,7 +28,8 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     facts = store.trial_facts(sweep.id, NAMES)
     cases: dict[str, dict[str, None]] = {}
     for row in rows:
-        of_cell = facts.get((row.result.cell_key, row.result.environment_id), {})
+        key = ResultKey(row.result.cell_key, row.result.environment_id)
+        of_cell = facts.get(key, {})
         for text in texts_of(of_cell, row):
             cases.setdefault(one_line(text), {})[row.case] = None
     lines = joined_hosts(sweep)

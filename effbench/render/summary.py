@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from statistics import geometric_mean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from effbench.analysis.winners import log_of
-from effbench.core.cell import SEVERITY, Result
+from effbench.core.cell import SEVERITY, Result, StoredEnvironment
 from effbench.core.environments import SOFTWARE
 from effbench.core.labels import LabelledRow, LabelledRows, flatten, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
@@ -296,13 +296,13 @@ def environment_line(device_sweep: DeviceSweep) -> str:
     """Return the machine and its software versions on one line."""
     parts = [device_sweep.hardware]
     for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
-        versions = {row.get(key) for row in device_sweep.environments} - {None, ""}
+        versions = {getattr(known, key) for known in device_sweep.environments} - {None, ""}
         if versions:
             parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(map(str, versions)))}")
     return " · ".join(parts)
 
 
-def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
+def environment_facts(environment: StoredEnvironment) -> dict[str, str]:
     """Return every recorded fact about a machine and its software as text."""
-    facts = flatten(environment)
+    facts = flatten({"id": environment.id, **vars(environment)})
     return {name: value_text(name, value) for name, value in facts.items() if value is not None}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.analysis.winners import winners
 from effbench.core.cell import Result, Status
-from effbench.core.environments import interpreter_of, labelled
+from effbench.core.environments import labelled
 from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of
 from effbench.core.printable import listed
@@ -55,9 +55,10 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
     Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
     an upgrade."""
-    environments = store.environments({row.environment_id for row in rows})
-    interpreters = {facts["id"]: interpreter_of(facts) for facts in environments}
-    planned = [str(cell["key"]) for cell in store.planned_cells(sweep.id)]
+    interpreters = {}
+    for environment in store.environments({row.environment_id for row in rows}):
+        interpreters[environment.id] = environment.interpreter, environment.folder
+    planned = list(store.cell_overrides(sweep.id))
     by_interpreter = grouped(rows, lambda row: interpreters[row.environment_id])
     missing = []
     for of_interpreter in by_interpreter.values() or [rows]:

@@ -72,9 +72,9 @@ def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durati
     environments = [pool.machine.environment for pool in pools.values()]
     here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
     ids = []
-    for row in store.environments():
-        if (row["gpu_name"], row["cpu_name"]) in here:
-            ids.append(row["id"])
+    for environment in store.environments():
+        if (environment.gpu_name, environment.cpu_name) in here:
+            ids.append(environment.id)
     wanted = timing_settings(vars(settings.protocol))
     sweeps = [sweep.id for sweep in store.sweeps() if timing_settings(sweep.protocol) == wanted]
     return Durations.of(store.durations(sweeps, ids))

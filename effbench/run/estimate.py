@@ -6,12 +6,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.printable import about, between
 from effbench.run.devices import Slot
 from effbench.run.plan import LOST, CellRun, PlannedTrial, Settings
+from effbench.store.trials import TrialDuration
 
 #: `Trial.compile_cache` of a trial that compiled with an empty cache.
 COLD = "cold"
@@ -55,11 +55,13 @@ class Durations:
         self.seconds: defaultdict[TrialKind, float] = defaultdict(float)
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[Any]]) -> Durations:
+    def of(cls, trials: Iterable[TrialDuration]) -> Durations:
         """Return the durations of stored trials; see `Store.durations`."""
         durations = cls()
-        for _, phase, model, mode, device, cache, seconds in rows:
-            durations.add_kind(TrialKind(device, phase, mode, model, cache == COLD), seconds)
+        for trial in trials:
+            is_cold = trial.compile_cache == COLD
+            kind = TrialKind(trial.device, trial.phase, trial.mode, trial.model, is_cold)
+            durations.add_kind(kind, trial.wall_s)
         return durations
 
     def add(self, cell: Cell, trial: Trial) -> None:

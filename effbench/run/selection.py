@@ -14,7 +14,7 @@ from typing import Any
 from effbench.core import settings as config
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.labels import OMITTED, flatten
+from effbench.core.labels import all_parameters
 
 EXAMPLE = """Example: 'exclude=[{mode:cuda-graph,bs:">256"}]'"""
 COMPARISON = re.compile(r"(>=|<=|>|<)(.*)")
@@ -68,7 +68,7 @@ def known_keys() -> set[str]:
 
 def values_of(cell: Cell) -> dict[str, Any]:
     """Return the values of a cell by key."""
-    values = OMITTED | flatten(cell.params())
+    values = all_parameters(cell.params())
     # settings such as model.arch are in cells only as arguments of the module
     for key in list(values):
         values.setdefault(key.replace("model.module.", "model.", 1), values[key])

@@ -14,8 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Environment, digest
-from effbench.core.environments import Difference, diff_environments
+from effbench.core.cell import Conditions, Environment, StoredEnvironment, digest
+from effbench.core.environments import Difference, diff_conditions
 from effbench.core.errors import StoreError, UsageError
 from effbench.core.printable import count
 from effbench.store import sweeps
@@ -42,13 +42,17 @@ class HostSweep:
     gpu_uuid and host_ms of each."""
 
     sweep: sa.RowMapping
-    environment: dict[str, Any]
+    environment: StoredEnvironment
     cell_keys: list[str]
     trials: Sequence[Any]
 
     @property
     def id(self) -> str:
         return str(self.sweep["id"])
+
+    @property
+    def conditions(self) -> Conditions:
+        return Conditions(self.environment, self.sweep["protocol"], self.sweep["host"])
 
     @property
     def hostname(self) -> str:
@@ -79,7 +83,7 @@ class HostSweep:
             "sweep": self.id,
             "trials": len(self.trials),
             "host_ms": statistics.median(times) if times else None,
-            **{name: self.environment[name] for name in OF_HOST},
+            **{name: getattr(self.environment, name) for name in OF_HOST},
         }
 
 
@@ -159,8 +163,7 @@ def _other_conditions(part: HostSweep, other: HostSweep) -> str:
     baselines = {part.sweep["baseline_mode"], other.sweep["baseline_mode"]}
     if len(baselines) > 1:
         return f": their baselines are {' and '.join(sorted(baselines))}"
-    sides = [[(dict(side.sweep), side.environment)] for side in (part, other)]
-    for difference in diff_environments(*sides):
+    for difference in diff_conditions([part.conditions], [other.conditions]):
         if not _may_differ(difference, part, other):
             words = difference.text(difference.label, "and", "none")
             return f", because only the host may differ: {words}"
@@ -174,9 +177,9 @@ def _may_differ(difference: Difference, part: HostSweep, other: HostSweep) -> bo
     if kind == "protocol" and not all(name in side.sweep["protocol"] for side in (part, other)):
         return True  # an earlier version did not have the setting
     if name == "cpu_name":  # without a GPU it is the hardware
-        return part.environment["gpu_name"] is not None
+        return part.environment.gpu_name is not None
     if name == "python":  # the same but for the patch
-        minors = {side.environment["python"].rpartition(".")[0] for side in (part, other)}
+        minors = {side.environment.python.rpartition(".")[0] for side in (part, other)}
         return len(minors) == 1
     return name in MAY_DIFFER.get(kind, ())
 
@@ -229,12 +232,13 @@ def _shared(values: Iterable[str | None]) -> str | None:
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:
     """Return the environment of the parts; facts in which they differ name all values."""
-    facts = {field.name: parts[0].environment[field.name] for field in fields(Environment)}
+    names = [field.name for field in fields(Environment)]
+    facts = {name: getattr(parts[0].environment, name) for name in names}
     for name in (*OF_HOST, "python"):
-        values = {part.environment[name] for part in parts} - {None}
+        values = {getattr(part.environment, name) for part in parts} - {None}
         facts[name] = ", ".join(sorted(values)) or None
-    memories = {part.environment["gpu_memory_bytes"] for part in parts} - {None}
-    facts["gpu_memory_bytes"] = min(memories, default=None)
+    memories = [part.environment.gpu_memory_bytes for part in parts]
+    facts["gpu_memory_bytes"] = min(filter(None, memories), default=None)
     return Environment(**facts)
 
 
@@ -262,7 +266,7 @@ def _write(
         for position, key in enumerate(cell_keys)
     ]
     connection.execute(sa.insert(PLANNED), places)
-    details = {JOINED: [part.environment["id"] for part in parts]}
+    details = {JOINED: [part.environment.id for part in parts]}
     environment_id = sweeps.add_environment(connection, _joined_environment(parts), details)
     rounds = compilations = 0
     for part, facts in zip(parts, row["host"][JOINED], strict=True):

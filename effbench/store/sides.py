@@ -5,18 +5,29 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Status, Trial
+from effbench.core.cell import Cell, Status, StoredEnvironment
+from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS
-from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
-from effbench.store.summary import PREPARING, CountedTrials, of_cache
-from effbench.store.sweeps import CONFIRMING, SweepInfo, sweeps
-from effbench.store.values import as_dicts, text, trial_of
+from effbench.store.schema import CELL, PLANNED, RESULT, SWEEP, TRIAL
+from effbench.store.summary import FACTS, PREPARING, CountedTrials, figure_of
+from effbench.store.sweeps import (
+    CONFIRMING,
+    KnownSweep,
+    SweepInfo,
+    are_cells_of,
+    cells,
+    environments,
+    known_sweeps,
+    sweeps,
+)
+from effbench.store.trials import read_trials
+from effbench.store.values import ResultKey, as_dicts
 
 #: Compared metrics that every trial has.
 PER_TRIAL = tuple(
@@ -30,127 +41,100 @@ MOST_LEVELS = 30
 PER_SWEEP = tuple(
     name for name, metric in METRICS.items() if metric.compare == "bound" and name not in PREPARING
 )
-
-
-#: Columns that identify a result within a sweep, and facts of trials, results and sweeps.
-_KEYS = ("cell_key", "environment_id")
-_FACTS_OF_TRIALS = (
-    "host",
-    "round",
-    "attempt",
-    "status",
-    "disturbance",
-    "compile_cache",
-    "compilation",
-    "kernel_fingerprint",
-    "compile_s",
-    "first_call_s",
-)
-_FACTS_OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
 #: Metric -> round -> figure.
 Figures = dict[str, dict[int, float | None]]
 #: (cell key, metric) -> environment id -> values of earlier results
 Levels = dict[tuple[str, str], dict[str, list[float]]]
 
 
+# --- the figures of a sweep ---
+
+
 @dataclass(frozen=True)
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric
     -> round -> figure of that round's trial. A metric with one value per sweep has it under round
-    0. In a joined sweep each host has one figure, under its number. `compiled`: round -> the
-    trial's `compilation` and `kernel_fingerprint`. `disturbed`: `disturbed_fraction`.
-    `disturbance`: why its times are marked, None if they are not."""
+    0. In a joined sweep each host has one figure, under its number. `compilations`: round -> the
+    trial's compile cache; `kernels`: fingerprints of the kernels of all trials. `disturbance`: why
+    its times are marked, None if they are not."""
 
     status: str
     reason: str | None = None
     bound: str | None = None
-    figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
-    compiled: Mapping[int, tuple[int | None, str | None]] = field(default_factory=dict)
-    disturbed: float | None = None
+    disturbed_fraction: float | None = None
     disturbance: str | None = None
+    figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+    compilations: Mapping[int, int | None] = field(default_factory=dict)
+    kernels: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.status}: {self.reason}" if self.reason else str(self.status)
 
 
-def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
-    """Return (cell key, environment id) -> result, with the figures of its counted trials, for a
-    sweep."""
-    trials = _trials(connection, sweep_id)
+def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
+    """Return the results of a sweep, with the figures of their counted trials."""
+    is_of_sweep = TRIAL.c.sweep_id == sweep_id
+    prepared = (preparing.column for preparing in PREPARING.values())
+    trials = read_trials(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
     hosts = sorted({str(trial.host) for of_cell in trials.values() for trial in of_cell})
     is_joined = hosts not in ([], ["None"])
-    columns = [RESULT.c[name] for name in (*_KEYS, *_FACTS_OF_RESULTS, *PER_SWEEP)]
+    facts = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
+    columns = [RESULT.c[name] for name in (*ResultKey._fields, *facts, *PER_SWEEP)]
     results = {}
-    for row in connection.execute(sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
-        key = row.cell_key, row.environment_id
-        of_cell = trials.get(key, [])
-        counted = _with_measurements(CountedTrials.of(of_cell))
-        figures = figures_of(counted)
-        compiled = {
-            trial.round: (trial.compilation, trial.kernel_fingerprint) for trial in counted.kept
-        }
+    query = sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)
+    for row in as_dicts(connection, query):
+        key = ResultKey(row["cell_key"], row["environment_id"])
+        counted = CountedTrials.of(trials.get(key, ()))
+        measured = [trial for trial in counted.kept if trial.status.is_measured]
+        compilations: dict[int, int | None]
         if is_joined:
-            numbers = {trial.round: hosts.index(str(trial.host)) for trial in of_cell}
-            figures = {name: of_hosts(name, known, numbers) for name, known in figures.items()}
-            compiled = {numbers[n]: (None, kernels) for n, (_, kernels) in compiled.items()}
+            figures = {name: of_hosts(name, counted, hosts) for name in _OF_TRIALS}
+            compilations = {hosts.index(str(trial.host)): None for trial in measured}
+        else:
+            figures = figures_of(counted)
+            compilations = {trial.round: trial.compilation for trial in measured}
+        kernels = {trial.kernel_fingerprint for trial in measured}
         results[key] = CellResult(
-            status=row.status,
-            reason=row.reason,
-            bound=row.bound,
-            figures=figures | {name: {0: getattr(row, name)} for name in PER_SWEEP},
-            compiled=compiled,
-            disturbed=row.disturbed_fraction,
-            disturbance=row.disturbance,
+            **{name: row[name] for name in facts},
+            figures=figures | {name: {0: row[name]} for name in PER_SWEEP},
+            compilations=compilations,
+            kernels=frozenset(filter(None, kernels)),
         )
     return results
 
 
-def _trials(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], list[Trial]]:
-    """Return (cell key, environment id) -> what comparisons need of its trials."""
-    columns = [TRIAL.c[name] for name in (*_KEYS, *_FACTS_OF_TRIALS, *PER_TRIAL)]
-    query = sa.select(*columns).where(TRIAL.c.sweep_id == sweep_id)
-    trials: dict[tuple[str, str], list[Trial]] = {}
-    for row in as_dicts(connection, query):
-        key = row["cell_key"], row["environment_id"]
-        trials.setdefault(key, []).append(trial_of(row))
-    return trials
-
-
-def _with_measurements(counted: CountedTrials) -> CountedTrials:
-    return replace(counted, kept=[trial for trial in counted.kept if trial.status.is_measured])
+#: Compared metrics with a value per trial.
+_OF_TRIALS = (*PER_TRIAL, *PREPARING)
 
 
 def figures_of(counted: CountedTrials) -> Figures:
-    """Return metric -> round -> figure of the trials that give it, as in results. Sizes with an
-    empty cache have a metric of their own, so here they never stand for those with a warm one."""
+    """Return metric -> round -> figure of the trials that give it, as in results."""
     figures: Figures = {}
-    prepared = {preparing.column for preparing in PREPARING.values()}
-    for name in PER_TRIAL:
-        trials = counted.giving(METRICS[name])
-        if name in prepared:
-            trials = of_cache(trials, "warm", None)
-        figures[name] = {trial.round: getattr(trial, name) for trial in trials}
-    for name, preparing in PREPARING.items():
-        figures[name] = {}
-        for trial in counted.giving(METRICS[name]):
-            value = getattr(trial, preparing.column)
-            if value is not None:  # it was prepared while another one ran
-                figures[name][trial.round] = value
+    for name in _OF_TRIALS:
+        metric = METRICS[name]
+        trials = counted.comparable(metric)
+        figures[name] = {trial.round: figure_of(trial, metric) for trial in trials}
     return figures
 
 
-def of_hosts(
-    name: str, figures: Mapping[int, float | None], numbers: Mapping[int, int]
-) -> dict[int, float | None]:
+def of_hosts(name: str, counted: CountedTrials, hosts: Sequence[str]) -> dict[int, float | None]:
     """Return number of the host -> its figure: the geometric mean over its trials for times, else
-    the largest. Trials of one host are not independent. `numbers`: round -> number of its host."""
-    is_timed = METRICS[name].is_timed
-    values: dict[int, list[float]] = {}
-    for number, value in figures.items():
-        if value is not None and (value > 0 or not is_timed):
-            values.setdefault(numbers[number], []).append(value)
-    combine = statistics.geometric_mean if is_timed else max
-    return {host: combine(known) for host, known in values.items()}
+    the largest. Trials of one host are not independent."""
+    metric = METRICS[name]
+    combine = statistics.geometric_mean if metric.is_timed else max
+    figures: dict[int, float | None] = {}
+    trials = counted.comparable(metric)
+    for host, of_host in grouped(trials, lambda trial: str(trial.host)).items():
+        values = [figure_of(trial, metric) for trial in of_host]
+        known = [
+            value for value in values if value is not None and (value > 0 or not metric.is_timed)
+        ]
+        if known:
+            figures[hosts.index(host)] = combine(known)
+    return figures
+
+
+# --- earlier sweeps ---
 
 
 def levels(
@@ -176,11 +160,10 @@ def levels(
     of_these = sa.and_(
         RESULT.c.environment_id.in_(list(environment_ids)), RESULT.c.cell_key.in_(cells)
     )
-    has_results = sa.exists().where(RESULT.c.sweep_id == SWEEP.c.id, of_these)
     earlier = sa.select(SWEEP.c.id, SWEEP.c.protocol).where(
         SWEEP.c.started_at < before,
         sa.func.coalesce(SWEEP.c.name, "") == (sweep.name or ""),
-        has_results,
+        sa.exists().where(RESULT.c.sweep_id == SWEEP.c.id, of_these),
     )
     if host is not None:
         earlier = earlier.where(SWEEP.c.host["hostname"].as_string() == host)
@@ -189,31 +172,20 @@ def levels(
     rows = connection.execute(newest_first)
     alike = (row.id for row in rows if _same_rules(sweep.protocol, row.protocol))
     recent = list(islice(alike, MOST_LEVELS))
-    is_level = sa.and_(of_these, RESULT.c.status == Status.OK, RESULT.c.marked.is_not(True))
-    return _levels_of(connection, recent, is_level, [m for m in metrics if m in RESULT.columns])
-
-
-def _levels_of(
-    connection: sa.Connection,
-    sweep_ids: Sequence[str],
-    is_level: sa.ColumnElement[bool],
-    metrics: Sequence[str],
-) -> Levels:
-    """Return the values of these metrics in results of these sweeps."""
-    columns = [RESULT.c[name] for name in (*_KEYS, *metrics)]
-    query = (
-        sa.select(*columns)
+    known = [name for name in metrics if name in RESULT.columns]
+    values = (
+        sa.select(*(RESULT.c[name] for name in (*ResultKey._fields, *known)))
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
-        .where(SWEEP.c.id.in_(sweep_ids), is_level)
+        .where(SWEEP.c.id.in_(recent), of_these)
+        .where(RESULT.c.status == Status.OK, RESULT.c.marked.is_not(True))
         .order_by(SWEEP.c.started_at, SWEEP.c.id)
     )
     found: Levels = {}
-    for row in connection.execute(query):
-        for name in metrics:
-            value = getattr(row, name)
-            if value is not None:
-                by_environment = found.setdefault((row.cell_key, name), {})
-                by_environment.setdefault(row.environment_id, []).append(value)
+    for row in as_dicts(connection, values):
+        for name in known:
+            if row[name] is not None:
+                by_environment = found.setdefault((row["cell_key"], name), {})
+                by_environment.setdefault(row["environment_id"], []).append(row[name])
     return found
 
 
@@ -231,27 +203,23 @@ def previous(
     sweep's cells, both in these environments, or None. Sweeps that were recorded here come before
     imported ones, and then those of the same name, if this sweep has a name: pushes and pull
     requests may share a database."""
-    this, here, there = SWEEP.alias(), RESULT.alias(), RESULT.alias()
-    same = [
-        here.c.sweep_id == sweep_id,
-        there.c.sweep_id == SWEEP.c.id,
-        here.c.cell_key == there.c.cell_key,
-    ]
-    same += [table.c.environment_id.in_(list(environment_ids)) for table in (here, there)]
-    # an imported sweep counts only if there is no other, unless this one was imported as well
-    has_other_origin = sa.and_(SWEEP.c.imported_at.is_not(None), this.c.imported_at.is_(None))
-    has_other_name = sa.func.coalesce(SWEEP.c.name == this.c.name, sa.false()).is_(sa.false())
-    query = (
-        sa.select(SWEEP.c.id)
-        .where(this.c.id == sweep_id)
-        .where(sa.tuple_(SWEEP.c.started_at, SWEEP.c.id) < sa.tuple_(this.c.started_at, this.c.id))
-        .where(
-            sa.func.coalesce(SWEEP.c.name, "").not_like(f"{CONFIRMING}%"), sa.exists().where(*same)
-        )
-        .order_by(has_other_origin, has_other_name, SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-        .limit(1)
-    )
-    return connection.scalar(query)
+    in_these = RESULT.c.environment_id.in_(list(environment_ids))
+    its_cells = sa.select(RESULT.c.cell_key).where(RESULT.c.sweep_id == sweep_id, in_these)
+    measured = sa.select(RESULT.c.sweep_id).where(RESULT.c.cell_key.in_(its_cells), in_these)
+    newest_first = known_sweeps(connection, SWEEP.c.id.in_(measured))
+    ids = [sweep.id for sweep in newest_first]
+    if sweep_id not in ids:
+        return None
+    this, *earlier = newest_first[ids.index(sweep_id) :]
+
+    def rank(sweep: KnownSweep) -> tuple[bool, bool]:
+        # an imported sweep counts only if there is no other, unless this one was imported as well
+        has_other_origin = sweep.imported_at is not None and this.imported_at is None
+        has_other_name = this.name is not None and sweep.name != this.name
+        return has_other_origin, has_other_name
+
+    candidates = [sweep for sweep in earlier if not sweep.is_rerun]
+    return min(candidates, key=rank).id if candidates else None
 
 
 def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
@@ -272,33 +240,28 @@ class PastResults:
     whose rows are left out."""
 
     sweeps: list[SweepInfo]
-    environments: dict[str, dict[str, Any]]
-    cells: dict[str, dict[str, Any]]
+    environments: dict[str, StoredEnvironment]
+    cells: dict[str, Cell]
     rows: list[dict[str, Any]]
     older: int = 0
 
 
 def past_results(
     connection: sa.Connection,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str],
     models: Sequence[str] = (),
     modes: Sequence[str] = (),
     environment_ids: Collection[str] = (),
     most: int | None = None,
 ) -> PastResults:
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
-    `columns`; None: without `rows`. `models`, `modes`, `environment_ids`: only results of these
-    (empty: all). `most`: only the newest sweeps, with at most this many results in total, but at
-    least one."""
-    cells = sa.select(CELL)
-    if models:
-        cells = cells.where(CELL.c.model.in_([text(name) for name in models]))
-    if modes:
-        cells = cells.where(CELL.c.mode.in_([text(name) for name in modes]))
-    names = dict.fromkeys(("sweep_id", *_KEYS, "status", "reason", *(columns or ())))
+    `columns`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
+    only the newest sweeps, with at most this many results in total, but at least one."""
+    names = dict.fromkeys(("sweep_id", *ResultKey._fields, "status", "reason", *columns))
     results: sa.Select[Any] = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
-        results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
+        of_cells = sa.select(CELL.c.key).where(*are_cells_of(models, modes))
+        results = results.where(RESULT.c.cell_key.in_(of_cells))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
@@ -307,9 +270,9 @@ def past_results(
         results = results.where(RESULT.c.sweep_id.in_(newest))
     return PastResults(
         sweeps=sweeps(connection, brief=True),
-        environments={row["id"]: row for row in as_dicts(connection, sa.select(ENVIRONMENT))},
-        cells={row["key"]: row for row in as_dicts(connection, cells)},
-        rows=[] if columns is None else list(as_dicts(connection, results)),
+        environments={known.id: known for known in environments(connection)},
+        cells=cells(connection, models, modes),
+        rows=list(as_dicts(connection, results)),
         older=older,
     )
 

@@ -21,7 +21,7 @@ from effbench.store import connect, decisions, joining, maintenance, schema
 from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
-from effbench.store.trials import TakenSamples
+from effbench.store.trials import SampledTrial
 
 #: number of cells whose trials and samples are in memory at a time: about a hundred trials
 CELLS = 20
@@ -115,13 +115,13 @@ class Store:
     sweeps = reads(sweep_queries.sweeps)
     find_sweep = reads(sweep_queries.find_sweep)
     planned = reads(sweep_queries.planned)
-    planned_cells = reads(sweep_queries.planned_cells)
+    cells = reads(sweep_queries.cells)
     cell_overrides = reads(sweep_queries.cell_overrides)
     environments = reads(sweep_queries.environments)
     environments_of = reads(sweep_queries.environments_of)
     hardware = reads(sweep_queries.hardware)
     first_rounds = reads(sweep_queries.first_rounds)
-    calibration = reads(sweep_queries.calibration)
+    ceilings = reads(sweep_queries.ceilings)
     begin_sweep = writes(sweep_queries.begin_sweep)
     extend_sweep = writes(sweep_queries.extend_sweep)
     note_environments = writes(sweep_queries.note_environments)
@@ -152,7 +152,7 @@ class Store:
 
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
-    ) -> Iterator[tuple[dict[str, Any], TakenSamples]]:
+    ) -> Iterator[SampledTrial]:
         """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open
         between them."""
         ids = list(environment_ids)

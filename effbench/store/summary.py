@@ -36,6 +36,18 @@ ENOUGH_UNMARKED = 3
 #: trials on a GPU whose fixed work on the host took this many times longer than in the cell's
 #: fastest trial do not count either, as far as enough others remain
 SLOWER_HOST = 1.1
+#: columns of a trial that decide what it counts for, besides its figures
+FACTS = (
+    "host",
+    "status",
+    "disturbance",
+    "pair_disturbance",
+    "gpu_uuid",
+    "host_ms",
+    "compile_cache",
+    "compilation",
+    "kernel_fingerprint",
+)
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
 #: start of the reason of a speedup that is marked because of its baseline
@@ -188,18 +200,40 @@ class CountedTrials:
             return of_cache(self.kept, "warm", None) or self.kept
         return self.kept
 
+    def comparable(self, metric: Metric) -> list[Trial]:
+        """Return the measured trials that give a metric and can be compared with those of another
+        sweep: sizes with an empty cache that have a metric of their own never stand for those with
+        a warm one, and every trial that prepared the mode has a figure."""
+        trials = [trial for trial in self.giving(metric) if trial.status.is_measured]
+        if metric.name in PREPARING:
+            # without one: it was prepared while another one ran
+            return [trial for trial in trials if figure_of(trial, metric) is not None]
+        if metric.name in (preparing.column for preparing in PREPARING.values()):
+            return of_cache(trials, "warm", None)
+        return trials
+
     def combined(self, metric: Metric) -> float | None:
         """Return the value of a metric over all trials that give it."""
-        column = metric.name
-        if column in PREPARING:
-            column = PREPARING[column].column
         trials = self.giving(metric)
         if metric.combine == "mean":
-            return _mean(trials, column)
-        values = [getattr(trial, column) for trial in trials]
+            return _mean(trials, column_of(metric))
+        values = [figure_of(trial, metric) for trial in trials]
         if metric.combine == "min":
             return min(_positive(values), default=None)
         return max([value for value in values if value is not None], default=None)
+
+
+def column_of(metric: Metric) -> str:
+    """Return the field of a trial that gives a metric of results."""
+    if metric.name in PREPARING:
+        return PREPARING[metric.name].column
+    return metric.name
+
+
+def figure_of(trial: Trial, metric: Metric) -> float | None:
+    """Return a trial's figure of a metric of results."""
+    figure: float | None = getattr(trial, column_of(metric))
+    return figure
 
 
 # --- the summary ---

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, Environment, digest
-from effbench.core.environments import hardware_of
+from effbench.core.cell import Cell, Environment, StoredEnvironment, digest
 from effbench.core.errors import NothingFoundError, StoreError, UsageError
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_setting
@@ -28,7 +27,7 @@ from effbench.store.schema import (
     SWEEP_ID,
     TRIAL,
 )
-from effbench.store.values import cell_row, now, scalar
+from effbench.store.values import cell_row, now, scalar, text
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
@@ -40,20 +39,37 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 MOST_LISTED = 20
 
 
-@dataclass(frozen=True)
-class SweepInfo:
-    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by
-    status. Times are UTC.
-
-    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
-    shards)` if shards of a completed one are missing. `imported_at`: None if not imported.
-    """
+@dataclass(frozen=True, kw_only=True)
+class KnownSweep:
+    """What identifies a sweep. `imported_at`: None if it was recorded in this database. `user`: who
+    began it, None if unknown. Times are UTC."""
 
     id: str
     name: str | None
     label: str | None
-    state: str
     started_at: dt.datetime
+    imported_at: dt.datetime | None = None
+    user: str | None = None
+
+    @property
+    def is_rerun(self) -> bool:
+        """Whether it only runs cells of another sweep again."""
+        return (self.name or "").startswith(CONFIRMING)
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.name})" if self.name else self.id
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepInfo(KnownSweep):
+    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by
+    status.
+
+    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
+    shards)` if shards of a completed one are missing.
+    """
+
+    state: str
     finished_at: dt.datetime | None
     command: list[str]
     overrides: list[str]
@@ -63,7 +79,6 @@ class SweepInfo:
     rounds: int
     git_revision: str | None
     host: dict[str, Any]
-    imported_at: dt.datetime | None = None
     cells: int = 0
     trials: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
@@ -102,8 +117,9 @@ def sweeps(
     newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     infos = []
     for row in connection.execute(newest_first).mappings():
-        facts = {**row, "state": _state_now(row["state"], row["host"] or {})}
-        infos.append(SweepInfo(**facts, statuses=statuses.get(row["id"], {})))
+        facts = {**row, "state": _state_now(row["state"], row["host"])}
+        user = row["host"].get("user")
+        infos.append(SweepInfo(**facts, user=user, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 
 
@@ -142,28 +158,7 @@ def _state_now(state: str, host: Mapping[str, Any]) -> str:
     return state
 
 
-@dataclass(frozen=True)
-class KnownSweep:
-    """What identifies a sweep. `imported_at`: None if it was recorded in this database. `user`: who
-    began it, None if unknown."""
-
-    id: str
-    name: str | None
-    label: str | None
-    started_at: dt.datetime
-    imported_at: dt.datetime | None = None
-    user: str | None = None
-
-    @property
-    def is_rerun(self) -> bool:
-        """Whether it only runs cells of another sweep again."""
-        return (self.name or "").startswith(CONFIRMING)
-
-    def __str__(self) -> str:
-        return f"{self.id} ({self.name})" if self.name else self.id
-
-
-Dated = TypeVar("Dated", KnownSweep, SweepInfo)
+Dated = TypeVar("Dated", bound=KnownSweep)
 
 
 def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
@@ -183,10 +178,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    columns = [SWEEP.c[field.name] for field in fields(KnownSweep) if field.name in SWEEP.c]
-    user = SWEEP.c.host["user"].as_string().label("user")
-    query = sa.select(*columns, user).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    known = [KnownSweep(**row) for row in connection.execute(query).mappings()]
+    known = known_sweeps(connection)
     sweep_id = resolve(ref, known, name_of(connection))
     if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
         raise StoreError(
@@ -194,6 +186,14 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
             " forged"
         )
     return sweeps(connection, sweep_id)[0]
+
+
+def known_sweeps(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[KnownSweep]:
+    """Return the sweeps that meet these conditions, newest first."""
+    columns = [SWEEP.c[field.name] for field in fields(KnownSweep) if field.name in SWEEP.c]
+    query = sa.select(*columns, SWEEP.c.host["user"].as_string().label("user")).where(*where)
+    newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    return [KnownSweep(**row) for row in connection.execute(newest_first).mappings()]
 
 
 def resolve(ref: str, newest_first: Sequence[KnownSweep], database: str) -> str:
@@ -401,16 +401,28 @@ def extend_sweep(
     connection.execute(sa.insert(PLANNED), places)
 
 
-def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Return the rows of `cell` that the sweep plans, in the order of the plan."""
-    query = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
-    return [dict(row) for row in connection.execute(query).mappings()]
-
-
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    return [Cell.from_params(row["params"]) for row in planned_cells(connection, sweep_id)]
+    query = sa.select(CELL.c.params).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    return [Cell.from_params(params) for params in connection.scalars(query)]
+
+
+def cells(
+    connection: sa.Connection, models: Sequence[str] = (), modes: Sequence[str] = ()
+) -> dict[str, Cell]:
+    """Return key -> cell of all cells with these models and modes (empty: all)."""
+    query = sa.select(CELL.c.key, CELL.c.params).where(*are_cells_of(models, modes))
+    return {row.key: Cell.from_params(row.params) for row in connection.execute(query)}
+
+
+def are_cells_of(models: Sequence[str], modes: Sequence[str]) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for cells with these models and modes (empty: all)."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    for column, names in ((CELL.c.model, models), (CELL.c.mode, modes)):
+        if names:
+            conditions.append(column.in_([text(name) for name in names]))
+    return conditions
 
 
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
@@ -485,7 +497,7 @@ def finish_sweep(
 def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:
     """Store an environment unless it is known; return its id. `details` of a known environment stay
     unchanged."""
-    row = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
+    row = {field.name: scalar(getattr(env, field.name)) for field in fields(Environment)}
     row |= {"id": env.id, "details": details, "first_seen_at": now()}
     connection.execute(insert(connection, ENVIRONMENT).values(**row).on_conflict_do_nothing())
     return env.id
@@ -493,27 +505,24 @@ def add_environment(connection: sa.Connection, env: Environment, details: dict[s
 
 def environments(
     connection: sa.Connection, ids: Iterable[str] | None = None
-) -> list[dict[str, Any]]:
-    """Return rows of `environment` (all, or those of `ids`), with `flags` and `details` as dicts,
-    oldest first."""
+) -> list[StoredEnvironment]:
+    """Return the environments (all, or those of `ids`), oldest first."""
     query = sa.select(ENVIRONMENT).order_by(ENVIRONMENT.c.first_seen_at, ENVIRONMENT.c.id)
     if ids is not None:
         query = query.where(ENVIRONMENT.c.id.in_(list(dict.fromkeys(ids))))
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return [StoredEnvironment(**row) for row in connection.execute(query).mappings()]
 
 
-def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Return the rows of `environment` in which the sweep has trials, oldest first."""
-    used = connection.scalars(
-        sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
-    )
-    return environments(connection, used)
+def environments_of(connection: sa.Connection, sweep_id: str) -> list[StoredEnvironment]:
+    """Return the environments in which the sweep has trials, oldest first."""
+    used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
+    return environments(connection, connection.scalars(used))
 
 
 def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
     """Return the names of the GPUs on which the sweep has trials, or of the CPU on a machine
     without GPU."""
-    return sorted({hardware_of(row) for row in environments_of(connection, sweep_id)})
+    return sorted({known.hardware for known in environments_of(connection, sweep_id)})
 
 
 def add_calibration(
@@ -524,14 +533,11 @@ def add_calibration(
     connection.execute(sa.insert(CALIBRATION).values(**row, ceilings=ceilings))
 
 
-def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
-    """Return the environment's newest `ceilings`, with their time and GPU; None if they were not
-    measured."""
-    query = sa.select(CALIBRATION.c.measured_at, CALIBRATION.c.gpu_uuid, CALIBRATION.c.ceilings)
-    query = query.where(
+def ceilings(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
+    """Return the environment's newest measured ceilings; None if they were not measured."""
+    query = sa.select(CALIBRATION.c.ceilings).where(
         CALIBRATION.c.environment_id == environment_id, CALIBRATION.c.ceilings.is_not(None)
     )
     # by time, because ids follow the order of import
     newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
-    row = connection.execute(newest_first.limit(1)).mappings().first()
-    return None if row is None else dict(row)
+    return connection.scalar(newest_first.limit(1))

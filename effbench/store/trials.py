@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.core.cell import Result, Summary, Trial
+from effbench.core.cell import Result, StoredTrial, Summary, Trial
 from effbench.core.errors import StoreError
 from effbench.core.labels import grouped
 from effbench.core.printable import one_line
@@ -32,11 +32,13 @@ from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
     TRIAL_FIELDS,
+    ResultKey,
     as_dicts,
     decode_samples,
     encode_samples,
     result_of,
     scalar,
+    stored_trial_of,
     trial_of,
     trial_row,
 )
@@ -45,28 +47,43 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from effbench.store.values import Samples
-#: Timer -> number of samples taken, and the stored ones.
-TakenSamples: TypeAlias = "dict[str, tuple[int, Samples]]"
 
-_MEAN_SIZE = CELL.c.params["stream"]["samples_per_call"].as_float()
-#: samples per call: the batch size, or the mean batch size of a stream; NULL if the server chooses
-#: it, and for streams without a period, because their median latency is not that of the mean size
-_SAMPLES_PER_CALL = sa.case(
-    (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
-    (
-        sa.and_(CELL.c.device == "cpu", CELL.c.params["stream"]["name"].as_string().is_not(None)),
-        None,
-    ),
-    else_=sa.func.coalesce(_MEAN_SIZE, sa.cast(CELL.c.bs, sa.Double)),
-)
+
+@dataclass(frozen=True)
+class TimerSamples:
+    """The samples of one timer of a trial, in ms unless the timer's name has a unit. `taken`: how
+    many were taken; at most 5,000 of them are stored."""
+
+    taken: int
+    stored: Samples
+
+
+@dataclass(frozen=True)
+class SampledTrial:
+    """A trial with its samples, by timer."""
+
+    trial: StoredTrial
+    timers: dict[str, TimerSamples]
+
+
+@dataclass(frozen=True)
+class TrialDuration:
+    """How long a trial took, and what that depends on."""
+
+    device: str
+    phase: str
+    mode: str
+    model: str
+    compile_cache: str | None
+    wall_s: float
+
+
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"
 #: what a summary reads of a trial; not `extra`, which can be large
-_READ = [TRIAL.c.environment_id] + [
-    TRIAL.c[name] for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")
-]
+_READ = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
@@ -114,18 +131,30 @@ def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None
         connection.execute(new)
 
 
+def read_trials(
+    connection: sa.Connection,
+    columns: Sequence[str],
+    *where: sa.ColumnElement[bool],
+) -> dict[ResultKey, list[Trial]]:
+    """Return the trials of each result with these columns, in the order of their rounds and
+    attempts. Columns that are not read have the value of a trial that did not measure them."""
+    names = dict.fromkeys(("cell_key", "environment_id", "round", "attempt", "status", *columns))
+    query = sa.select(*(TRIAL.c[name] for name in names)).where(*where)
+    trials: dict[ResultKey, list[Trial]] = {}
+    for row in as_dicts(connection, query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
+        key = ResultKey(row["cell_key"], row["environment_id"])
+        trials.setdefault(key, []).append(trial_of(row))
+    return trials
+
+
 def history(
     connection: sa.Connection, sweep_id: str, environment_id: str
 ) -> dict[str, list[Trial]]:
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
-    query = sa.select(TRIAL).where(
-        TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id
-    )
-    by_cell: dict[str, list[Trial]] = {}
-    for row in as_dicts(connection, query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
-        by_cell.setdefault(row["cell_key"], []).append(trial_of(row))
-    return {key: last_attempts(trials) for key, trials in by_cell.items()}
+    is_chosen = TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id
+    by_cell = read_trials(connection, TRIAL_FIELDS, *is_chosen)
+    return {key.cell_key: last_attempts(trials) for key, trials in by_cell.items()}
 
 
 def durations(
@@ -133,27 +162,21 @@ def durations(
     sweep_ids: Sequence[str],
     environment_ids: Sequence[str],
     most: int = 50_000,
-) -> list[tuple[Any, ...]]:
-    """Return (cell key, phase, model, mode, device, compile_cache, wall_s) of the newest trials of
-    these sweeps in these environments."""
-    query = sa.select(
-        TRIAL.c.cell_key,
-        CELL.c.phase,
-        CELL.c.model,
-        CELL.c.mode,
-        CELL.c.device,
-        TRIAL.c.compile_cache,
-        TRIAL.c.wall_s,
-    ).join(CELL, CELL.c.key == TRIAL.c.cell_key)
-    chosen = (
-        TRIAL.c.sweep_id.in_(sweep_ids),
-        TRIAL.c.environment_id.in_(environment_ids),
-        TRIAL.c.wall_s.is_not(None),
+) -> list[TrialDuration]:
+    """Return the durations of the newest trials of these sweeps in these environments."""
+    of_cell = (CELL.c.device, CELL.c.phase, CELL.c.mode, CELL.c.model)
+    query = (
+        sa.select(*of_cell, TRIAL.c.compile_cache, TRIAL.c.wall_s)
+        .join(CELL, CELL.c.key == TRIAL.c.cell_key)
+        .where(
+            TRIAL.c.sweep_id.in_(sweep_ids),
+            TRIAL.c.environment_id.in_(environment_ids),
+            TRIAL.c.wall_s.is_not(None),
+        )
+        .order_by(TRIAL.c.id.desc())
+        .limit(most)
     )
-    return [
-        tuple(row)
-        for row in connection.execute(query.where(*chosen).order_by(TRIAL.c.id.desc()).limit(most))
-    ]
+    return [TrialDuration(**row) for row in connection.execute(query).mappings()]
 
 
 @dataclass
@@ -217,81 +240,91 @@ def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
     return speeds
 
 
-def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Return every row of `trial` of the sweep, in the order they were recorded, all attempts."""
+def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
+    """Return the trials of the sweep in the order they were recorded, all attempts."""
     query = sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
-    return list(as_dicts(connection, query))
+    return [stored_trial_of(row) for row in as_dicts(connection, query)]
 
 
 def trial_facts(
     connection: sa.Connection, sweep_id: str, names: Sequence[str]
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return (cell key, environment id) -> the parts of `extra` with these names in its newest
-    trial that has any."""
+) -> dict[ResultKey, dict[str, Any]]:
+    """Return for each result the parts of `extra` with these names in its newest trial that has
+    any."""
     parts = [TRIAL.c.extra[name].label(name) for name in names]
-    query = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts).where(
-        TRIAL.c.sweep_id == sweep_id
-    )
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for cell_key, environment_id, *values in connection.execute(query.order_by(TRIAL.c.id)):
-        facts = {
-            name: value for name, value in zip(names, values, strict=True) if value is not None
-        }
+    query = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts)
+    query = query.where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
+    newest: dict[ResultKey, dict[str, Any]] = {}
+    for row in as_dicts(connection, query):
+        facts = {name: row[name] for name in names if row[name] is not None}
         if facts:
-            found[cell_key, environment_id] = facts
-    return found
+            newest[ResultKey(row["cell_key"], row["environment_id"])] = facts
+    return newest
 
 
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
-    return {row.timer: _decoded(row) for row in connection.execute(query)}
+    return {row["timer"]: _decoded(row) for row in connection.execute(query).mappings()}
 
 
-def _decoded(row: sa.Row[Any]) -> Samples:
+def _decoded(row: sa.RowMapping) -> Samples:
     """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
-    timer = one_line(row.timer, 40)
-    name = f"samples (timer {timer} of trial {row.trial_id}, see `effbench db check`)"
-    return decode_samples(row.codec, row.data, row.stored, name)
+    timer = one_line(row["timer"], 40)
+    name = f"samples (timer {timer} of trial {row['trial_id']}, see `effbench db check`)"
+    return decode_samples(row["codec"], row["data"], row["stored"], name)
 
 
 def trials_of_cells(
     connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
-) -> list[tuple[dict[str, Any], TakenSamples]]:
-    """Return the rows of `trial` of these cells, ordered by cell key, environment, round and
-    attempt, each with its samples. Samples that are damaged are omitted, and `extra` says so."""
+) -> list[SampledTrial]:
+    """Return the trials of these cells with their samples, ordered by cell key, environment, round
+    and attempt. Samples that are damaged are omitted, and `extra` says so."""
     cells = (
         TRIAL.c.sweep_id == sweep_id,
         TRIAL.c.environment_id.in_(environment_ids),
         TRIAL.c.cell_key.in_(cell_keys),
     )
-    taken: dict[int, TakenSamples] = {}
-    damaged: dict[int, str] = {}
-    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
-    for blob in connection.execute(blobs):
-        try:
-            samples_of_trial = taken.setdefault(blob.trial_id, {})
-            samples_of_trial[blob.timer] = (blob._mapping["count"], _decoded(blob))
-        except StoreError as error:
-            damaged[blob.trial_id] = str(error)
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
-    trials = []
+    sampled = {}
     for row in as_dicts(connection, sa.select(TRIAL).where(*cells).order_by(*order)):
-        if row["id"] in damaged:
-            row["extra"] |= {DAMAGED: damaged[row["id"]]}
-        trials.append((row, taken.get(row["id"], {})))
-    return trials
+        sampled[row["id"]] = SampledTrial(stored_trial_of(row), {})
+    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
+    for blob in connection.execute(blobs).mappings():
+        of_trial = sampled[blob["trial_id"]]
+        try:
+            samples = TimerSamples(blob["count"], _decoded(blob))
+        except StoreError as error:
+            of_trial.trial.extra[DAMAGED] = str(error)
+        else:
+            of_trial.timers[blob["timer"]] = samples
+    return list(sampled.values())
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """What a summary needs to know of a planned cell. `size`: samples per call, None if unknown."""
+    """What a summary needs to know of a planned cell. `samples_per_call`: None if unknown."""
 
     key: str
     comparison_key: str
     mode: str
-    size: float | None
+    samples_per_call: float | None
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return the cell of a row of `cell`.
+
+        The mean size of a stream is unknown if the server chooses it, and for streams without a
+        period, because their median latency is not that of the mean size.
+        """
+        size: float | None = row.bs
+        stream = row.params.get("stream")
+        if stream is not None:
+            size = stream.get("samples_per_call", row.bs)
+            if stream.get("rate") is not None or row.device == "cpu":
+                size = None
+        return cls(row.key, row.comparison_key, row.mode, size)
 
 
 def derive(
@@ -303,18 +336,17 @@ def derive(
 ) -> list[dict[str, Any]]:
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells
     with this `comparison_key` in one environment."""
-    columns = CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL.label("size")
-    plan = sa.select(*columns).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    plan = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
     plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
     if comparison_key is not None:
         plan = plan.where(CELL.c.comparison_key == comparison_key)
-    cells = [PlannedCell(*row) for row in connection.execute(plan)]
-    query = sa.select(*_READ).where(TRIAL.c.sweep_id == sweep_id)
-    query = query.where(*_in_scope(TRIAL, environment_id, comparison_key))
+    cells = [PlannedCell.of(row) for row in connection.execute(plan)]
+    scope = _in_scope(TRIAL, environment_id, comparison_key)
     trials: dict[str, dict[str, list[Trial]]] = {}
-    for row in as_dicts(connection, query):
-        of_environment = trials.setdefault(row["environment_id"], {})
-        of_environment.setdefault(row["cell_key"], []).append(trial_of(row))
+    for result, of_result in read_trials(
+        connection, _READ, TRIAL.c.sweep_id == sweep_id, *scope
+    ).items():
+        trials.setdefault(result.environment_id, {})[result.cell_key] = of_result
     rows = []
     for environment, of_cells in trials.items():
         measured = [cell for cell in cells if cell.key in of_cells]
@@ -336,7 +368,8 @@ def _summaries(
     for cell in cells:
         is_baseline = cell.key == reference
         of_cell = trials[cell.key]
-        summary = summarise(of_cell, bs=cell.size, is_baseline=is_baseline, baseline=baseline)
+        size = cell.samples_per_call
+        summary = summarise(of_cell, bs=size, is_baseline=is_baseline, baseline=baseline)
         yield cell.key, summary
 
 

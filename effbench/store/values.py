@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, Result, Status, Trial, encodable
+from effbench.core.cell import Cell, Result, Status, StoredTrial, Trial, encodable
 from effbench.core.errors import StoreError
 from effbench.store.schema import NOT_NEGATIVE, RESULT_COLUMNS, SAMPLE_LIMIT, TRIAL, utc
 
@@ -36,6 +36,13 @@ _FIELDS = frozenset(TRIAL_FIELDS)
 CODEC = "f32le+zlib"
 #: surrogates and NUL in JSON
 _REFUSED = re.compile(r"\\u(?:d[89a-f]|0000)")
+
+
+class ResultKey(NamedTuple):
+    """What identifies a result within a sweep."""
+
+    cell_key: str
+    environment_id: str
 
 
 def now() -> dt.datetime:
@@ -142,11 +149,21 @@ def trial_row(trial: Trial) -> dict[str, Any]:
 
 def trial_of(row: Mapping[str, Any]) -> Trial:
     """Return the Trial of a row of `trial`, or of some of its columns, without its samples."""
+    return Trial(**_trial_fields(row))
+
+
+def stored_trial_of(row: Mapping[str, Any]) -> StoredTrial:
+    """Return the trial of a whole row of `trial`, without its samples."""
+    keys = {"id": row["id"], "environment_id": row["environment_id"]}
+    return StoredTrial(**_trial_fields(row), **keys)
+
+
+def _trial_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: row[name] for name in row if name in _FIELDS}
     fields["status"] = Status(row["status"])
     if fields.get("started_at") is not None:
         fields["started_at"] = fields["started_at"].isoformat()
-    return Trial(**fields)
+    return fields
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:

@@ -1,6 +1,6 @@
 """Matching the cells and environments of two sides, and how they differ."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
@@ -13,24 +13,23 @@ from effbench.analysis.matching import (
     on_one_machine,
     pairs_of,
 )
-from effbench.core.cell import Cell
+from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.store.sides import CellResult
-from effbench.store.values import cell_row
 
 HERE = (environment(),)
 
 
-def row(env):
-    return {name: getattr(env, name) for name in env.__dataclass_fields__} | {"id": env.id}
+def stored(env):
+    return StoredEnvironment(**asdict(env), id=env.id)
 
 
 def a_side(cells, envs=HERE, title="before", measured=None, **facts):
     """A side on which every cell was measured in every environment, or only those of `measured`."""
     done = {cell.key for cell in (cells if measured is None else measured)}
-    cells = {cell.key: cell_row(cell) | {"params": cell.params()} for cell in cells}
+    cells = {cell.key: cell for cell in cells}
     results = {(key, env.id): CellResult("ok") for key in cells if key in done for env in envs}
-    return Side(title, None, cells, results, {env.id: row(env) for env in envs}, **facts)
+    return Side(title, None, cells, results, {env.id: stored(env) for env in envs}, **facts)
 
 
 def pairs(old, new, across=()):
@@ -132,7 +131,7 @@ def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
     ],
 )
 def test_names_of_machines(other, names):
-    machines = [Location.of(row(env)) for env in (*HERE, other)]
+    machines = [Location.of(stored(env)) for env in (*HERE, other)]
     assert list(machine_names(machines).values()) == names
 
 

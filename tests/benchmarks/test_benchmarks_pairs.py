@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from effbench.core.cell import Status, StoredTrial
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -15,10 +17,8 @@ def pairs(monkeypatch):
 
 
 def trial(key, number, latency_ms, **more):
-    row = {"cell_key": key, "round": number, "status": "ok", "latency_ms": latency_ms}
-    pair = {"pair_speedup": None, "pair_speedup_disturbed": None, "pair_disturbance": None}
-    facts = {"disturbance": None, "disturbed_fraction": 0.1 * number, "wall_s": 2.0}
-    return row | pair | facts | more
+    facts = {"disturbed_fraction": 0.1 * number, "wall_s": 2.0, **more}
+    return StoredTrial(key, number, Status.OK, latency_ms=latency_ms, **facts)
 
 
 def columns(line):
@@ -37,7 +37,7 @@ def test_marked_processes_are_in_the_first_deviation_only(pairs):
         trial("d", 3, 1.0, pair_speedup=4.0),
     ]
     rounds = pairs.rounds_of(cells["d"], rows, cells, "pair_speedup")
-    assert [it.own["round"] for it in rounds] == [0, 1, 2], "eager has no fourth round"
+    assert [it.own.round for it in rounds] == [0, 1, 2], "eager has no fourth round"
     found = columns(pairs.compare(cells["d"], rounds, "latency"))
     assert found[:6] == ["mlp bs=8", "default", "latency", "3", "80.0%", "40.0%"]
     assert found[-4:] == ["2", "0.0%", "2", "0.0%"]

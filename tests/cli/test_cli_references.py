@@ -44,7 +44,7 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, effbench, 
         every = store.sweeps()
         assert [*newest(store, every)] == [own], "the report"
         assert recorded_here_first(every)[0].id == own
-        sweeps = store.past_results().sweeps[::-1]
+        sweeps = store.sweeps()[::-1]
         assert sweeps[position_of("last", sweeps)].id == own
 
 
@@ -74,7 +74,7 @@ def test_the_previous_sweep_was_recorded_here(made):
     at(made, imported, -20, imported=True)
     at(made, now, -10)
     with Store.open(made.path) as store:
-        here = [row["id"] for row in store.environments()]
+        here = [row.id for row in store.environments()]
         assert store.previous(now, here) == own
     made.delete_sweep(own)
     with Store.open(made.path) as store:

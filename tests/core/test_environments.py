@@ -1,8 +1,10 @@
 """Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
 
+import made_sweeps
 import pytest
 from made_sweeps import a_result
 
+from effbench.core.cell import StoredEnvironment
 from effbench.core.environments import labelled, labels, names_by, short_names
 from effbench.core.labels import label_rows
 
@@ -11,12 +13,13 @@ def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.
     flags = {
         name: value for name, value in (("interpreter", interpreter), ("folder", folder)) if value
     }
-    return {"id": id, "flags": flags, "gpu_name": None, "torch_version": torch, "python": python}
+    facts = made_sweeps.environment(gpu_name=None, flags=flags, torch_version=torch, python=python)
+    return StoredEnvironment(**vars(facts), id=id)
 
 
 def row(environment):
-    facts = {name: environment[name] for name in ("gpu_name", "torch_version", "python")}
-    return a_result(environment_id=environment["id"], **facts)
+    facts = {name: getattr(environment, name) for name in ("gpu_name", "torch_version", "python")}
+    return a_result(environment_id=environment.id, **facts)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def run(folder: Path, server: ForkServer) -> Any:
             with Store.open(outcome.db) as store:
                 cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
                 trials = [
-                    {**trial, "cell": cells[trial["cell_key"]]}
+                    {**vars(trial), "cell": cells[trial.cell_key]}
                     for trial in store.trials(outcome.sweep_id)
                 ]
                 rows = [result_row(result) for result in store.results(outcome.sweep_id)]

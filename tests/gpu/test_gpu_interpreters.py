@@ -41,7 +41,7 @@ def swept(cli_in, tmp_path_factory, another_python):
         (sweep,) = store.sweeps()
         cli.trials, cli.rows = store.trials(sweep.id), store.results(sweep.id)
         cli.environments = store.environments(row.environment_id for row in cli.rows)
-        cli.calibrations = [store.calibration(row["id"]) for row in cli.environments]
+        cli.calibrations = [store.ceilings(row.id) for row in cli.environments]
     cli.half_of = names_by(cli.environments, "python")
     return cli
 
@@ -55,9 +55,9 @@ def test_both_interpreters_are_measured(swept):
 
 
 def test_each_interpreter_has_an_environment_of_the_same_gpu(swept):
-    (gpu,) = {row["gpu_name"] for row in swept.environments}
+    (gpu,) = {row.gpu_name for row in swept.environments}
     assert gpu is not None
-    assert {row["flags"].get("interpreter") for row in swept.environments} == {None, swept.python}
+    assert {row.interpreter for row in swept.environments} == {None, swept.python}
 
 
 def test_each_interpreter_has_ceilings_of_its_own(swept):

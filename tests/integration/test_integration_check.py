@@ -123,13 +123,13 @@ def test_old_and_new_take_turns_in_a_sweep_of_their_own(repository, confirmed):
         confirming, checked = store.sweeps()[:2]
         assert confirming.name == f"confirm:{checked.id}"
         assert store.find_sweep("last").id == checked.id, "a re-run is no sweep to be checked"
-        trials = sorted(store.trials(confirming.id), key=lambda trial: trial["started_at"])
-    order = [trial["environment_id"] for trial in trials]
+        trials = sorted(store.trials(confirming.id), key=lambda trial: trial.started_at)
+    order = [trial.environment_id for trial in trials]
     assert len(order) in (6, 8, 10), "they end once the change is decided"
     pairs = list(zip(order[::2], order[1::2], strict=True))
     assert all(first != second for first, second in pairs), "a pair in each round"
     assert pairs[0] == pairs[1][::-1], "A-B, B-A"
-    assert all(ALONE not in trial["extra"][DUET] for trial in trials)
+    assert all(ALONE not in trial.extra[DUET] for trial in trials)
 
 
 def test_a_confirmation_leaves_no_worktree(repository, confirmed):

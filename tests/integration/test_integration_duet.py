@@ -81,7 +81,7 @@ def sides_of(db, sweep="last"):
         sweep_id = store.find_sweep(sweep).id
         cells = {cell.key: cell.model["module"].get("what") for cell in store.planned(sweep_id)}
         return [
-            {cells[key]: trials for key, trials in store.history(sweep_id, row["id"]).items()}
+            {cells[key]: trials for key, trials in store.history(sweep_id, row.id).items()}
             for row in store.environments_of(sweep_id)  # none before the first trial
         ]
 
@@ -115,7 +115,7 @@ def members(answered):
         sweep = store.find_sweep("last")
         assert (sweep.name, sweep.state) == ("duet", "completed")
         (environment,) = store.environments_of(sweep.id)
-        return list(store.history(sweep.id, environment["id"]).values())
+        return list(store.history(sweep.id, environment.id).values())
 
 
 def shared(trial):

@@ -34,9 +34,7 @@ def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
     """The only sweep's state, and (cell key, round) of its trials."""
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()
-        return sweep.state, [
-            (trial["cell_key"], trial["round"]) for trial in store.trials(sweep.id)
-        ]
+        return sweep.state, [(trial.cell_key, trial.round) for trial in store.trials(sweep.id)]
 
 
 def finish(cli, before: list[tuple[str, int]]) -> None:

@@ -41,7 +41,7 @@ def test_a_connection_that_ends_before_a_commit(own_postgres):
     with Store.open(own_postgres) as store:
         (info,) = store.sweeps()
         assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 2, 2)
-        assert [list(store.samples(row["id"])) for row in store.trials(sweep)] == [["x"]] * 2
+        assert [list(store.samples(row.id)) for row in store.trials(sweep)] == [["x"]] * 2
 
 
 def test_connections_that_are_ended_at_random(own_postgres):

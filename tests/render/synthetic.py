@@ -9,7 +9,7 @@ from typing import Any
 from made_sweeps import a_result, environment
 
 from effbench.core import labels
-from effbench.core.cell import Result
+from effbench.core.cell import Result, StoredEnvironment
 from effbench.core.labels import LabelledRow
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.store.sweeps import SweepInfo
@@ -203,11 +203,11 @@ SWEEP = SweepInfo(
     host={},
     trials=5,
 )
-ENVIRONMENT: dict[str, Any] = {
+ENVIRONMENT = StoredEnvironment(
     **dataclasses.asdict(environment(flags={"TORCH_WARM_POOL": "0"})),
-    "id": "0123456789abcdef",
-    "details": {"persistence": True},
-}
+    id="0123456789abcdef",
+    details={"persistence": True},
+)
 
 
 def results(rows: Iterable[dict[str, Any]]) -> list[Result]:

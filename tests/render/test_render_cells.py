@@ -139,15 +139,15 @@ def test_results_are_those_of_the_view(small):
 def trials_of(small):
     with Store.open(small.path) as store:
         (sweep,) = store.sweeps()
-        rows = [row for row in store.trials(sweep.id) if row["cell_key"] == small.key]
-        rows.sort(key=lambda row: (row["round"], row["attempt"]))
-        return rows, [store.samples(row["id"])["latency_ms"] for row in rows]
+        rows = [row for row in store.trials(sweep.id) if row.cell_key == small.key]
+        rows.sort(key=lambda row: (row.round, row.attempt))
+        return rows, [store.samples(row.id)["latency_ms"] for row in rows]
 
 
 def test_trials_are_those_of_the_table(small):
     rows, _ = trials_of(small)
     for row, values in zip(rows, small.eager["trials"], strict=True):
-        expected = row | {"started_at": str(row["started_at"])[:19]}
+        expected = vars(row) | {"started_at": row.started_at[:19].replace("T", " ")}
         assert values == [expected[name] for name in FACTS]
     assert small.eager["extra"]["preempted"] == [0, 1, 1, 2]
     assert small.eager["extra"]["cache.hits"] == [1, 1, 1, 1]

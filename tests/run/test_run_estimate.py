@@ -7,6 +7,7 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.core.printable import about, between, duration
 from effbench.run.estimate import Durations, TimeLeft, duration_text, protocol_span
 from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.store.trials import TrialDuration
 
 TARGETS = {
     "eager": "effbench.modes.eager.Eager",
@@ -48,7 +49,8 @@ def test_rounds_that_may_end_early_count_only_for_the_longest_duration(enough, c
 
 def stored(cell, cache, seconds):
     """A stored trial, as `Store.durations` gives it."""
-    return (cell.key, cell.phase, cell.model_name, cell.mode_name, cell.device, cache, seconds)
+    of_cell = (cell.device, cell.phase, cell.mode_name, cell.model_name)
+    return TrialDuration(*of_cell, compile_cache=cache, wall_s=seconds)
 
 
 KNOWN = [

@@ -140,9 +140,7 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     made = cluster(a_cell())
     Queue(monkeypatch, is_lost_in(0), is_lost_in(1), is_lost_in(2), is_lost_in(3))
     made.run(made.left)
-    tried = [
-        (row["round"], row["attempt"], row["status"]) for row in made.store.trials(made.sweep_id)
-    ]
+    tried = [(row.round, row.attempt, row.status) for row in made.store.trials(made.sweep_id)]
     assert tried == [
         (number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)
     ]

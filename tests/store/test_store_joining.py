@@ -111,12 +111,12 @@ def test_joining_again_replaces_the_joined_sweep(made, opened):
     samples = {"latency_ms": [1.0, 2.0]}
     extra = {"artifacts": [f"artifacts/{parts[1]}/x"], "facts": {"a": 1}}
     trial = Trial(EAGER.key, 5, Status.OK, latency_ms=2.6, samples=samples, extra=extra)
-    opened.record(parts[1], machine["id"], trial)
+    opened.record(parts[1], machine.id, trial)
     more = opened.join(parts, "h200")
     assert (more.id, more.trials) == (joined.id, 31)
-    (copy,) = [row for row in opened.trials(joined.id) if row["extra"]]
-    assert copy["extra"] == extra
-    assert opened.samples(copy["id"])["latency_ms"].tolist() == [1.0, 2.0]
+    (copy,) = [row for row in opened.trials(joined.id) if row.extra]
+    assert copy.extra == extra
+    assert opened.samples(copy.id)["latency_ms"].tolist() == [1.0, 2.0]
     assert Store.check(made.path) == []
 
 
@@ -137,8 +137,8 @@ def test_the_sweep_names_its_hosts(made, opened):
         " c (CPU c, fixed work 44 µs)"
     )
     (machine,) = opened.environments_of(joined.id)
-    assert machine["cpu_name"] == "CPU a, CPU b, CPU c"
-    assert machine["gpu_name"] == "NVIDIA H200"
+    assert machine.cpu_name == "CPU a, CPU b, CPU c"
+    assert machine.gpu_name == "NVIDIA H200"
 
 
 @pytest.mark.parametrize(

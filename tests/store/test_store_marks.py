@@ -59,7 +59,7 @@ def upgraded(path):
 def contents(path):
     with Store.open(path) as store:
         sweep_id = store.find_sweep("last").id
-        trials = [row for row in store.trials(sweep_id) if row["latency_ms"] != 4.0]
+        trials = [row for row in store.trials(sweep_id) if row.latency_ms != 4.0]
         (result,) = (row for row in store.results(sweep_id) if row.mode == "default")
     return trials, result
 
@@ -67,7 +67,7 @@ def contents(path):
 def test_a_noisy_trial_becomes_ok_and_marked(older):
     disturbance = "host busy for 83 % of the timing"
     ((trial,), result) = upgraded(older(noisy()))
-    assert (trial["status"], trial["reason"], trial["disturbance"]) == ("ok", None, disturbance)
+    assert (trial.status, trial.reason, trial.disturbance) == ("ok", None, disturbance)
     assert (result.status, result.marked, result.disturbance) == ("ok", True, disturbance)
     assert result.speedup == pytest.approx(2.0)
 
@@ -76,19 +76,19 @@ def test_a_noisy_trial_without_a_reason_gets_one(older):
     path = older(noisy("unknown"))
     sql(path, "UPDATE trial SET reason = NULL")
     ((trial,), _) = upgraded(path)
-    assert trial["disturbance"] == "host or GPU busy"
+    assert trial.disturbance == "host or GPU busy"
 
 
 def test_a_trial_that_compiled_while_it_was_timed_becomes_degraded(older):
     ((trial,), result) = upgraded(older(noisy(COMPILED)))
-    assert (trial["status"], trial["reason"], trial["disturbance"]) == ("degraded", COMPILED, None)
+    assert (trial.status, trial.reason, trial.disturbance) == ("degraded", COMPILED, None)
     assert (result.status, result.marked, result.speedup) == ("degraded", False, None)
 
 
 def test_other_trials_stay_as_they_are(older):
     degraded = Trial("", 0, Status.DEGRADED, "2 graphs", latency_ms=2.5)
     trials, _ = upgraded(older(Trial("", 0, OK, latency_ms=2.0), degraded, noisy()))
-    facts = [(row["status"], row["reason"], row["disturbance"]) for row in trials[:2]]
+    facts = [(row.status, row.reason, row.disturbance) for row in trials[:2]]
     assert facts == [("ok", None, None), ("degraded", "2 graphs", None)]
 
 

@@ -111,10 +111,10 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     values["peak_host_bytes"] = 2**40
     trial_id = store.record(sweep, here, Trial(**values))
     (row,) = store.trials(sweep)
-    assert row["started_at"] == dt.datetime(2026, 11, 21, 12, 30, 52, 500_000, tzinfo=dt.UTC)
-    assert (row["id"], row["sweep_id"], row["environment_id"]) == (trial_id, sweep, here)
+    assert row.started_at == "2026-11-21T12:30:52.500000+00:00"
+    assert (row.id, row.environment_id) == (trial_id, here)
     for name in values.keys() - {"samples", "started_at"}:
-        assert row[name] == values[name], name
+        assert getattr(row, name) == values[name], name
 
 
 def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
@@ -142,11 +142,10 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
     )
     trial_id = store.record(sweep, here, trial)
     (row,) = store.trials(sweep)
-    assert (row["latency_ms"], row["rel_error"], row["peak_host_bytes"], row["started_at"]) == (
-        None,
-    ) * 4
-    assert (row["latency_min_ms"], row["graph_breaks"]) == (1.5, 3)
-    assert row["extra"] == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
+    unknown = (row.latency_ms, row.rel_error, row.peak_host_bytes, row.started_at)
+    assert unknown == (None,) * 4
+    assert (row.latency_min_ms, row.graph_breaks) == (1.5, 3)
+    assert row.extra == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
     found = store.samples(trial_id)["latency_ms"]
     np.testing.assert_array_equal(
         found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32)
@@ -165,8 +164,8 @@ def test_samples_come_back_in_order(store, cell, begin, here):
     assert found["latency_ms"].dtype == np.float32
     np.testing.assert_array_equal(found["latency_ms"], raw.astype(np.float32))
     assert (found["warmup_ms"].size, found["x"].size, store.samples(999)) == (0, SAMPLE_LIMIT, {})
-    ((_, counted),) = store.trials_with_samples(sweep, [here])
-    assert counted["x"][0] == 6000, "the true count is kept"
+    (sampled,) = store.trials_with_samples(sweep, [here])
+    assert sampled.timers["x"].taken == 6000, "the true count is kept"
 
 
 def test_more_samples_than_the_limit_are_thinned_evenly():

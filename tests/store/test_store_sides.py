@@ -34,7 +34,7 @@ def test_every_round_has_its_figure(made, opened):
 def test_the_last_attempt_of_a_round_counts(made, opened):
     sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
     (machine,) = opened.environments_of(sweep)
-    opened.record(sweep, machine["id"], Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
+    opened.record(sweep, machine.id, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
     assert side_of(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
 
 
@@ -48,7 +48,7 @@ def test_a_preparation_that_was_not_repeated_still_counts(made, opened):
     sweep = made.sweep({DEFAULT: alone}, rounds=2)
     (machine,) = opened.environments_of(sweep)
     again = Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold")
-    opened.record(sweep, machine["id"], again)
+    opened.record(sweep, machine.id, again)
     side = side_of(opened, sweep, DEFAULT)
     assert (side.figures["compile_cold_s"], side.figures["first_call_s"]) == ({0: 9.0}, {0: 10.0})
 
@@ -66,7 +66,7 @@ def test_sizes_with_an_empty_cache_do_not_stand_for_those_with_a_warm_one(made, 
 def test_a_sweep_without_trials_has_no_sides(made, opened):
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
-    assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
+    assert opened.planned(sweep) == [EAGER]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,14 @@ def test_a_sweep_without_trials_has_no_sides(made, opened):
 def test_a_side_says_why_its_times_are_marked(made, opened, disturbance, expected, rounds):
     side = side_of(opened, made.sweep({EAGER: {"disturbance": disturbance}}))
     assert (side.disturbance, len(side.figures["latency_ms"])) == (expected, rounds)
+
+
+def test_a_side_has_the_trials_that_count_for_its_result(made, opened):
+    """Two were measured while the host was slower."""
+    host = {"gpu_uuid": "GPU-1", "host_ms": [1.0, 1.0, 1.0, 2.0, 2.0]}
+    sweep = made.sweep({EAGER: host})
+    (result,) = opened.results(sweep)
+    assert len(side_of(opened, sweep).figures["latency_ms"]) == result.trials == 3
 
 
 def test_a_failed_side_has_no_marked_times(made, opened):

@@ -13,14 +13,14 @@ from collections.abc import (
     Sequence,
 )
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from effbench.core.cell import Result
+from effbench.core.cell import Result, Status, Trial
 from effbench.core.labels import (
     PLACES,
     LabelledRow,
@@ -31,15 +31,11 @@ from effbench.core.metrics import METRICS, bounds_of, why_marked
 from effbench.core.printable import excerpt
 from effbench.render.colors import glyph_of
 from effbench.render.columns import heading, interval_text, title_and_unit
-from effbench.render.data import (
-    DeviceSweep,
-    SampledTrial,
-    Timers,
-    TrialRow,
-)
+from effbench.render.data import DeviceSweep
 from effbench.render.marks import signed
 from effbench.render.site.writer import Json, as_json
 from effbench.store.schema import TRIAL
+from effbench.store.trials import SampledTrial, TimerSamples
 
 #: Columns of `trial` that the page does not show side by side.
 _HIDDEN = frozenset(
@@ -79,19 +75,19 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
     rows = {}
     for row in device_sweep.labelled:
         rows[row.result.cell_key, row.result.environment_id] = row
-    for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial.row["cell_key"]):
+    for key, of_cell in groupby(device_sweep.trials(), attrgetter("trial.cell_key")):
         entries = []
-        for environment, trials in groupby(of_cell, key=lambda trial: trial.row["environment_id"]):
+        for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):
             if (key, environment) in rows:
-                entries.append(entry(device_sweep, rows[key, environment], list(trials)))
+                entries.append(entry(device_sweep, rows[key, environment], list(sampled)))
         if entries:
             yield key, entries
 
 
-def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[SampledTrial]) -> Json:
+def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[SampledTrial]) -> Json:
     """Return the page's data of one result."""
     result = row.result
-    facts = [trial.row for trial in trials]
+    trials = [of_trial.trial for of_trial in sampled]
     return {
         "env": result.environment_id,
         "name": row.name,
@@ -107,20 +103,20 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[SampledT
         "results": metrics_of(result),
         "params": flatten(result.params),
         "command": device_sweep.command(result.params, result.environment_id),
-        "trials": [_facts(trial) for trial in facts],
-        "extra": extra(facts),
-        "samples": samples([trial.samples for trial in trials]),
-        "kernels": kernels(facts),
-        "errors": errors(facts),
+        "trials": [_facts(trial) for trial in trials],
+        "extra": extra(trials),
+        "samples": samples([of_trial.timers for of_trial in sampled]),
+        "kernels": kernels(trials),
+        "errors": errors(trials),
     }
 
 
-def _facts(trial: TrialRow) -> list[Any]:
+def _facts(trial: Trial) -> list[Any]:
     """Return the values of FACTS."""
-    started_at = trial["started_at"]
-    if started_at:
-        trial = {**trial, "started_at": f"{started_at:%Y-%m-%d %H:%M:%S}"}
-    return [trial[name] for name in FACTS]
+    facts = {name: getattr(trial, name) for name in FACTS}
+    if trial.started_at:
+        facts["started_at"] = trial.started_at[:19].replace("T", " ")
+    return list(facts.values())
 
 
 def metrics_of(result: Result) -> dict[str, list[Any]]:
@@ -137,31 +133,32 @@ def metrics_of(result: Result) -> dict[str, list[Any]]:
     return values
 
 
-def extra(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
+def extra(trials: Sequence[Trial]) -> dict[str, list[Any]]:
     """Return further recorded values: name -> one value per trial, None for trials without it."""
     by_name: dict[str, list[Any]] = {}
-    for position, row in enumerate(rows):
-        shown = {key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}
+    for position, trial in enumerate(trials):
+        shown = {key: value for key, value in trial.extra.items() if key not in _ELSEWHERE}
         for name, value in flatten(shown).items():
             if value is not None:
-                by_name.setdefault(name, [None] * len(rows))[position] = value
+                by_name.setdefault(name, [None] * len(trials))[position] = value
     return by_name
 
 
-def samples(trials: Sequence[Timers]) -> dict[str, list[Json]]:
+def samples(trials: Sequence[Mapping[str, TimerSamples]]) -> dict[str, list[Json]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
     most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
     by_timer: dict[str, list[Json]] = {}
     for position, timers in enumerate(trials):
-        for timer, (taken, stored) in timers.items():
+        for timer, of_timer in timers.items():
+            stored = of_timer.stored
             if not len(stored):
                 continue
             shown = stored[evenly(len(stored), min(most, len(stored)))]
             points = shown.astype("<f4", copy=False).tobytes()
             facts = {
                 "trial": position,
-                "taken": int(taken),
+                "taken": of_timer.taken,
                 "stored": len(stored),
                 "points": base64.b64encode(points).decode("ascii"),
             }
@@ -174,13 +171,13 @@ def evenly(stored: int, shown: int) -> Indices:
     return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
-def kernels(rows: Iterable[TrialRow]) -> Json | None:
+def kernels(trials: Iterable[Trial]) -> Json | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call,
     fraction of GPU time, passes], averaged over the passes that list the kernel. None without a
     profile. Marked trials count only alone: what disturbed them also slowed their kernels."""
-    profiled = [row for row in rows if row["extra"].get("profile")]
-    undisturbed = [row for row in profiled if row.get("disturbance") is None]
-    passes = [row["extra"]["profile"] for row in undisturbed or profiled]
+    profiled = [trial for trial in trials if trial.extra.get("profile")]
+    undisturbed = [trial for trial in profiled if trial.disturbance is None]
+    passes = [trial.extra["profile"] for trial in undisturbed or profiled]
     if not passes:
         return None
     of_passes = chain.from_iterable(profile["top"] for profile in passes)
@@ -200,14 +197,14 @@ def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [same[0]["name"], *means, len(same)]
 
 
-def errors(rows: Sequence[TrialRow]) -> list[Json]:
+def errors(trials: Sequence[Trial]) -> list[Json]:
     """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of
     their `trials`."""
     distinct: dict[str, Json] = {}
-    for position, row in enumerate(rows):
-        facts = {name: row[name] for name in ("status", "reason", "phase")}
-        texts = {name: str(row["extra"].get(name) or "") for name in ("traceback", "log")}
-        if row["status"] != "ok" or row["reason"] or any(texts.values()):
+    for position, trial in enumerate(trials):
+        facts: Json = {"status": trial.status, "reason": trial.reason, "phase": trial.phase}
+        texts = {name: str(trial.extra.get(name) or "") for name in ("traceback", "log")}
+        if trial.status is not Status.OK or trial.reason or any(texts.values()):
             facts |= {name: excerpt(text) for name, text in texts.items()}
             error = distinct.setdefault(as_json(facts), facts | {"trials": []})
             error["trials"].append(position)

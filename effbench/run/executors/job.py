@@ -81,9 +81,8 @@ class JobReporter(Progress):
     def host_speeds(self, environment_id: str) -> HostSpeeds:
         return HostSpeeds()  # those of other nodes say nothing about this one
 
-    def calibration(self, environment_id: str) -> dict[str, Any] | None:
-        ceilings = self.request.ceilings.get(environment_id)
-        return {"ceilings": ceilings} if ceilings else None
+    def ceilings(self, environment_id: str) -> dict[str, Any] | None:
+        return self.request.ceilings.get(environment_id)
 
     def add_calibration(
         self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]

@@ -74,7 +74,7 @@ class LocalExecutor(TrialExecutor):
         noted."""
         timeout_s = self.settings.executor.lock_timeout_s
         for environment_id, interpreter in self.environments.items():
-            known = self.store.calibration(environment_id)
+            known = self.store.ceilings(environment_id)
             if known is None:
                 server = self.pools[interpreter].current
                 why = measure_ceilings(
@@ -85,6 +85,6 @@ class LocalExecutor(TrialExecutor):
                         f"could not measure this GPU's ceilings: {why}; these results have no"
                         " roofline"
                     )
-                known = self.store.calibration(environment_id)
+                known = self.store.ceilings(environment_id)
             if known is not None:
-                self.sweep.ceilings[environment_id] = known["ceilings"]
+                self.sweep.ceilings[environment_id] = known

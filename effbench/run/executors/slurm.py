@@ -247,9 +247,9 @@ class SlurmExecutor(TrialExecutor):
             history[environment_id] = {
                 key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
             }
-            known = self.store.calibration(environment_id)
-            if known:
-                ceilings[environment_id] = known["ceilings"]
+            known = self.store.ceilings(environment_id)
+            if known is not None:
+                ceilings[environment_id] = known
         return JobRequest(
             self.sweep_id,
             self.store.first_rounds(self.sweep_id),

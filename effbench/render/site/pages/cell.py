@@ -7,13 +7,10 @@ page finds the cell's data in the files of `cell_data`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
-from effbench.core.cell import Result
-from effbench.core.environments import hardware_of
+from effbench.core.cell import Result, StoredEnvironment
 from effbench.core.labels import LabelledRow
 from effbench.core.metrics import METRICS
 from effbench.core.table import Column, Shown, Table
@@ -58,7 +55,7 @@ def context(folder: PageFolder) -> Context:
         "chunks": files,
         "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
-        "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
+        "environments": {known.id: environment_name(known) for known in device_sweep.environments},
     }
     return {
         "index": folder.data("index", index),
@@ -67,12 +64,13 @@ def context(folder: PageFolder) -> Context:
     }
 
 
-def environment_name(row: Mapping[str, Any]) -> str:
-    parts = [hardware_of(row), f"torch {row['torch_version']}", f"Python {row['python']}"]
-    flags = row.get("flags") or {}
-    for name in ("interpreter", "folder"):
-        if flags.get(name):
-            parts.append(f"{name} {flags[name]}")
+def environment_name(environment: StoredEnvironment) -> str:
+    versions = f"torch {environment.torch_version}", f"Python {environment.python}"
+    parts = [environment.hardware, *versions]
+    if environment.interpreter:
+        parts.append(f"interpreter {environment.interpreter}")
+    if environment.folder:
+        parts.append(f"folder {environment.folder}")
     return " · ".join(parts)
 
 

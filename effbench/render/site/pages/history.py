@@ -13,6 +13,7 @@ from typing import Any
 
 from effbench.analysis.history import History, HistoryChange, HistoryPoint, Track
 from effbench.analysis.limits import STATUS
+from effbench.core.cell import Conditions
 from effbench.core.environments import changes_between
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
@@ -80,7 +81,7 @@ def write_lines(folder: PageFolder, past: History) -> str:
         "baselines": [
             [baseline.name, baseline.hardware, baseline.sweep_id] for baseline in past.baselines
         ],
-        "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.cells.values()},
+        "modes": {cell.mode_name: glyph_of(cell.mode_name) for cell in past.cells.values()},
         "several": past.has_several_places,
         "lines": rows,
         "first": first_series(past),
@@ -152,8 +153,8 @@ def breaks_of(past: History, track: Track) -> dict[int, str]:
         if before.environment_id == after.environment_id and old == new:
             continue
         differences = changes_between(
-            ({"protocol": old, "host": {}}, past.environments[before.environment_id]),
-            ({"protocol": new, "host": {}}, past.environments[after.environment_id]),
+            Conditions(past.environments[before.environment_id], old, {}),
+            Conditions(past.environments[after.environment_id], new, {}),
         )
         if differences:
             breaks[index] = ", ".join(differences)
@@ -199,8 +200,8 @@ def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) ->
     return {
         "name": past.names[track.cell_key],
         "place": track.place,
-        "model": cell["model"],
-        "mode": cell["mode"],
+        "model": cell.model_name,
+        "mode": cell.mode_name,
         "key": track.cell_key[:16],
         "count": len(track.points),
         "last": last.at,
