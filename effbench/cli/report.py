@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from effbench.cli import options
-from effbench.core.errors import StoreError, UsageError
+from effbench.core.errors import StoreError
 from effbench.core.outputs import require_folder
 from effbench.core.printable import count
 from effbench.store.store import Store
@@ -37,11 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name of the baseline to compare with (default: the previous sweep)",
     )
     parser.add_argument(
-        "--axis",
-        metavar="NAME",
-        help="swept number on the x axis of figures, such as seq (default: bs, if swept)",
-    )
-    parser.add_argument(
         "--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)"
     )
 
@@ -57,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
 def write_markdown(args: argparse.Namespace) -> None:
     from effbench.render import data, markdown  # slow
 
-    if args.axis:
-        raise UsageError("--axis needs --format html: Markdown has no figures")
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")  # raises NothingFoundError for an empty database
         # Markdown shows no history
@@ -81,8 +74,6 @@ def write_html(args: argparse.Namespace) -> None:
         content = data.read(store, args.db, args.sweep, baseline=args.baseline)
         content.claims = entries(store.verdicts())
     warn_of_other_references(content, args.baseline)
-    if args.axis:
-        content.set_axis(args.axis)
     try:
         written = write_site(content, out)
     except OSError as error:

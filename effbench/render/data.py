@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +15,8 @@ from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Change, Verdict
 from effbench.core.cell import Result, StoredEnvironment, digest
-from effbench.core.errors import EffbenchError, NothingFoundError, UsageError
-from effbench.core.labels import (
-    LabelledRow,
-    grouped,
-    label_rows,
-    short_label,
-)
+from effbench.core.errors import EffbenchError, NothingFoundError
+from effbench.core.labels import LabelledRow, grouped, label_rows
 from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.render.figures.base import Point, points_of
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
@@ -89,8 +83,6 @@ class DeviceSweep:
     database: str | None = None
     # cell key -> overrides that reproduce it
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
-    # label on the x axis of figures, with or without `model.module.`; None: that of `axis_of`
-    axis: str | None = None
 
     @cached_property
     def labelled(self) -> list[LabelledRow]:
@@ -104,19 +96,7 @@ class DeviceSweep:
     @cached_property
     def points(self) -> list[Point]:
         """What figures are drawn from."""
-        axis = None
-        for label in self.numbers:
-            if self.axis in (label, short_label(label)):
-                axis = label
-        return points_of(self.labelled, axis)
-
-    @cached_property
-    def numbers(self) -> set[str]:
-        """The labels with a number in a row: what figures can have on the x axis."""
-        numbers = set()
-        for row in self.labelled:
-            numbers |= {label for label in row.labels if math.isfinite(row.number(label))}
-        return numbers
+        return points_of(self.labelled)
 
     @property
     def baseline_mode(self) -> str:
@@ -156,8 +136,7 @@ class DeviceSweep:
 @dataclass
 class ReportData:
     """`device_sweeps`: those on the overview. `sweeps`: all that have pages, newest first; `load`
-    reads one. `omitted`: number of further sweeps. `axis`: of the figures, None for the
-    default."""
+    reads one. `omitted`: number of further sweeps."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
@@ -165,31 +144,15 @@ class ReportData:
     history: History | None = None
     sweeps: Sequence[SweepInfo] = ()
     omitted: int = 0
-    axis: str | None = None
-
-    def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`. Raises
-        UsageError if no row has a number there."""
-        self.axis = name
-        labels: set[str] = set()
-        for device_sweep in self.device_sweeps:
-            device_sweep.axis = name
-            labels |= device_sweep.numbers
-        short = sorted({short_label(label) for label in labels})
-        if name not in labels.union(short):
-            raise UsageError(
-                f"--axis={name} is not a swept number of these sweeps; choose {', '.join(short)}"
-            )
 
     def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
         """Read a sweep, and yield its device sweeps that are not on the overview, without
         changes."""
-        on_overview = {(known.sweep.id, known.hardware) for known in self.device_sweeps}
+        on_overview = {device_sweep.slug for device_sweep in self.device_sweeps}
         with Store.open(self.database, mode="read") as store:
             device_sweeps = device_sweeps_of(store, info, self.database)
         for device_sweep in device_sweeps:
-            if (info.id, device_sweep.hardware) not in on_overview:
-                device_sweep.axis = self.axis
+            if device_sweep.slug not in on_overview:
                 yield device_sweep
 
 
@@ -239,15 +202,9 @@ def chosen(
     """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
     by_id = {info.id: info for info in infos}
     if not references:
-        selected = []
-        for sweep_id, hardware in newest(store, infos).items():
-            for device_sweep in device_sweeps_of(store, by_id[sweep_id], database):
-                if device_sweep.hardware in hardware:
-                    selected.append(device_sweep)
-        return selected
-    wanted = dict.fromkeys(store.find_sweep(reference).id for reference in references)
+        return newest(store, infos, database)
     selected = []
-    for sweep_id in wanted:
+    for sweep_id in dict.fromkeys(store.find_sweep(reference).id for reference in references):
         device_sweeps = device_sweeps_of(store, by_id[sweep_id], database)
         if not device_sweeps:
             raise NothingFoundError(
@@ -257,23 +214,23 @@ def chosen(
     return selected
 
 
-def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
-    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first.
-    Imported sweeps count if no other ran there. Sweeps that only confirm another sweep are
-    skipped."""
-    seen: set[str] = set()
-    newest_on = {}
-    every = {environment.hardware for environment in store.environments()}
+def newest(store: Store, infos: Sequence[SweepInfo], database: str) -> list[DeviceSweep]:
+    """Return the newest sweep with a trial of each hardware, newest first. Imported sweeps count if
+    no other ran there. Sweeps that only confirm another sweep are skipped."""
+    remaining = {environment.hardware for environment in store.environments()}
+    selected = []
     for info in recorded_here_first(infos):
-        if seen == every:
+        if not remaining:
             break
         if not _is_shown(info):
             continue
-        new = set(store.hardware(info.id)) - seen
+        new = remaining.intersection(store.hardware(info.id))
         if new:
-            newest_on[info.id] = new
-            seen |= new
-    return newest_on
+            remaining -= new
+            for device_sweep in device_sweeps_of(store, info, database):
+                if device_sweep.hardware in new:
+                    selected.append(device_sweep)
+    return selected
 
 
 def _is_shown(info: SweepInfo) -> bool:
@@ -284,11 +241,11 @@ def _is_shown(info: SweepInfo) -> bool:
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
+    overrides = store.cell_overrides(info.id)
     known = store.environments(row.environment_id for row in rows)
     environments = {environment.id: environment for environment in known}
-    overrides = store.cell_overrides(info.id)
-    device_sweeps = []
     by_hardware = grouped(rows, lambda row: environments[row.environment_id].hardware)
+    device_sweeps = []
     for hardware, of_hardware in by_hardware.items():
         ids = dict.fromkeys(row.environment_id for row in of_hardware)
         device_sweep = DeviceSweep(
@@ -315,29 +272,22 @@ def read_changes(
     sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
     there. `environments`: all. If the comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
-    info = by_id[after.sweep.id]
     named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
-    before = by_id.get(named.get(after.hardware, ""))
-    is_baseline = before is not None and before != info
+    sweep, hardware = after.sweep, after.hardware
+    before_id = named.get(hardware)
+    is_baseline = before_id in by_id and before_id != sweep.id
     if not is_baseline:
-        ids = [known.id for known in environments if known.hardware == after.hardware]
-        before = by_id.get(store.previous(info.id, ids) or "")
+        ids = [known.id for known in environments if known.hardware == hardware]
+        before_id = store.previous(sweep.id, ids)
+    before = by_id.get(before_id or "")
     if before is None:
-        return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
-    words = [
-        "effbench",
-        "compare",
-        before.id,
-        info.id,
-        "--on",
-        after.hardware,
-    ]
-    if after.database is not None and after.database != DEFAULT_DB:
-        words += ["--db", masked_url(after.database)]
+        return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
+    words = ["effbench", "compare", before.id, sweep.id, "--on", hardware]
+    if after.database not in (None, DEFAULT_DB):
+        words += ["--db", masked_url(str(after.database))]
+    selection = CellSelection(on=hardware)
     try:
-        compared = compare_sweeps(
-            store, before, info, read_limits(), CellSelection(on=after.hardware)
-        )
+        compared = compare_sweeps(store, before, sweep, read_limits(), selection)
     except EffbenchError as error:
-        return Changes(before, None, str(error))
+        return Changes(before, why=str(error))
     return Changes(before, compared, "", shlex.join(words), is_baseline)

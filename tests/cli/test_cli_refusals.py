@@ -67,7 +67,6 @@ REFUSED = (
     ("check --baseline main --rounds 5", "--rounds needs --confirm"),
     ("models --limit -1", "--limit: expected a whole number of at least 0, got '-1'"),
     ("compare a b --only ,", "--only: no name given; choose from"),
-    ("report --format markdown --axis seq", "--axis needs --format html"),
     ("show --metric compile_s", "did you mean compile_cold_s?"),
     ("show db=x.db", "unrecognized arguments: db=x.db; effbench show takes --db URL"),
 )

@@ -10,14 +10,13 @@ from synthetic import label_rows
 
 from effbench.render.figures import all_figures, base, cost, scaling
 from effbench.render.figures.base import points_of
-from effbench.render.site.pages.charts import numbers
 from effbench.render.site.pages.speedups import shown
 from effbench.render.tables import speedup_table
 
 
 def validated(drawing):
     """Return the drawing as Plotly's own class, which refuses what it does not know."""
-    return go.Figure(vars(drawing))
+    return go.Figure(data=drawing.data, layout=drawing.layout)
 
 
 def points(rows):
@@ -72,7 +71,7 @@ def test_a_small_axis_is_logarithmic_if_its_labels_have_room(ends, kind):
 
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
-def test_every_figure_has_its_numbers_and_units(figure, sample):
+def test_every_figure_has_units(figure, sample):
     if figure is scaling.TAIL:
         assert not figure.data(sample) and not figure.absent, "the page omits it"
         sample = [dataclasses.replace(point, axis="stream.rate") for point in sample]
@@ -81,28 +80,25 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     titles = [drawn.layout.xaxis.title.text, drawn.layout.yaxis.title.text]
     assert len(drawn.data) > 0 and all("(" in title for title in titles if title)
     assert figure.caption and not figure.data([])
-    names = list(data[0].values)
-    table = numbers(figure.title, data, names)
-    assert (len(table.rows), len(table.columns)) == (len(data), 3 + len(names))
 
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
-    (graph,) = of(scaling.latency_data(sample), case="mlp", series="compile+graph", x=8)
-    text = base.hover(dataclasses.replace(graph, case="<i>"))
+    (graph,) = of(sample, case="mlp", series="compile+graph", x=8)
+    text = base.hover(dataclasses.replace(graph, case="<i>"), scaling.LATENCY_CURVE.names)
     values = "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms"
     assert "&lt;i&gt;" in text and values in text
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
-    data = of(scaling.latency_data(sample), case="transformer")
+    data = of(scaling.LATENCY.data(sample), case="transformer")
     eager = trace_of(scaling.LATENCY.draw(data), "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0))
 
 
 def test_a_single_size_has_a_row_per_mode(sample):
-    data = of(scaling.latency_data(sample), case="mlp", x=8)
+    data = of(scaling.LATENCY.data(sample), case="mlp", x=8)
     drawn = validated(scaling.LATENCY.draw(data))
     assert [trace.y for trace in drawn.data] == [(rank,) for rank in range(7)]
     assert drawn.data[0].error_x.array[0] > 0
@@ -117,9 +113,10 @@ def test_a_single_size_has_a_row_per_mode(sample):
     ],
 )
 def test_throughput_has_the_bounds_of_the_period_or_the_latency(rows, low, high):
-    point = scaling.throughput_data(points(rows))[0]
-    bounds = [point["throughput_ci_low"], point["throughput_ci_high"]]
-    assert bounds == pytest.approx([point["throughput_per_s"] * bound for bound in (low, high)])
+    point = scaling.THROUGHPUT.data(points(rows))[0]
+    assert scaling.throughput_bounds(point) == pytest.approx(
+        [point["throughput_per_s"] * bound for bound in (low, high)]
+    )
 
 
 def test_memory_in_mebibytes_with_the_pool_inside(sample):

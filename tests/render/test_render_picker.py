@@ -77,6 +77,15 @@ def test_choosing_a_sweep_opens_the_same_page_of_it(folder, chromium):
         one.assert_quiet()
 
 
+def test_a_site_of_one_sweep_has_no_picker(tmp_path, chromium):
+    made = Made(tmp_path / "r.db")
+    made.sweep({EAGER: {}})
+    write_site(report_of(made.path), tmp_path / "site")
+    with Visit(chromium, tmp_path / "site" / "index.html") as one:
+        until(one.page, "document.querySelector('.which').hidden")
+        one.assert_quiet()
+
+
 def test_a_history_without_a_series_is_one_line(tmp_path):
     made = Made(tmp_path / "r.db")
     cells = [a_cell(model=f"m{number}") for number in range(12)]

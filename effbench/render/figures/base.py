@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from effbench.core.cell import Result, Status
 from effbench.core.labels import (
     LabelledRows,
     axis_of,
@@ -21,7 +17,7 @@ from effbench.core.labels import (
     mode_order,
     short_label,
 )
-from effbench.core.metrics import INTERVALS, METRICS
+from effbench.core.metrics import METRICS, bounds_of, why_marked
 from effbench.core.printable import one_line
 from effbench.render.colors import style_of
 from effbench.render.columns import interval_text, title_and_unit, value_text
@@ -40,8 +36,6 @@ _TITLES = {
     "prompt": ("prompt length", " (tokens)"),
     "new_tokens": ("new tokens", ""),
 }
-#: Bounds, which hover texts show with the figure between them.
-_BOUNDS = frozenset(bound for bounds in INTERVALS.values() for bound in bounds)
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,7 @@ class Point:
 
     `case`: model with other swept parameters. `axis`: the label on the x axis, by default the batch
     size, and `x` its value. `series`: mode with its swept settings, and `rank` its place in
-    canonical order. `mark`: why its figures are marked. `values`: the
-    columns for hover texts and the table of numbers; None if unknown.
+    canonical order. `mark`: why its figures are marked.
     """
 
     case: str
@@ -60,37 +53,27 @@ class Point:
     series: str
     rank: int
     mark: str | None
-    values: Mapping[str, Any]
+    result: Result
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a column; None if it is unknown."""
-        return self.values.get(name)
+        """Return the value of a column of the view; None if it is unknown."""
+        return getattr(self.result, name)
 
     @property
     def is_ok(self) -> bool:
-        return bool(self["status"] == "ok")
-
-    def with_columns(self, *names: str, **more: Any) -> Point:
-        """Return the point with these columns only, and `more` ones."""
-        return replace(self, values={name: self[name] for name in names} | more)
-
-    def are_positive(self, *names: str) -> bool:
-        return all(self[name] is not None and self[name] > 0 for name in names)
+        return self.result.status is Status.OK
 
 
 Points = Sequence[Point]
 
 
-def points_of(rows: LabelledRows, axis: str | None = None) -> list[Point]:
-    """Return the points that all figures are drawn from, with all columns of the view, in reading
-    order. `axis`: the label on the x axis, by default that of `axis_of`; rows without a number are
-    omitted."""
-    axis = axis or axis_of(rows)
+def points_of(rows: LabelledRows) -> list[Point]:
+    """Return the points that all figures are drawn from, in reading order. Rows without a number on
+    the x axis (`axis_of`) are omitted."""
+    axis = axis_of(rows)
     with_number = [row for row in rows if math.isfinite(row.number(axis))]
     modes = mode_order((row.mode, row.base_mode) for row in with_number)
-    ranks = {mode: rank for rank, mode in enumerate(modes)}
-    cases = {row.curve(axis): None for row in with_number}
-    order = {case: rank for rank, case in enumerate(cases)}
+    cases = list(dict.fromkeys(row.curve(axis) for row in with_number))
     points = []
     for row in with_number:
         x = row.number(axis)
@@ -99,22 +82,20 @@ def points_of(rows: LabelledRows, axis: str | None = None) -> list[Point]:
             axis=short_label(axis),
             x=int(x) if x.is_integer() else x,
             series=row.mode,
-            rank=ranks[row.mode],
+            rank=modes.index(row.mode),
             mark=row.result.disturbance,
-            values=vars(row.result),
+            result=row.result,
         )
         points.append(point)
-    return sorted(points, key=lambda point: (order[point.case], point.x, point.rank))
+    return sorted(points, key=lambda point: (cases.index(point.case), point.x, point.rank))
 
 
 @dataclass(frozen=True)
 class Figure:
     """A section of the page of charts.
 
-    `data` turns the results (`points_of`) into the points to draw, with equal columns: those for
-    hover texts and the table of numbers. Without points, the page shows `absent`. `draw` takes all
-    points, or with `small_multiples` those of one `case`. Without `absent`, the page omits an empty
-    figure.
+    `data` selects the results to draw. Without any, the page shows `absent`, or omits the figure if
+    that is empty. `draw` takes all points, or with `small_multiples` those of one `case`.
     """
 
     name: str
@@ -129,26 +110,21 @@ class Figure:
 
 class Drawing:
     """A Plotly figure as plain values: a list of traces (`data`) and a mapping (`layout`), with
-    Plotly's names.
+    Plotly's names. Hover texts have the columns `names`.
 
     Plotly's own classes validate every property, which takes about 50 ms per figure, and a report
     has hundreds. The tests do it instead. The page adds the layout that all figures share, and its
     theme sets the colours.
     """
 
-    def __init__(self, height: int, **layout: Any) -> None:
+    def __init__(self, height: int, names: Sequence[str] = (), **layout: Any) -> None:
+        self.names = names
         self.data: list[Plotly] = []
         self.layout: Plotly = {"height": height} | layout
 
     def add(self, kind: str = "scatter", **settings: Any) -> None:
         """Add a trace that belongs to no mode."""
-        self.data.append(
-            {
-                "type": kind,
-                "showlegend": False,
-                **settings,
-            }
-        )
+        self.data.append({"type": kind, "showlegend": False, **settings})
 
     def add_mode(
         self,
@@ -175,17 +151,10 @@ class Drawing:
             "type": kind,
             "marker": look | (marker or {}),
             "hoverinfo": "text",
-            "hovertext": [hover(point) for point in points],
+            "hovertext": [hover(point, self.names) for point in points],
             "meta": {"mode": series},
         }
         self.data.append(trace | settings)
-
-
-def known(points: Iterable[Point], *names: str) -> list[Any]:
-    """Return the known values of these columns."""
-    points = list(points)
-    values = [point[name] for name in names for point in points]
-    return [value for value in values if value is not None]
 
 
 def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -212,18 +181,16 @@ def short(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
 
 
-def hover(point: Point) -> str:
-    """Return the hover text of a point: which result it is, then one value per line."""
+def hover(point: Point, names: Sequence[str]) -> str:
+    """Return the hover text of a point: which result it is, then one column per line."""
     lines = [f"<b>{safe(point.series)}</b> · {safe(point.case)} · {x_text(point)}"]
-    for name, value in point.values.items():
-        if name in _BOUNDS or value is None:
+    for name in names:
+        value = point[name]
+        if value is None:
             continue
-        text = value_text(name, value)
-        if isinstance(value, str):
-            text = safe(short(value, LONGEST_TEXT))
-        line = f"{title_and_unit(name)[0]}: {signed(text, is_marked_figure(point, name))}"
-        low, high = INTERVALS.get(name, ("", ""))
-        interval = interval_text(name, point[low], point[high])
+        is_marked = name in METRICS and why_marked(point.result, name) is not None
+        line = f"{title_and_unit(name)[0]}: {signed(value_text(name, value), is_marked)}"
+        interval = interval_text(name, *bounds_of(point.result, name))
         if interval:
             line += f" (95 %: {interval})"
         lines.append(line)
@@ -232,47 +199,30 @@ def hover(point: Point) -> str:
     return "<br>".join(lines)
 
 
-def is_marked_figure(point: Point, name: str) -> bool:
-    """Return whether the point is marked and a disturbance changes this column."""
-    return point.mark is not None and name in METRICS and METRICS[name].is_timed
-
-
 def x_text(point: Point) -> str:
     """Return where a point is on the x axis: `bs 8`."""
     return f"{safe(point.axis)} {number_text(point.x)}"
 
 
 def number_text(number: float) -> str:
-    if number == int(number):
-        return f"{number:.0f}"
-    return f"{number:g}"
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
 # --- axes ---
 
 
 def axis(title: str, **more: Any) -> Plotly:
-    return {
-        "title": {"text": title, "standoff": 8},
-        "automargin": True,
-        "zeroline": False,
-    } | more
+    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
 
 
-def log_axis(title: str, values: Sequence[float], **more: Any) -> Plotly:
+def log_axis(title: str, values: Sequence[float]) -> Plotly:
     """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and
     1000."""
     positive = [value for value in values if value > 0]
-    ticks = {}
+    drawn = axis(title, type="log", tickformat=",~r")
     if positive and 4 < max(positive) / min(positive) < 1000:
-        ticks["dtick"] = "D2"
-    return axis(
-        title,
-        type="log",
-        tickformat=",~r",
-        **ticks,
-        **more,
-    )
+        drawn["dtick"] = "D2"
+    return drawn
 
 
 def small_axis(title: str, values: Sequence[float]) -> Plotly:
@@ -281,36 +231,22 @@ def small_axis(title: str, values: Sequence[float]) -> Plotly:
     positive = [value for value in values if value > 0]
     if positive and max(positive) > 4 * min(positive):
         return log_axis(title, values)
-    return axis(
-        title,
-        rangemode="tozero",
-        nticks=5,
-    )
+    return axis(title, rangemode="tozero", nticks=5)
 
 
-def x_title(points: Points, unit: bool = False) -> str:
-    name = "bs"
-    if points:
-        name = points[0].axis
-    title, unit_text = _TITLES.get(name, (name, ""))
-    if unit:
-        return title + unit_text
-    return title
+def x_title(points: Points) -> tuple[str, str]:
+    """Return the title of the x axis and its unit in brackets."""
+    name = points[0].axis
+    return _TITLES.get(name, (name, ""))
 
 
 def x_axis(points: Points) -> Plotly:
     """Return the axis of `x` with at most eight ticks, at its values; logarithmic if all are
     positive."""
     values = sorted({point.x for point in points})
-    kind = "linear"
-    if values[0] > 0:
-        kind = "log"
+    kind = "log" if values[0] > 0 else "linear"
     step = math.ceil(len(values) / 8)
-    return axis(
-        safe(x_title(points, unit=True)),
-        type=kind,
-        tickvals=values[::step],
-    )
+    return axis(safe("".join(x_title(points))), type=kind, tickvals=values[::step])
 
 
 def mode_axis(names: Sequence[str]) -> Plotly:

@@ -11,7 +11,6 @@ from effbench.render.figures.base import (
     Points,
     axis,
     by_series,
-    known,
     mode_axis,
     number_text,
     safe,
@@ -20,36 +19,44 @@ from effbench.render.figures.base import (
 )
 
 MIB = 2**20
-HATCH = {"shape": "/", "size": 6, "solidity": 0.4, "fgcolor": "#ffffff", "fillmode": "overlay"}
+#: Bars of graph pools are hatched.
+POOL = {
+    "pattern": {
+        "shape": "/",
+        "size": 6,
+        "solidity": 0.4,
+        "fgcolor": "#ffffff",
+        "fillmode": "overlay",
+    }
+}
+
+
+MEMORY_COLUMNS = (
+    "peak_reserved_bytes",
+    "peak_reserved_cold_bytes",
+    "graph_pool_bytes",
+    "peak_allocated_bytes",
+    "relative_memory",
+)
+COMPILE_COLUMNS = ("status", "compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls")
 
 
 def memory_data(points: Points) -> list[Point]:
     """Return the `ok` results with a memory peak; empty on CPU."""
-    columns = (
-        "peak_reserved_bytes",
-        "peak_reserved_cold_bytes",
-        "graph_pool_bytes",
-        "peak_allocated_bytes",
-        "relative_memory",
-    )
-    return [
-        point.with_columns(*columns)
-        for point in points
-        if point.is_ok and point["peak_reserved_bytes"] is not None
-    ]
+    return [point for point in points if point.is_ok and point["peak_reserved_bytes"] is not None]
 
 
 def memory_draw(points: Points) -> Drawing:
     """Draw bars grouped by size, with graph pools hatched."""
     sizes = sorted({point.x for point in points})
-    title = safe(x_title(points, unit=True))
     figure = Drawing(
         290,
+        MEMORY_COLUMNS,
         barmode="group",
         bargap=0.18,
         bargroupgap=0.06,
         xaxis=axis(
-            title,
+            safe("".join(x_title(points))),
             type="category",
             categoryarray=[number_text(size) for size in sizes],
             showgrid=False,
@@ -59,47 +66,47 @@ def memory_draw(points: Points) -> Drawing:
     for of_mode in by_series(points).values():
         x = [number_text(point.x) for point in of_mode]
         place: Plotly = {"offsetgroup": f"mode {of_mode[0].rank}", "alignmentgroup": "all"}
-        reserved = _mebibytes(of_mode, "peak_reserved_bytes")
-        if any(reserved):
-            figure.add_mode(of_mode, x, reserved, "bar", **place)
-        pools = _mebibytes(of_mode, "graph_pool_bytes")
-        if any(pools):
-            figure.add_mode(of_mode, x, pools, "bar", **place, marker={"pattern": HATCH})
+        for column, marker in (("peak_reserved_bytes", {}), ("graph_pool_bytes", POOL)):
+            sizes = [(point[column] or 0) / MIB for point in of_mode]
+            if any(sizes):
+                figure.add_mode(of_mode, x, sizes, "bar", marker, **place)
     return figure
-
-
-def _mebibytes(points: Points, name: str) -> list[float]:
-    return [(point[name] or 0) / MIB for point in points]
 
 
 def compile_data(points: Points) -> list[Point]:
     """Return every result with a compile time, whatever its status."""
-    columns = ("status", "compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls")
-    return [
-        point.with_columns(*columns)
-        for point in points
-        if known([point], "compile_cold_s", "compile_warm_s")
-    ]
+    return [point for point in points if compile_times([point])]
+
+
+def compile_times(points: Points) -> list[float]:
+    """Return the known compile times, with a cold and with a warm cache."""
+    times = []
+    for point in points:
+        times += [point["compile_cold_s"], point["compile_warm_s"]]
+    return [time for time in times if time is not None]
 
 
 def compile_draw(points: Points) -> Drawing:
     """Draw one row per mode and one mark per size: filled with a cold cache, open with a warm
     one."""
     modes = by_series(points)
-    seconds = known(points, "compile_cold_s", "compile_warm_s")
-    figure = Drawing(90 + 30 * len(modes), xaxis=small_axis("compile time (s)", seconds))
-    figure.layout["yaxis"] = mode_axis([*modes])
+    figure = Drawing(
+        90 + 30 * len(modes),
+        COMPILE_COLUMNS,
+        xaxis=small_axis("compile time (s)", compile_times(points)),
+        yaxis=mode_axis([*modes]),
+    )
     for rank, (mode, of_mode) in enumerate(modes.items()):
         symbol = style_of(mode).symbol
         for column, name, offset in (
             ("compile_cold_s", symbol, -0.14),
             ("compile_warm_s", f"{symbol}-open", 0.14),
         ):
-            shown = [point for point in of_mode if point.are_positive(column)]
+            shown = [point for point in of_mode if point[column]]
             if shown:
-                y = [rank + offset] * len(shown)
-                marker = {"symbol": name, "size": 9}
-                figure.add_mode(shown, known(shown, column), y, marker=marker)
+                seconds = [point[column] for point in shown]
+                rows = [rank + offset] * len(shown)
+                figure.add_mode(shown, seconds, rows, marker={"symbol": name})
     return figure
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from effbench.core.metrics import INTERVALS
+from effbench.core.metrics import bounds_of
 from effbench.render.colors import style_of
 from effbench.render.figures.base import (
     Drawing,
@@ -20,64 +21,69 @@ from effbench.render.figures.base import (
     x_text,
 )
 
+#: Lower and upper bound of an interval, None without one.
+Bounds = tuple[float | None, float | None]
 #: Ratio of the bounds above which an interval is not drawn: other figures would be too small.
 TOO_WIDE = 100
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The columns that a figure draws against the x axis: `value`, and its bounds if it has any."""
+    """A column that is drawn against the x axis. `names`: the columns of hover texts. `bounds`:
+    returns the bounds of a point's interval, which are None without one."""
 
     title: str
-    value: str
-    low: str = ""
-    high: str = ""
+    column: str
+    names: Sequence[str]
+    bounds: Callable[[Point], Bounds]
 
-    def data(self, points: Points, *others: str) -> list[Point]:
-        """Return the points with these columns and `others`; none if no ok result has a value."""
-        columns = [name for name in (self.value, self.low, self.high) if name]
-        drawn = [point.with_columns("status", *columns, *others, "trials") for point in points]
-        if any(self._drawn(drawn)):
-            return drawn
-        return []
+    def data(self, points: Points) -> list[Point]:
+        """Return the points; none if no ok result has a value."""
+        return list(points) if self.known(points) else []
 
-    def _drawn(self, points: Points) -> list[float | None]:
+    def values(self, points: Points) -> list[float | None]:
         """Return the values; None for results that are not ok, so that lines break there."""
-        return [point[self.value] if point.is_ok else None for point in points]
+        return [point[self.column] if point.is_ok else None for point in points]
+
+    def known(self, points: Points) -> list[float]:
+        return [value for value in self.values(points) if value is not None]
 
     def draw(self, points: Points) -> Drawing:
         """Draw a line per mode on logarithmic axes; for a single size, one row of dots per mode."""
         modes = by_series(points)
-        values = [value for value in self._drawn(points) if value is not None]
+        values = self.known(points)
         if len({point.x for point in points}) == 1:
-            figure = Drawing(90 + 26 * len(modes), yaxis=mode_axis([*modes]))
-            figure.layout["xaxis"] = small_axis(f"{self.title}, {x_text(points[0])}", values)
+            figure = Drawing(
+                90 + 26 * len(modes),
+                self.names,
+                xaxis=small_axis(f"{self.title}, {x_text(points[0])}", values),
+                yaxis=mode_axis([*modes]),
+            )
             for rank, of_mode in enumerate(modes.values()):
-                bars = self._error_bars(of_mode)
+                bars = self.error_bars(of_mode)
                 rows = [rank] * len(of_mode)
-                figure.add_mode(of_mode, self._drawn(of_mode), rows, error_x=bars)
+                figure.add_mode(of_mode, self.values(of_mode), rows, error_x=bars)
             return figure
-        figure = Drawing(290, xaxis=x_axis(points), yaxis=log_axis(self.title, values))
+        figure = Drawing(290, self.names, xaxis=x_axis(points), yaxis=log_axis(self.title, values))
         for mode, of_mode in modes.items():
             style = style_of(mode)
             figure.add_mode(
                 of_mode,
                 [point.x for point in of_mode],
-                self._drawn(of_mode),
+                self.values(of_mode),
                 mode="lines+markers",
                 line={"color": style.color, "dash": style.dash, "width": 1.8},
-                error_y=self._error_bars(of_mode),
+                error_y=self.error_bars(of_mode),
             )
         return figure
 
-    def _error_bars(self, points: Points) -> Plotly:
+    def error_bars(self, points: Points) -> Plotly:
         above, below = [], []
         for point in points:
-            value, low, high = point[self.value], point[self.low], point[self.high]
-            if not point.is_ok or not point.are_positive(self.low, self.high):
+            value = point[self.column]
+            low, high = self.bounds(point)
+            if not point.is_ok or not low or not high or high > TOO_WIDE * low:
                 low = high = value = 0.0
-            elif high > TOO_WIDE * low:
-                low = high = value
             above.append(high - value)
             below.append(value - low)
         return {
@@ -90,40 +96,40 @@ class Curve:
         }
 
 
-LATENCY_CURVE = Curve("latency (ms)", "latency_ms", *INTERVALS["latency_ms"])
-THROUGHPUT_CURVE = Curve(
-    "throughput (samples/s)", "throughput_per_s", "throughput_ci_low", "throughput_ci_high"
+def throughput_bounds(point: Point) -> Bounds:
+    """Return the bounds that follow from those of the period, or of the latency without a
+    period."""
+    name = "latency_ms" if point["period_ms"] is None else "period_ms"
+    low, high = bounds_of(point.result, name)
+    if not low or not high or not point["throughput_per_s"]:
+        return None, None
+    work = point["throughput_per_s"] * point[name]
+    return work / high, work / low  # a longer period means less throughput
+
+
+LATENCY_CURVE = Curve(
+    "latency (ms)",
+    "latency_ms",
+    ("status", "latency_ms", "period_ms", "throughput_per_s", "trials"),
+    lambda point: bounds_of(point.result, "latency_ms"),
 )
-TAIL_CURVE = Curve("99th percentile latency (ms)", "latency_p99_ms")
-
-
-def latency_data(points: Points) -> list[Point]:
-    return LATENCY_CURVE.data(points, "period_ms", "throughput_per_s")
+THROUGHPUT_CURVE = Curve(
+    "throughput (samples/s)",
+    "throughput_per_s",
+    ("status", "throughput_per_s", "period_ms", "trials"),
+    throughput_bounds,
+)
+TAIL_CURVE = Curve(
+    "99th percentile latency (ms)",
+    "latency_p99_ms",
+    ("status", "latency_p99_ms", "latency_ms", "trials"),
+    lambda point: (None, None),
+)
 
 
 def tail_data(points: Points) -> list[Point]:
     """Return the points if the x axis is the rate of arrivals, else none."""
-    arrivals = [point for point in points if point.axis == "stream.rate"]
-    return TAIL_CURVE.data(arrivals, "latency_ms")
-
-
-def throughput_data(points: Points) -> list[Point]:
-    """Return the points with bounds of the throughput, which follow from those of the period, or of
-    the latency if there is no period."""
-    bounded = []
-    for point in points:
-        time = "period_ms"
-        if point["period_ms"] is None:
-            time = "latency_ms"
-        low, high = INTERVALS[time]
-        bounds: dict[str, float] = {}
-        if point.are_positive("throughput_per_s", time, low, high):
-            work = point["throughput_per_s"] * point[time]
-            # a longer period means less throughput
-            bounds["throughput_ci_low"] = work / point[high]
-            bounds["throughput_ci_high"] = work / point[low]
-        bounded.append(point.with_columns(*point.values, **bounds))
-    return THROUGHPUT_CURVE.data(bounded, "period_ms")
+    return TAIL_CURVE.data([point for point in points if point.axis == "stream.rate"])
 
 
 LATENCY = Figure(
@@ -136,7 +142,7 @@ LATENCY = Figure(
         " one. Lines break at results that are not ok, which the page Cells lists."
     ),
     absent="No ok result of this sweep has a latency.",
-    data=latency_data,
+    data=LATENCY_CURVE.data,
     draw=LATENCY_CURVE.draw,
     small_multiples=True,
 )
@@ -165,7 +171,7 @@ THROUGHPUT = Figure(
     absent=(
         "No ok result of this sweep has a throughput. Arrivals, and streams on a CPU, have none."
     ),
-    data=throughput_data,
+    data=THROUGHPUT_CURVE.data,
     draw=THROUGHPUT_CURVE.draw,
     small_multiples=True,
 )

@@ -6,13 +6,8 @@ A page finds a cell's file by the first key of each file.
 from __future__ import annotations
 
 import base64
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from itertools import chain, groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from statistics import fmean
 from typing import Any
@@ -180,21 +175,17 @@ def kernels(trials: Iterable[Trial]) -> Json | None:
     passes = [trial.extra["profile"] for trial in undisturbed or profiled]
     if not passes:
         return None
-    of_passes = chain.from_iterable(profile["top"] for profile in passes)
-    by_name = grouped(of_passes, itemgetter("name"))
-    means = list(map(_mean_kernel, by_name.values()))
+    top = [kernel for profile in passes for kernel in profile["top"]]
+    means = []
+    for name, same in grouped(top, itemgetter("name")).items():
+        count, ms, share = (fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share"))
+        means.append([name, count, ms, share, len(same)])
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
         "in_graphs": max(profile.get("kernels_in_graphs") or 0 for profile in passes),
         "rows": sorted(means, key=lambda row: -row[2] * row[4]),
     }
-
-
-def _mean_kernel(same: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the mean of a kernel over its passes, as in `kernels`."""
-    means = [fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share")]
-    return [same[0]["name"], *means, len(same)]
 
 
 def errors(trials: Sequence[Trial]) -> list[Json]:

@@ -20,8 +20,6 @@ document.addEventListener("DOMContentLoaded", () => {
       for (const chart of box.querySelectorAll(".chart[data-drawn]")) window.Plotly.Plots.resize(chart);
     }
     window.effbench.drawAll();
-    const range = ranges.findIndex((option) => first < ends(option)[1]);
-    for (const table of document.querySelectorAll("[data-range]")) table.hidden = Number(table.dataset.range) !== range;
   }
   function read() {
     const { shown, from } = place.read();

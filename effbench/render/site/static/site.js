@@ -84,6 +84,7 @@ window.effbench = (() => {
   async function fillPicker(subjects) {
     const { src, root, page, current } = subjects.dataset;
     const sweeps = await load(src);
+    if (sweeps.length < 2) { subjects.parentElement.hidden = true; return; } // nothing to choose
     const choices = sweeps.map(([slug, name, label, time, hardware]) => element("option", {
       value: slug, selected: slug === current, text: [name, label, `${time} UTC`, hardware].filter(Boolean).join(" · "),
     }));
