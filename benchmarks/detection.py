@@ -311,7 +311,8 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
     settled = {index: [replace(row) for row in flagged[index]] for index in again}
     for index, changes in settled.items():
         for change in changes:
-            settle(change, rows, How("", rounds[index]))
+            row = rows.get((change.key, change.metric))
+            settle(change, row, How("", rounds[index]))
     return {
         index
         for index, changes in settled.items()

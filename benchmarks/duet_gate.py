@@ -7,7 +7,7 @@ Deep networks run in duets: 100 layers against 100, 102, 103, 105 and 110. They 
 on the CPU (`cpu`), narrow on a GPU that waits for the host (`launch-bound`), or wide on a GPU
 (`gpu-bound`). Other programs work on every core, as in `busy_host.py`. All rounds are recorded.
 Then the rule of `check --confirm` is replayed on cells whose duets are drawn from the recorded
-ones: at least 3 and at most 20, until the interval is inside the floor or beyond it. For
+ones: at least 3 and at most 20, until the interval shows or excludes a slowdown beyond it. For
 comparison, the same rule is replayed with the ratios of separate processes: the sides' trials of
 different rounds.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,9 +27,9 @@ from pathlib import Path
 import numpy as np
 from busy_host import LOOPS, busy
 
-from effbench.cli.duet import answers_of, measure, side_of
+from effbench.cli.duet import measure, side_of
 from effbench.core.cell import Trial
-from effbench.run.duets import StoppingRule, is_usable
+from effbench.run.duets import StoppingRule
 from effbench.stats.significance import (
     FLOOR,
     LEAST_DUETS,
@@ -52,12 +53,14 @@ CELLS = 2000
 @dataclass(frozen=True)
 class Recorded:
     """The duets of one change. `ratios`: None for a marked duet; `separate`: ratios of trials of
-    different rounds; `seconds`: mean duration of a duet, with the start of its processes."""
+    different rounds; `seconds`: mean duration of a duet, with the start of its processes; `phases`:
+    what they consist of."""
 
     depth: int
     ratios: list[float | None]
     separate: list[float]
     seconds: float
+    phases: dict[str, float]
 
 
 @dataclass
@@ -82,7 +85,7 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
         else f"model.module.depth={DEPTH} numerics.seed=0"
     )
     words = [*COMMON, *settings]
-    args = argparse.Namespace(
+    options = argparse.Namespace(
         first=first,
         second=second,
         words=words,
@@ -93,22 +96,31 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
         out=None,
     )
     began = time.monotonic()
-    measured = measure(args, [side_of(first), side_of(second)])
+    _, (answer,) = measure(options, side_of(first), side_of(second))
     seconds = (time.monotonic() - began) / rounds
-    (answer,) = answers_of(measured, [first, second])
-    sides = [
-        {trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)
+    duets = answer.duets
+    old, new = (
+        {trial.round: trial.latency_ms for trial in side if trial.round in duets.rounds}
+        for side in (duets.before, duets.after)
+    )
+    ratios = [
+        new[number] / old[number] if number in duets.quiet else None
+        for number in sorted(duets.rounds)
     ]
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    ratios = [ratio_of(sides[0][number], sides[1][number]) for number in shared]
-    times = [[side[number].latency_ms for number in shared] for side in sides]
-    separate = [new / old for old, new in zip(times[0], times[1][1:] + times[1][:1], strict=True)]
-    return Recorded(depth, ratios, separate, seconds)
+    later = [*new.values()][1:] + [*new.values()][:1]
+    separate = [after / before for before, after in zip(old.values(), later, strict=True)]
+    phases = phase_seconds([*duets.before, *duets.after], rounds)
+    return Recorded(depth, ratios, separate, seconds, phases)
 
 
-def ratio_of(before: Trial, after: Trial) -> float | None:
-    """Return how many times longer the second side takes; None if the duet is marked."""
-    return after.latency_ms / before.latency_ms if is_usable(before) and is_usable(after) else None
+def phase_seconds(trials: Sequence[Trial], rounds: int) -> dict[str, float]:
+    """Return phase -> seconds that both trials of a duet spend in it, on average."""
+    phases: dict[str, float] = {}
+    for trial in trials:
+        for name, seconds in trial.extra.get("phase_seconds", {}).items():
+            phases[name] = phases.get(name, 0.0) + seconds / rounds
+        phases["other"] = phases.get("other", 0.0) + (trial.overhead_s or 0.0) / rounds
+    return phases
 
 
 def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
@@ -131,13 +143,13 @@ def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
         test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
         is_slower = confirms(test.low, len(counted), FLOOR, LEAST_DUETS)
         confirmed += is_slower
-        same += is_decided(test.low, test.high, FLOOR) and not is_slower
+        same += is_decided(test.low, test.high, FLOOR, True) and not is_slower
     return Rates(confirmed / CELLS, same / CELLS, statistics.median(needed))
 
 
 def is_settled(counted: dict[int, float]) -> bool:
     test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
-    return is_decided(test.low, test.high, FLOOR)
+    return is_decided(test.low, test.high, FLOOR, only_slowdowns=True)
 
 
 def spread(ratios: Sequence[float]) -> str:
@@ -167,7 +179,7 @@ def main() -> None:
         "mean change",
         "SD of a duet",
         "confirmed",
-        "no change",
+        "no slowdown",
         "duets a cell",
         "seconds a cell",
         "SD separate",
@@ -196,6 +208,8 @@ def main() -> None:
                 f"{apart.confirmed:.1%}",
             )
             print(f"| {' | '.join(values)} |", flush=True)
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in found.phases.items())
+            print(f"seconds of a duet by phase: {parts}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,7 @@ from dataclasses import dataclass, field, replace
 from effbench.analysis import matching
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import BY_ENVIRONMENT, CellPair, Side
-from effbench.analysis.verdicts import (
-    NOT_BEFORE,
-    NOT_NOW,
-    Change,
-    Thresholds,
-    judge,
-    ordered,
-)
+from effbench.analysis.verdicts import Change, Thresholds, judge, ordered
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import grouped, mode_order
 from effbench.core.metrics import METRICS
@@ -185,11 +178,10 @@ def compare_parts(
 def omit_one_sided(compared: Compared) -> None:
     """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
     compiles nothing)."""
-    reasons = (NOT_BEFORE, NOT_NOW)
-    one_sided = {change.metric: None for change in compared.changes if change.reason in reasons}
-    compared.changes = [change for change in compared.changes if change.reason not in reasons]
+    one_sided = [change for change in compared.changes if change.is_one_sided]
+    compared.changes = [change for change in compared.changes if not change.is_one_sided]
     if one_sided:
-        names = ", ".join(one_sided)
+        names = ", ".join(dict.fromkeys(change.metric for change in one_sided))
         compared.notes.append(f"not compared, because only one side has them: {names}")
 
 
@@ -239,17 +231,14 @@ def find(
     with a name, as in a check."""
     known = store.baselines()
     named = [baseline for baseline in known if baseline.name == reference]
-    sweep: SweepInfo
     if not named:
-        sweep = store.find_sweep(reference)
-        return sweep
+        return store.find_sweep(reference)
     hardware: set[str] = set()
     if len(named) > 1 and on is None and other is not None:
         hardware = {baseline.hardware for baseline in known if baseline.name == other}
         hardware = hardware or set(store.hardware(store.find_sweep(other).id))
         hardware &= {baseline.hardware for baseline in named}
-    sweep = store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
-    return sweep
+    return store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
 
 
 def one_baseline(
@@ -299,7 +288,7 @@ def noise_thresholds(
     of the first one in the environments of both sides. If both sides ran on one host, use only
     sweeps of this host if they are enough."""
     before, after = sweeps
-    environments = dict.fromkeys(key for side in sides for key in side.environments)
+    environments = [key for side in sides for key in side.environments]
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old_host, new_host = (side.host.get("hostname") for side in sides)
     thresholds: dict[tuple[str, str], float] = {}
@@ -308,10 +297,8 @@ def noise_thresholds(
         hosts.insert(0, old_host)
     for host in hosts:
         levels = store.levels(before.id, environments, after.started_at, ratios, host)
-        for key, of_environments in levels.items():
-            threshold = noise_threshold(of_environments.values())
-            if threshold is not None:
-                thresholds.setdefault(key, threshold)
+        known = {key: noise_threshold(values.values()) for key, values in levels.items()}
+        thresholds = {key: value for key, value in known.items() if value is not None} | thresholds
     return thresholds
 
 

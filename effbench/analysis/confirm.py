@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.compare import CellSelection, Compared, Comparer
-from effbench.analysis.duet import reasons_alone
 from effbench.analysis.limits import STATUS
 from effbench.analysis.matching import LEAST_COMPILATIONS, Side, load, software_changed
 from effbench.analysis.origin import current, origin
-from effbench.analysis.verdicts import (
-    Change,
-    Verdict,
-    joined,
-    ordered,
-    shared_rounds,
-    status_of,
-    verdict_of_statuses,
-)
+from effbench.analysis.verdicts import Change, Verdict, joined, ordered, verdict_of_statuses
 from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.errors import EffbenchError, UsageError
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import between, count
+from effbench.core.terminal import Console
 from effbench.run import resume
-from effbench.run.duets import StoppingRule, allows_duet
+from effbench.run.duets import Duets, StoppingRule, allows_duet
 from effbench.run.estimate import Durations, TrialKind
 from effbench.run.interpreters import Interpreter
-from effbench.run.plan import (
-    CellRun,
-    PlannedTrial,
-    Settings,
-    SweepPlan,
-    is_of_duet,
-    recorded_settings,
-)
+from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
@@ -47,6 +31,10 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
+#: Seconds for which each side of a duet is timed, and about how many calls at least.
+DUET_S, DUET_CALLS = 1.0, 30
+#: Assumed least seconds of a trial.
+LEAST_TRIAL_S = 1.0
 UNSETTLED = "neither confirmed nor refuted"
 #: How old and new ran.
 ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
@@ -70,25 +58,23 @@ class Confirmation:
 @dataclass(frozen=True)
 class Rerun:
     """What a re-run measured on the new side and on the baseline's side, which did not run if it is
-    None; then `why_alone` gives the reason. `is_partial`: it was interrupted; `duets`: the keys of
-    the cells that ran as duets; `not_in_turn`: why others did not."""
+    None; then `why_alone` gives the reason. `is_partial`: it was interrupted; `duets`: the trials
+    of the cells that ran on both sides, by key."""
 
     sweep_id: str
     new: Side
     old: Side | None = None
     why_alone: str | None = None
     is_partial: bool = False
-    duets: Collection[str] = ()
-    not_in_turn: Sequence[str] = ()
-
-    @property
-    def sides(self) -> list[Side]:
-        return [side for side in (self.old, self.new) if side is not None]
+    duets: Mapping[str, Duets] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         """How the sides ran, unless in turn."""
-        notes = [f"some rounds were not timed in turn: {reason}" for reason in self.not_in_turn]
+        reasons: dict[str, None] = {}
+        for duets in self.duets.values():
+            reasons |= dict.fromkeys(duets.reasons_alone)
+        notes = [f"some rounds were not timed in turn: {reason}" for reason in reasons]
         if self.why_alone:
             drift = "the machine may have drifted between the sessions"
             notes.append(f"not alternating: {self.why_alone}; {drift}")
@@ -97,22 +83,34 @@ class Rerun:
     def has_ended(self, change: Change) -> bool:
         """Return whether an interrupted re-run can settle the row: both sides have a result, and
         its metric does not need all compilations."""
-        results = [side.result(change.key) for side in self.sides]
-        return None not in results and change.metric in PER_TRIAL
+        return None not in self.results(change.key) and change.metric in PER_TRIAL
 
-    def rounds_of(self, key: str) -> int:
-        """Return the number of rounds that all sides of a cell have."""
-        return shared_rounds("latency_ms", *(side.result(key) for side in self.sides))
+    def results(self, key: str) -> list[CellResult | None]:
+        """Return the result of a cell on each side that ran, the new one last."""
+        return [side.result(key) for side in (self.old, self.new) if side is not None]
+
+    def rounds_of(self, key: str, metric: str = "latency_ms") -> int:
+        """Return the number of rounds in which all sides of a cell have this figure."""
+        rounds = []
+        for result in self.results(key):
+            figures = result.figures.get(metric, {}) if result else {}
+            rounds.append({number for number in figures if figures[number] is not None})
+        return len(set.intersection(*rounds))
 
 
 @dataclass(frozen=True)
 class How:
-    """How a row ran again. `pairs`: their number, None if only the new side ran; `least`: how many
-    are enough."""
+    """How a row ran again. `pairs`: their number, None if only the new side ran; `are_duets`:
+    whether they were timed in turn."""
 
     text: str
     pairs: int | None = None
-    least: int = LEAST_PAIRS
+    are_duets: bool = False
+
+    @property
+    def least(self) -> int:
+        """How many pairs are enough."""
+        return LEAST_DUETS if self.are_duets else LEAST_PAIRS
 
 
 def confirm(request: Confirmation) -> str | None:
@@ -193,31 +191,6 @@ def leave(changes: Iterable[Change]) -> None:
 # --- running ---
 
 
-class RerunProgress(Progress):
-    """The progress of a re-run. If it is quiet, because standard output gets a document, what it
-    announces and the time left at the start of each further round go to standard error."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.is_document = quiet
-        self.round = 0
-
-    def announce(self, text: str) -> None:
-        if self.is_document:
-            print(f"effbench: {text}", file=sys.stderr, flush=True)
-        else:
-            self.note(text)
-
-    def started(self, slot: str, trial: PlannedTrial) -> None:
-        super().started(slot, trial)
-        with self.lock:
-            is_next_round = trial.round > self.round
-            self.round = max(self.round, trial.round)
-            left = self.left()
-        if self.is_document and is_next_round and left:
-            self.announce(f"{self.round_of(trial)}: {left[0]}")
-
-
 def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the new side and, if possible, alternating on the baseline's side. Raises
     EffbenchError if they cannot run here."""
@@ -230,8 +203,7 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
         software = software_changed(compared.before, compared.after)
         facts = facts_of(compared.before)
         with origin(facts, new_facts or {}, here, cells, software) as there:
-            outcome = run(request, cells, there, here)
-            return read(request.db, outcome, here, there)
+            return read(request.db, run(request, cells, there, here), here, there)
     except EffbenchError as error:
         alone = {
             change.key
@@ -247,14 +219,16 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
 
 def run(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
     """Run these cells under the interpreters of these sides, the new one last."""
-    settings = settings_of(request.after, request.db, request.rounds)
-    plan = rounds_of_rerun(cells, settings, len(sides))
-    progress = RerunProgress(quiet=request.quiet)
-    progress.announce(
+    recorded = recorded_settings(request.after)
+    are_duets = len(sides) == 2 and recorded.protocol.duet and all(map(allows_duet, cells))
+    settings = settings_of(request, recorded, are_duets)
+    plan = rounds_of_rerun(request.rounds, len(sides), are_duets)
+    progress = Progress(Console(stderr=request.quiet))
+    progress.note(
         f"running {count(len(cells), 'cell')} again, {plan.text};"
         " Ctrl-C judges them by the rounds that are complete"
     )
-    rule = StoppingRule(floors_of(request.compared))
+    rule = StoppingRule(floors_of(request.compared), is_gate=True)
     command = Command([*request.command], [], progress=progress, duet_rule=rule)
     runs = [CellRun(cell, side) for cell in cells for side in sides]
     with open_sweep(settings, runs, command) as sweep:
@@ -262,31 +236,25 @@ def run(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Ou
         slots = planned_slots(settings, sweep.pools, cells)
         parallel = min(len(slots), len(cells)) / len(sides)
         durations = durations_of(request)
-        progress.announce(f"duration: {plan.duration(cells, settings, durations, parallel)}")
+        saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
+        duration = plan.duration(cells, settings.compilations, durations, saved_s, parallel)
+        progress.note(f"duration: {duration}")
         return sweep.run(SweepPlan(runs))
 
 
 def read(db: str, outcome: Outcome, here: Interpreter, there: Interpreter | None = None) -> Rerun:
     """Return what a re-run recorded."""
-    sweep_id = outcome.sweep_id
     is_partial = outcome.state != "completed"
     new_id = outcome.environments[here]
     with Store.open(db, mode="read") as store:
-        whole = load(store, store.find_sweep(sweep_id))
+        whole = load(store, store.find_sweep(outcome.sweep_id))
         new = whole.within([new_id])
         if there is None:
-            return Rerun(sweep_id, new, is_partial=is_partial)
+            return Rerun(outcome.sweep_id, new, is_partial=is_partial)
         old_id = outcome.environments[there]
-        sides = [store.history(sweep_id, environment_id) for environment_id in (old_id, new_id)]
-    trials = {key: [*sides[0][key], *sides[1][key]] for key in sides[0].keys() & sides[1].keys()}
-    return Rerun(
-        sweep_id,
-        new,
-        whole.within([old_id]),
-        is_partial=is_partial,
-        duets={key for key, of_cell in trials.items() if all(map(is_of_duet, of_cell))},
-        not_in_turn=reasons_alone(trial for of_cell in trials.values() for trial in of_cell),
-    )
+        before, after = (store.history(outcome.sweep_id, key) for key in (old_id, new_id))
+    duets = {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()}
+    return Rerun(outcome.sweep_id, new, whole.within([old_id]), is_partial=is_partial, duets=duets)
 
 
 def durations_of(request: Confirmation) -> Durations:
@@ -312,32 +280,34 @@ class RerunRounds:
         return f"{self.least} to {self.most} {self.kind}"
 
     def duration(
-        self, cells: Iterable[Cell], settings: Settings, durations: Durations, parallel: float
+        self,
+        cells: Iterable[Cell],
+        compilations: int,
+        durations: Durations,
+        saved_s: float,
+        parallel: float,
     ) -> str:
-        """Return how long this takes, such as `40 s to 4 min`. `parallel`: the number of trials
-        that run at the same time, divided by the number of sides."""
+        """Return how long this takes, such as `40 s to 4 min`. `saved_s`: how much less a trial may
+        take than before; `parallel`: the number of trials that run at the same time, divided by the
+        number of sides."""
         low_s = high_s = 0.0
         for cell in cells:
             cold_s = durations.expected_s(TrialKind.of(cell, is_cold=True))
             warm_s = durations.expected_s(TrialKind.of(cell, is_cold=False))
             if cold_s is None or warm_s is None:
                 return "unknown, because no earlier trial of these cells is known"
-            for round in range(self.most):
-                trial_s = warm_s
-                if round < settings.protocol.compilations:
-                    trial_s = cold_s
-                high_s += trial_s
-                if round < self.least:
-                    low_s += trial_s
+            compile_s = cold_s - warm_s
+            warm_s = max(warm_s - saved_s, min(warm_s, LEAST_TRIAL_S))
+            low_s += self.least * warm_s + min(self.least, compilations) * compile_s
+            high_s += self.most * warm_s + min(self.most, compilations) * compile_s
         return between(low_s / parallel, high_s / parallel)
 
 
-def rounds_of_rerun(cells: Sequence[Cell], settings: Settings, sides: int) -> RerunRounds:
-    """Return how often the cells run again on so many sides."""
-    most = settings.protocol.rounds
+def rounds_of_rerun(most: int, sides: int, are_duets: bool) -> RerunRounds:
+    """Return how often cells run again on so many sides."""
     if sides == 1:
         return RerunRounds(LEAST_PAIRS, most, "rounds, the new side alone")
-    if settings.protocol.duet and all(map(allows_duet, cells)):
+    if are_duets:
         return RerunRounds(LEAST_DUETS, most, "duets of old and new")
     return RerunRounds(LEAST_PAIRS, most, f"rounds, {ALTERNATING}")
 
@@ -359,18 +329,21 @@ def facts_of(side: Side) -> Mapping[str, Any] | None:
     return None
 
 
-def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
-    """Return the settings of the re-run: those of the checked sweep, with more rounds."""
+def settings_of(request: Confirmation, recorded: Settings, are_duets: bool) -> Settings:
+    """Return the settings of the re-run: those of the checked sweep, with more rounds, and shorter
+    ones if they are duets. `recorded`: with which the sweep ran."""
+    after = request.after
     protocol = {
         **after.protocol,
-        "rounds": rounds,
+        "rounds": request.rounds,
         # cells that are known within ± 1 % stop early
         "enough_interval": 0.01,
         "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
     }
-    recorded = recorded_settings(after)
+    if are_duets:
+        protocol["budget_s"] = min(recorded.protocol.budget_s, duet_budget_s(request.compared))
     return Settings.with_defaults(
-        db=db,
+        db=request.db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
         protocol=protocol,
         baseline_mode=after.baseline_mode,
@@ -378,6 +351,13 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
         timeout_s=recorded.timeout_s,
         isolation=recorded.isolation,
     )
+
+
+def duet_budget_s(compared: Compared) -> float:
+    """Return how long each side of a duet is timed. Processes differ by more than what a longer
+    timing would average out."""
+    latencies = [row.after or 0.0 for row in compared.of("latency_ms") if is_flagged(row)]
+    return max(DUET_S, DUET_CALLS * max(latencies, default=0.0) / 1000)
 
 
 def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
@@ -469,32 +449,35 @@ def judge_row(
     if new_fails and old_fails:
         # the cause may be the machine or a shared dependency
         change.add_reason(f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})")
-    elif new_fails:
+        return
+    if new_fails:
         change.add_reason(f"run again: {now}")
         change.verdict = Verdict.BROKEN
-    elif old_fails:
+        return
+    rows = recorded
+    how = How("run again")
+    if old_fails:
         how = How(f"run again; the baseline's side did not run: {then}")
-        settle(change, recorded, how)
-    elif then is None:
-        settle(change, recorded, How("run again"))
-    elif key in rerun.duets:
-        settle(change, paired, How(AS_DUET, shared_rounds(change.metric, then, now), LEAST_DUETS))
-    else:
-        settle(change, paired, How(ALTERNATING, shared_rounds(change.metric, then, now)))
+    elif then is not None:
+        rows = paired
+        duets = rerun.duets.get(key)
+        are_duets = duets is not None and all(map(is_of_duet, duets.trials))
+        text = AS_DUET if are_duets else ALTERNATING
+        how = How(text, rerun.rounds_of(key, change.metric), are_duets)
+    settle(change, rows.get((key, change.metric), rows.get((key, STATUS))), how)
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     """Return whether the cell was measured both times, and now has a worse class of status."""
     if before is None or now is None:
         return False
-    return verdict_of_statuses(status_of(before), status_of(now)) is Verdict.BROKEN
+    return verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
-def settle(change: Change, rows: Rows, how: How) -> None:
-    """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the
+def settle(change: Change, row: Change | None, how: How) -> None:
+    """Confirm or clear the flagged row by its row in the re-run; its figures remain those of the
     checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few
     pairs."""
-    row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
     why = why_unsettled(row, how)
     if row is None or why:
         change.add_reason(f"{UNSETTLED}: {why}")
@@ -503,12 +486,8 @@ def settle(change: Change, rows: Rows, how: How) -> None:
     if by_pairs:
         change.limit = row.limit
     text = evidence(change, row, how, by_pairs)
-    if shows_slowdown(change, row, how, by_pairs):
-        change.verdict, result = Verdict.SLOWER, "confirmed"
-    elif refutes(change, row, how):
-        change.verdict, result = row.verdict, "not confirmed"
-    else:
-        change.verdict, result = Verdict.AMBIGUOUS, "not confirmed"
+    change.verdict = verdict_again(change, row, how, by_pairs)
+    result = "confirmed" if change.verdict is Verdict.SLOWER else "not confirmed"
     if change.is_unjudged:
         change.disturbance = None  # the figures of the re-run are not marked
         result = "measured again"
@@ -532,6 +511,21 @@ def why_unsettled(row: Change | None, how: How) -> str | None:
     return None
 
 
+def verdict_again(change: Change, row: Change, how: How, by_pairs: bool) -> Verdict:
+    """Return the verdict of a flagged row by its row in the re-run."""
+    if shows_slowdown(change, row, how, by_pairs):
+        return Verdict.SLOWER
+    verdict = row.verdict
+    if verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, how):
+        verdict = Verdict.SAME
+    if change.is_unjudged:
+        is_refuted = verdict in (Verdict.SAME, Verdict.FASTER)
+    else:
+        was_ambiguous = change.verdict is Verdict.AMBIGUOUS
+        is_refuted = was_ambiguous and verdict is Verdict.SAME and how.pairs is not None
+    return verdict if is_refuted else Verdict.AMBIGUOUS
+
+
 def shows_slowdown(change: Change, row: Change, how: How, by_pairs: bool) -> bool:
     """Return whether the row of the re-run shows that the cell is slower."""
     if row.metric == STATUS:
@@ -544,13 +538,9 @@ def shows_slowdown(change: Change, row: Change, how: How, by_pairs: bool) -> boo
     return is_beyond and Verdict.SLOWER in (row.verdict, change.verdict)
 
 
-def refutes(change: Change, row: Change, how: How) -> bool:
-    """Return whether the row of the re-run, which shows no slowdown, has the verdict that counts
-    instead."""
-    if change.is_unjudged:
-        return row.verdict in (Verdict.SAME, Verdict.FASTER)
-    was_ambiguous = change.verdict is Verdict.AMBIGUOUS
-    return was_ambiguous and row.verdict is Verdict.SAME and how.pairs is not None
+def excludes_slowdown(row: Change, how: How) -> bool:
+    """Return whether duets ended because they exclude a slowdown, although perhaps no speedup."""
+    return how.are_duets and row.high is not None and row.high <= 1 + (row.limit or 0.0)
 
 
 def evidence(change: Change, row: Change, how: How, by_pairs: bool) -> str:
@@ -559,21 +549,24 @@ def evidence(change: Change, row: Change, how: How, by_pairs: bool) -> str:
         return f"{row.reason or row.verdict} when run again"
     number = ""
     if by_pairs:
-        unit = "duets" if how.text == AS_DUET else "pairs"
+        unit = "duets" if how.are_duets else "pairs"
         number = f", {how.pairs} {unit}"
     text = f"{figures_text(row)} ({how.text}{number})"
-    limits = row.reason or why_not_enough(change, row, how)
-    return joined(text, limits) or text
+    why = row.reason or why_not_enough(change, row, how)
+    return joined(text, why) or text
 
 
 def why_not_enough(change: Change, row: Change, how: How) -> str | None:
-    """Return why a row of the re-run that looks slower does not confirm a slowdown; None if it
-    does."""
-    if row.verdict is Verdict.SLOWER and how.pairs is None and not needs_no_pairs(change):
-        return "only pairs confirm an ambiguous row"
+    """Return why a row of the re-run that looks slower does not confirm a slowdown, or that it
+    excludes one; None if its figures say so."""
     limit = change.limit or 0.0
-    if how.pairs is not None and row.low is not None and 1.0 < row.low <= 1 + limit:
+    if how.pairs is None:
+        if row.verdict is Verdict.SLOWER and not needs_no_pairs(change):
+            return "only pairs confirm an ambiguous row"
+    elif row.low is not None and 1.0 < row.low <= 1 + limit:
         return f"not significantly beyond {percent(limit)}"
+    elif row.verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, how):
+        return f"no slowdown beyond {percent(limit)}"
     return None
 
 

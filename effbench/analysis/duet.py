@@ -1,25 +1,17 @@
-"""Compare the two sides of a duet: which one is faster, by how much, and how sure that is."""
+"""Say which side of a duet is faster, by how much, and how sure that is."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from effbench.core.cell import Trial
-from effbench.core.meeting import ALONE, DUET
-from effbench.core.metrics import significant
+from effbench.core.metrics import change_text, significant
 from effbench.core.printable import count
-from effbench.run.duets import kernels_by_chance
+from effbench.run.duets import Duets
 from effbench.run.plan import is_of_duet
-from effbench.stats.intervals import log_mean
-from effbench.stats.significance import (
-    Compilations,
-    RatioTest,
-    compare_pairs,
-    is_decided,
-)
+from effbench.stats.significance import RatioTest, is_decided
 
 #: The largest relative difference that counts as no difference.
 FLOOR = 0.01
@@ -28,132 +20,72 @@ TIMES = ("latency_ms", "period_ms")
 
 
 @dataclass(frozen=True)
-class DuetSide:
-    """A side: its name, such as `mode=default`, and its trials, one per round."""
-
-    name: str
-    trials: Sequence[Trial]
-
-    @property
-    def failure(self) -> str | None:
-        """How a trial ended that has no figures; None if all have some."""
-        failed = [trial for trial in self.trials if not trial.status.is_measured]
-        if not failed:
-            return None
-        last = failed[-1]
-        return f"{last.status}: {last.reason}" if last.reason else str(last.status)
-
-    @property
-    def measured(self) -> dict[int, Trial]:
-        """Round -> its trial with figures."""
-        return {trial.round: trial for trial in self.trials if trial.status.is_measured}
-
-    @property
-    def remarks(self) -> list[str]:
-        """What a reader has to know about its trials."""
-        texts = [
-            f"{self.name} is {trial.status}: {trial.reason}"
-            for trial in self.trials
-            if trial.reason
-        ]
-        return list(dict.fromkeys(texts))
-
-
-@dataclass(frozen=True)
-class DuetRow:
-    """A time of both sides in ms per call. `test`: of the ratio second ÷ first. `is_marked`:
-    whether the host was disturbed."""
-
-    metric: str
-    first: float
-    second: float
-    test: RatioTest
-    is_marked: bool = False
-
-
-@dataclass(frozen=True)
 class DuetAnswer:
-    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period, if both
-    sides have them. `duets`: the number of complete ones; `alone`: why rounds were not timed in
-    turn."""
+    """The comparison of two sides of a cell. `cell`: its name; `first`, `second`: those of the
+    sides, such as `mode=default`."""
 
     cell: str
-    first: DuetSide
-    second: DuetSide
-    rows: Sequence[DuetRow] = ()
-    duets: int = 0
-    alone: Sequence[str] = ()
+    first: str
+    second: str
+    duets: Duets
 
-    @classmethod
-    def of(cls, cell: str, first: DuetSide, second: DuetSide) -> DuetAnswer:
-        """Return the comparison of the rounds that both sides have. Undisturbed rounds count if
-        there are any."""
-        old, new = first.measured, second.measured
-        rounds = sorted(old.keys() & new.keys())
-        disturbed = {trial.round for trial in (*old.values(), *new.values()) if trial.disturbance}
-        quiet = [number for number in rounds if number not in disturbed]
-        used = quiet or rounds
-        before = [old[number] for number in used]
-        after = [new[number] for number in used]
-        rows = [row_of(metric, before, after, is_marked=not quiet) for metric in TIMES]
-        alone = reasons_alone(
-            trial
-            for trial in (*first.trials, *second.trials)
-            if trial.round in rounds and trial.status.is_measured
-        )
-        return cls(cell, first, second, list(filter(None, rows)), len(used), alone)
+    @cached_property
+    def tests(self) -> dict[str, RatioTest]:
+        """Metric -> its test, for the times that both sides have; of the ratio second ÷ first."""
+        tests = {metric: self.duets.test(metric, FLOOR) for metric in TIMES}
+        return {metric: test for metric, test in tests.items() if test is not None}
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the host was disturbed in all rounds."""
+        return not self.duets.quiet
 
     @property
     def sentence(self) -> str:
         """The answer: `mode=default is 1.310× as fast as mode=eager (1.290–1.330; 3 duets)`."""
-        for side in (self.first, self.second):
-            if side.failure:
-                return f"{side.name} has no figures to compare: {side.failure}"
+        duets = self.duets
+        for name, trials in ((self.first, duets.before), (self.second, duets.after)):
+            failure = failure_of(trials)
+            if failure:
+                return f"{name} has no figures to compare: {failure}"
         # the sides may have been timed one after the other
-        trials = [*self.first.trials, *self.second.trials]
-        unit = "duet" if any(map(is_of_duet, trials)) else "round"
-        if not self.rows:
-            return f"{self.first.name} and {self.second.name} have no complete {unit} to compare"
-        row = self.rows[0]
-        text = sentence_of(self.first.name, self.second.name, row.test, count(self.duets, unit))
-        if row.is_marked:
+        unit = "duet" if any(map(is_of_duet, duets.trials)) else "round"
+        if not self.tests:
+            return f"{self.first} and {self.second} have no complete {unit} to compare"
+        test, *_ = self.tests.values()
+        text = sentence_of(self.first, self.second, test, count(len(duets.counted), unit))
+        if self.is_marked:
             text += "; the host was busy"
         return text
+
+    @property
+    def notes(self) -> list[str]:
+        """What limits the answer, each once."""
+        notes: dict[str, None] = {}
+        for name, trials in ((self.first, self.duets.before), (self.second, self.duets.after)):
+            for trial in trials:
+                if trial.reason:
+                    notes[f"{name} is {trial.status}: {trial.reason}"] = None
+        for reason in self.duets.reasons_alone:
+            notes[f"some rounds were not timed in turn: {reason}"] = None
+        return list(notes)
 
     def is_slower(self, fraction: float) -> bool:
         """Return whether the second side is significantly slower than the first one by more than
         this fraction."""
-        tests = [row.test for row in self.rows if not row.is_marked]
-        return any(test.low is not None and test.low > 1 + fraction for test in tests)
+        if self.is_marked:
+            return False
+        lows = [test.low for test in self.tests.values() if test.low is not None]
+        return max(lows, default=0.0) > 1 + fraction
 
 
-def reasons_alone(trials: Iterable[Trial]) -> list[str]:
-    """Return why trials were not timed in turn, each reason once."""
-    reasons: dict[str, None] = {}
-    for trial in trials:
-        duet = trial.extra.get(DUET)
-        if isinstance(duet, dict) and ALONE in duet:
-            reasons[str(duet[ALONE])] = None
-    return list(reasons)
-
-
-def row_of(
-    metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool
-) -> DuetRow | None:
-    """Return the row of a metric; None if a side lacks it."""
-    old, new = figures_of(before, metric), figures_of(after, metric)
-    if not before or not all([*old.values(), *new.values()]):
+def failure_of(trials: Sequence[Trial]) -> str | None:
+    """Return how a trial of a side ended that has no figures; None if all have some."""
+    failed = [trial for trial in trials if not trial.status.is_measured]
+    if not failed:
         return None
-    kernels = kernels_by_chance(before, after)
-    caches = figures_of(before, "compilation"), figures_of(after, "compilation")
-    test = compare_pairs(old, new, FLOOR, Compilations(*caches, kernels))
-    first, second = (math.exp(log_mean(side.values()).value) for side in (old, new))
-    return DuetRow(metric, first, second, test, is_marked)
-
-
-def figures_of(trials: Sequence[Trial], name: str) -> dict[int, Any]:
-    """Return round -> this field of its trial."""
-    return {trial.round: getattr(trial, name) for trial in trials}
+    last = failed[-1]
+    return f"{last.status}: {last.reason}" if last.reason else str(last.status)
 
 
 def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
@@ -169,7 +101,8 @@ def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
     elif low <= 1 <= high:
         difference = "significant difference"
     if difference:
-        how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
+        bounds = f"{change_text(low)} to {change_text(high)}"
+        how = f"{second} takes {change_text(ratio)} ({bounds}; {duets})"
         return f"no {difference} between {first} and {second}: {how}"
     fast, slow = first, second
     if ratio < 1:
@@ -177,10 +110,3 @@ def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     bounds = f"{significant(low, 4)}–{significant(high, 4)}"
     return f"{fast} is {significant(ratio, 4)}× as fast as {slow} ({bounds}; {duets})"
-
-
-def signed(ratio: float) -> str:
-    """Return a ratio as a change with its sign: `+0.4 %` for 1.004, `−0.4 %` for 0.996."""
-    change = 100 * (ratio - 1)
-    sign = "−" if change < 0 else "+"
-    return f"{sign}{abs(change):.1f} %"

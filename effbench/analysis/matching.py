@@ -84,14 +84,6 @@ class Side:
         return grouped(self.environments, lambda key: Location.of(self.environments[key]))
 
     @property
-    def selectors(self) -> dict[str, set[str]]:
-        """Environment id -> what selects it with --on."""
-        return {
-            key: {*astuple(Location.of(environment)), environment.torch_version}
-            for key, environment in self.environments.items()
-        }
-
-    @property
     def conditions(self) -> list[Conditions]:
         """The conditions in each environment."""
         environments = self.environments.values()
@@ -101,10 +93,6 @@ class Side:
         """Return the part of this side in these environments."""
         kept = {key: known for key, known in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
-
-    def selected_by(self, wanted: set[str]) -> Side:
-        """Return the part of this side in the environments that one of these words selects."""
-        return self.within([key for key, words in self.selectors.items() if words & wanted])
 
     def result(self, key: str | None) -> CellResult | None:
         """Return the cell's result; the last one if it has several environments."""
@@ -239,21 +227,37 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     NothingFoundError if nothing matches."""
     if on is None:
         return list(sides)
-    selectors: set[str] = set()
+    words: dict[str, set[str]] = {}
     for side in sides:
-        selectors |= set().union(*side.selectors.values())
-    wanted = set(matching(on, selectors))
-    if not wanted:
-        for side in sides:
-            for by in FLAGS:
-                wanted |= typed_paths(on, by, side.host.get("folder"))
-    fitting = [side.selected_by(wanted) for side in sides]
-    if not any(part.environments for part in fitting):
-        titles = " or ".join(dict.fromkeys(side.title for side in sides))
-        machines = machine_names(machine for side in sides for machine in side.machines)
-        places = ", ".join(machines.values()) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
+        words |= {key: words_of(known) for key, known in side.environments.items()}
+    wanted = set(matching(on, set().union(*words.values()))) or paths_on(sides, on)
+    chosen = [key for key, selecting in words.items() if selecting & wanted]
+    if not chosen:
+        raise NothingFoundError(nothing_on(sides, on))
+    fitting = [side.within(chosen) for side in sides]
     return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
+
+
+def nothing_on(sides: Sequence[Side], on: str) -> str:
+    """Return that no trial ran there, and where the trials ran."""
+    titles = " or ".join(dict.fromkeys(side.title for side in sides))
+    machines = machine_names(machine for side in sides for machine in side.machines)
+    places = ", ".join(machines.values()) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {places}"
+
+
+def words_of(environment: StoredEnvironment) -> set[str]:
+    """Return what selects an environment with --on."""
+    return {*astuple(Location.of(environment)), environment.torch_version}
+
+
+def paths_on(sides: Iterable[Side], on: str) -> set[str]:
+    """Return the paths of interpreters or folders that `on` may mean."""
+    paths: set[str] = set()
+    for side in sides:
+        for by in FLAGS:
+            paths |= typed_paths(on, by, side.host.get("folder"))
+    return paths
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
@@ -416,28 +420,25 @@ class Matching:
 
     def pairs(self, by: str | None) -> list[CellPair]:
         """Return the cells that were measured on a side. `by`: the parameter that names omit."""
+        after = self.after.cells
         matched = set(self.partners.values())
-        keys: dict[str, str | None] = {}
-        for key in self.before.cells:
-            keys[key] = self.partners.get(key)
-        for key in self.after.cells:
-            if key not in matched:
-                keys[key] = key
-        cells = {**self.after.cells, **self.before.cells}
-        shown = names_of({key: cells[key] for key in keys}, by)
+        cells = {**self.before.cells}
+        cells |= {key: cell for key, cell in after.items() if key not in matched}
+        names = names_of(cells, by)
         hardware = next(iter(self.after.machines)).hardware
         pairs = []
-        for key, other in keys.items():
-            about = CellFacts.of(cells[key], self.after.cells.get(other or ""), hardware)
-            pairs.append(self._pair(key, other, shown[key], about))
+        for key, cell in cells.items():
+            other = self.partners.get(key)
+            if key not in self.before.cells:
+                other = key
+            about = CellFacts.of(cell, after.get(other or ""), hardware)
+            pairs.append(self._pair(key, other, names[key], about))
         return [pair for pair in pairs if pair.before or pair.after]
 
     def _pair(self, key: str, other: str | None, name: str, about: CellFacts) -> CellPair:
         """Return a cell; `other`: its partner, or itself if only the later side has it."""
         is_new = key not in self.before.cells
-        before = None
-        if not is_new:
-            before = self.before.result(key)
+        before = None if is_new else self.before.result(key)
         after = self.after.result(other)
         why = None
         if other is None:

@@ -106,10 +106,7 @@ def origin(
     used = targets(cells)
     changing: list[str] = []
     if not is_same_code(old, new):
-        paths = sources(used, other)
-        changing = [
-            name for name, path in paths.items() if path is None or is_versioned(path, root)
-        ]
+        changing = changing_targets(used, other, root)
     if changing:
         with worktree(old, root) as place:
             homes = homes_of(changing, here, root)
@@ -119,10 +116,16 @@ def origin(
     elif software:
         raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
-        for file in untracked(used, here):
-            if is_versioned(file, root):
-                raise UsageError(f"git does not track {file}, so the baseline's code is unknown")
+        unknown = [file for file in untracked(used, here) if is_versioned(file, root)]
+        if unknown:
+            raise UsageError(f"git does not track {unknown[0]}, so the baseline's code is unknown")
         raise UsageError("the baseline would run the same code here: only the machine can differ")
+
+
+def changing_targets(names: Sequence[str], interpreter: Interpreter, root: Path) -> list[str]:
+    """Return the targets whose code depends on the revision of the repository."""
+    paths = sources(names, interpreter)
+    return [name for name, path in paths.items() if path is None or is_versioned(path, root)]
 
 
 def is_same_code(old: Facts, new: Facts) -> bool:
@@ -194,15 +197,12 @@ def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Seq
         if not folder.is_dir():
             continue
         paths = sources(names, Interpreter(python, str(folder)))
-        outside = [name for name, path in paths.items() if not is_inside(path, place)]
+        inside = {name for name, path in paths.items() if path and path.is_relative_to(place)}
+        outside = [name for name in paths if name not in inside]
         if not outside:
             return str(folder.resolve())
         reason = f"its {outside[0]} is missing, or imported from elsewhere"
     raise UsageError(f"the baseline's revision {place.name}: {reason}")
-
-
-def is_inside(path: Path | None, folder: Path) -> bool:
-    return path is not None and path.is_relative_to(folder)
 
 
 def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:

@@ -22,9 +22,8 @@ from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric, percent
 from effbench.core.settings import OnFailure
-from effbench.stats.intervals import TUNED, is_number, log_mean
+from effbench.stats.intervals import TUNED, log_mean
 from effbench.stats.significance import (
-    FLOOR,
     Compilations,
     RatioTest,
     compare,
@@ -88,8 +87,6 @@ COLUMNS = {
 #: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the
 #: floor.
 Thresholds = Mapping[tuple[str, str], float]
-#: Reasons why a metric that only one side has is `ambiguous`.
-NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
 IN_NOISE = "inside the noise threshold"
 #: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single
@@ -113,7 +110,7 @@ class Change:
     key: str
     name: str
     metric: str
-    verdict: Verdict
+    verdict: Verdict = Verdict.AMBIGUOUS
     before: float | None = None
     after: float | None = None
     ratio: float | None = None
@@ -155,35 +152,30 @@ class Change:
         return self.before is not None and self.after is not None
 
     @property
+    def is_one_sided(self) -> bool:
+        """Whether there is a figure on one side only."""
+        return (self.before is None) != (self.after is None)
+
+    @property
     def gates(self) -> bool:
         if self.ignored:
             return False
         return self.verdict in FAILING or (self.is_unjudged and self.must_be_judged)
 
-    @property
-    def difference(self) -> float:
-        """The absolute difference of the figures, infinite if one is missing."""
-        if self.before is None or self.after is None:
-            return math.inf
-        return abs(self.after - self.before)
-
-    @property
-    def growth(self) -> float:
-        """The relative change from the smaller figure to the larger one."""
-        if self.ratio is None:
-            return 0.0
-        return max(self.ratio, 1 / max(self.ratio, 1e-300)) - 1
-
     def verdict_by(self, is_significant: bool, floor: float) -> Verdict:
-        """Return the verdict by the interval of the ratio; see `verdict_of`."""
-        if self.ratio is None:
+        """Return the verdict by the 95 % bounds of the ratio: `slower` or `faster` if it differs
+        significantly from 1, and by more than `floor`; `same` if the bounds exclude that;
+        `ambiguous` otherwise."""
+        if self.ratio is None or self.low is None or self.high is None:
             return Verdict.AMBIGUOUS
-        return verdict_of(self.ratio, self.low, self.high, is_significant, floor)
-
-    def set_plain_ratio(self) -> None:
-        """Set the ratio of the figures, without an interval."""
-        if self.before and self.after is not None:
-            self.ratio = self.after / self.before
+        most, least = 1 + floor, 1 / (1 + floor)
+        if is_significant and self.ratio > most:
+            return Verdict.SLOWER
+        if is_significant and self.ratio < least:
+            return Verdict.FASTER
+        if least <= self.low and self.high <= most:
+            return Verdict.SAME
+        return Verdict.AMBIGUOUS
 
     def add_reason(self, text: str | None) -> None:
         self.reason = joined(self.reason, text)
@@ -196,35 +188,35 @@ class Change:
 
 @dataclass(frozen=True)
 class Figures:
-    """The valid figures of a metric by round. `invalid`: text about invalid and missing ones."""
+    """The valid figures of a metric on both sides, by round. `gaps`: text about trials without one,
+    or None."""
 
     metric: Metric
     before: Mapping[int, float]
     after: Mapping[int, float]
-    invalid: str | None = None
+    gaps: str | None = None
 
     @classmethod
     def of(cls, pair: CellPair, metric: str) -> Figures:
-        before, invalid_before = valid_figures(pair.before, metric, "before")
-        after, invalid_now = valid_figures(pair.after, metric, "now")
-        return cls(METRICS[metric], before, after, joined(invalid_before, invalid_now))
-
-    @property
-    def are_any(self) -> bool:
-        return bool(self.before or self.after or self.invalid)
-
-    @property
-    def are_on_both(self) -> bool:
-        return bool(self.before and self.after)
+        sides = []
+        gaps = []
+        for side, when in ((pair.before, "before"), (pair.after, "now")):
+            figures = side.figures.get(metric, {}) if side else {}
+            valid = valid_figures(figures, least_valid(metric))
+            sides.append(valid)
+            # if no trial has the metric, it was not measured
+            if len(valid) < len(figures) and any(value is not None for value in figures.values()):
+                odd = len(figures) - len(valid)
+                gaps.append(f"{odd} of {len(figures)} trials {when} have no valid figure")
+        before, after = sides
+        return cls(METRICS[metric], before, after, joined(*gaps))
 
     @property
     def missing(self) -> str | None:
         """Which side alone has no figure."""
         if self.before:
-            return NOT_NOW
-        if self.after:
-            return NOT_BEFORE
-        return None
+            return "not measured now"
+        return "not measured before" if self.after else None
 
     @property
     def have_ratio(self) -> bool:
@@ -239,10 +231,26 @@ class Figures:
         without figures."""
         if not figures:
             return None
-        is_of_sweep = self.metric.compare == "bound" and not self.metric.of_trial
-        if self.have_ratio or is_of_sweep:
+        if self.have_ratio or self.metric.combine == "mean":
             return math.exp(log_mean(figures.values()).value)
         return max(figures.values())
+
+
+def valid_figures(figures: Mapping[int, float | None], least: float) -> dict[int, float]:
+    """Return the figures of at least this size."""
+    return {
+        round: float(value)
+        for round, value in figures.items()
+        if value is not None and value >= least
+    }
+
+
+def least_valid(metric: str) -> float:
+    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a
+    memory size or an error may be 0."""
+    if METRICS[metric].unit in ("bytes", ""):
+        return 0.0
+    return math.ulp(0.0)
 
 
 def judge(
@@ -301,15 +309,6 @@ def counted(changes: Iterable[Change]) -> str:
     return ", ".join(f"{words[word]} {word}" for word in order if words[word])
 
 
-def shared_rounds(metric: str, *sides: CellResult | None) -> int:
-    """Return the number of rounds in which every side has a figure."""
-    rounds = []
-    for side in sides:
-        figures = side.figures.get(metric, {}) if side else {}
-        rounds.append({number for number, value in figures.items() if value is not None})
-    return len(set.intersection(*rounds))
-
-
 # --- statuses ---
 
 
@@ -328,16 +327,11 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     return Verdict.FIXED if new < old else None
 
 
-def status_of(result: CellResult | None) -> str | None:
-    if result is None:
-        return None
-    return result.status
-
-
 def status_change(pair: CellPair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
     before, after = pair.before, pair.after
-    verdict = verdict_of_statuses(status_of(before), status_of(after))
+    old, new = (side.status if side else None for side in (before, after))
+    verdict = verdict_of_statuses(old, new)
     if verdict is None:
         return None
     limit = limits.of(pair.about, STATUS)
@@ -368,21 +362,22 @@ def figure_changes(
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for name in limits.metrics:
         figures = Figures.of(pair, name)
-        if not figures.are_any:
+        if not figures.before and not figures.after and not figures.gaps:
             continue
         limit = limits.of(pair.about, name)
-        change = Change(pair.key, pair.name, name, Verdict.AMBIGUOUS, about=pair.about)
+        change = Change(pair.key, pair.name, name, reason=figures.gaps, about=pair.about)
         change.limit = least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0))
         change.ignored = bool(limit.ignore)
         change.before = figures.summary(figures.before)
         change.after = figures.summary(figures.after)
-        if not figures.are_on_both:
-            change.reason = joined(figures.missing, figures.invalid)
+        if not change.has_both:
+            change.doubt(figures.missing)
         elif figures.metric.is_timed and pair.disturbance is not None:
             leave_unjudged(change, pair, limits)
+        elif figures.have_ratio:
+            judge_ratio(change, pair, figures, limit, interleaved)
         else:
-            change.reason = figures.invalid
-            judge_figures(change, pair, figures, limit, interleaved)
+            judge_range(change, pair, figures, limit.least or 0.0)
         change.add_reason(exception_text(limit))
         yield change
 
@@ -396,72 +391,57 @@ def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
     return max(limit.floor or 0.0, threshold)
 
 
+def set_plain_ratio(change: Change) -> None:
+    """Set the ratio of the figures, without an interval."""
+    if change.before and change.after is not None:
+        change.ratio = change.after / change.before
+
+
 def leave_unjudged(change: Change, pair: CellPair, limits: Limits) -> None:
     """Note why the row of a time has no test and no verdict: a side is marked."""
-    change.set_plain_ratio()
+    set_plain_ratio(change)
     change.marked_before = pair.before is not None and pair.before.disturbance is not None
     change.marked_after = pair.after is not None and pair.after.disturbance is not None
     change.reason = change.disturbance = pair.disturbance
     change.must_be_judged = limits.on_unjudged == OnFailure.fail
 
 
-def judge_figures(
+def judge_ratio(
     change: Change, pair: CellPair, figures: Figures, limit: Limit, interleaved: bool
 ) -> None:
-    """Set the verdict of a row with figures on both sides, unless the tests of all rows decide
-    it."""
-    least = limit.least or 0.0
-    if not figures.have_ratio:
-        if figures.metric.compare != "ratio":
-            change.set_plain_ratio()
-        judge_range(change, figures, least)
-        if change.verdict in CHANGED:
-            doubt_range(change, pair, figures)
-        return
-    is_paired = add_test(change, pair, figures, interleaved)
-    if least and change.difference <= least:
+    """Add the test of the ratio. The tests of all rows decide together, unless the difference is
+    too small to matter."""
+    # parts of a sweep that was resumed after an update have different rounds
+    is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
+    test = add_test(change, pair, figures, is_paired)
+    if limit.least and abs((change.after or 0.0) - (change.before or 0.0)) <= limit.least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
     change.floor = limit.floor
     if pair.is_launch_bound and change.metric in HOST_METRICS:
-        change.host_noise = change.smallest_slowdown or 0.0
+        change.host_noise = test.smallest_slowdown or 0.0
         if not is_paired:
             change.host_noise = max(change.host_noise, HOST_CHANGE)
-    if change.p_value is None:
+    if test.p_value is None:
         change.doubt("a side has only one trial, so the spread is unknown")
 
 
-def doubt_range(change: Change, pair: CellPair, figures: Figures) -> None:
-    """Make a change ambiguous that may be a coincidence."""
-    metric = figures.metric
-    # autotuning also decides what is fused
-    may_be_tuned = any(name.endswith(TUNED) for name in pair.kernels.by_chance)
-    if metric.name == "kernels" and may_be_tuned:
-        change.doubt(pair.kernels.difference)
-    if metric.unit == "s" and 1 in (len(figures.before), len(figures.after)):
-        change.doubt(ONE_TIME)
-
-
-def add_test(change: Change, pair: CellPair, figures: Figures, interleaved: bool) -> bool:
-    """Add ratio, interval and p-value; return whether pairs were compared."""
+def add_test(change: Change, pair: CellPair, figures: Figures, is_paired: bool) -> RatioTest:
+    """Add ratio, interval and p-value, and return the test."""
     by_chance: frozenset[str] = frozenset()
     if change.metric not in SIZES:
         change.kernels = pair.kernels.difference
         by_chance = pair.kernels.by_chance
-    compiled = Compilations(compilations_of(pair.before), compilations_of(pair.after), by_chance)
-    # parts of a sweep that was resumed after an update have different rounds
-    is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
     run_test = compare_pairs if is_paired else compare
+    compiled = Compilations(compilations_of(pair.before), compilations_of(pair.after), by_chance)
     test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
     change.test = test
-    change.ratio = test.ratio
-    change.low = test.low
-    change.high = test.high
+    change.ratio, change.low, change.high = test.ratio, test.low, test.high
     change.p_value = test.p_value
     # these may be means over compilations, like those of results
     if test.before is not None:
         change.before, change.after = test.before, test.after
-    return is_paired
+    return test
 
 
 def compilations_of(side: CellResult | None) -> Mapping[int, int | None]:
@@ -469,9 +449,9 @@ def compilations_of(side: CellResult | None) -> Mapping[int, int | None]:
     return side.compilations if side else {}
 
 
-def judge_range(change: Change, figures: Figures, least: float) -> None:
+def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
-    its limit."""
+    its limit, and is not likely to be a coincidence."""
     factor = 1 + (change.limit or 0.0)
     old, new = sorted(figures.before.values()), sorted(figures.after.values())
 
@@ -480,6 +460,9 @@ def judge_range(change: Change, figures: Figures, least: float) -> None:
 
     low, high = min(old[0], new[0]), max(old[-1], new[-1])
     is_same_range = (old[0], old[-1]) == (new[0], new[-1])
+    metric = figures.metric
+    if metric.compare != "ratio":
+        set_plain_ratio(change)
     if is_same_range or high - low <= least or high <= factor * low:
         change.verdict = Verdict.SAME
     elif is_below(old, new):
@@ -487,20 +470,32 @@ def judge_range(change: Change, figures: Figures, least: float) -> None:
     elif is_below(new, old):
         change.verdict = Verdict.FASTER
     else:
-        text = figures.metric.format
-        if figures.metric.compare == "exact":
-            text = "{:.15g}".format
+        text = "{:.15g}".format if metric.compare == "exact" else metric.format
         before = f"{text(old[0])} to {text(old[-1])} before"
-        now = f"{text(new[0])} to {text(new[-1])} now"
-        change.doubt(f"its trials differ: {before}, {now}")
+        change.doubt(f"its trials differ: {before}, {text(new[0])} to {text(new[-1])} now")
+    if change.verdict in CHANGED:
+        doubt_range(change, pair, figures)
+
+
+def doubt_range(change: Change, pair: CellPair, figures: Figures) -> None:
+    """Make a change ambiguous that may be a coincidence."""
+    metric = figures.metric
+    # autotuning also decides what is fused
+    if metric.name == "kernels" and any(name.endswith(TUNED) for name in pair.kernels.by_chance):
+        change.doubt(pair.kernels.difference)
+    if metric.unit == "s" and 1 in (len(figures.before), len(figures.after)):
+        change.doubt(ONE_TIME)
 
 
 def decide(change: Change, is_significant: bool) -> None:
     """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
+    if change.ratio is None:
+        return
     floor, limit = change.floor or 0.0, change.limit or 0.0
+    growth = max(change.ratio, 1 / max(change.ratio, 1e-300)) - 1
     change.verdict = change.verdict_by(is_significant, limit)
     if change.verdict in CHANGED:
-        if change.growth <= change.host_noise:
+        if growth <= change.host_noise:
             noise = percent(change.host_noise)
             change.doubt(f"launch-bound: up to {noise} may be noise of the host")
     elif change.verdict_by(is_significant, floor) in CHANGED:
@@ -508,62 +503,17 @@ def decide(change: Change, is_significant: bool) -> None:
             f"beyond the floor of {percent(floor)}, but {IN_NOISE} of {percent(limit)} from earlier"
             " sweeps"
         )
-    elif looks_significant(change, floor):
+    elif change.verdict is Verdict.AMBIGUOUS and looks_significant(change, floor):
         change.doubt("not significant among all rows")
-    if change.growth > floor:
+    if growth > floor:
         change.reason = joined(change.kernels, change.reason)
 
 
 def looks_significant(change: Change, floor: float) -> bool:
-    """Return whether the row is ambiguous although its own interval shows a change."""
+    """Return whether the row's own interval shows a change."""
     if change.low is None or change.high is None or change.low <= 1 <= change.high:
         return False
-    is_change = change.verdict_by(True, floor) in CHANGED
-    return change.verdict is Verdict.AMBIGUOUS and is_change
-
-
-def verdict_of(
-    ratio: float, low: float | None, high: float | None, is_significant: bool, floor: float = FLOOR
-) -> Verdict:
-    """Return the verdict on a ratio after ÷ before with its 95 % bounds: `slower` or `faster` if it
-    differs significantly from 1, and by more than `floor`; `same` if the bounds exclude that;
-    `ambiguous` otherwise."""
-    if low is None or high is None:
-        return Verdict.AMBIGUOUS
-    if is_significant and ratio > 1 + floor:
-        return Verdict.SLOWER
-    if is_significant and ratio < 1 / (1 + floor):
-        return Verdict.FASTER
-    if low >= 1 / (1 + floor) and high <= 1 + floor:
-        return Verdict.SAME
-    return Verdict.AMBIGUOUS
-
-
-def valid_figures(
-    side: CellResult | None, metric: str, when: str
-) -> tuple[dict[int, float], str | None]:
-    """Return the valid figures of a side, and a text about invalid and missing ones."""
-    every = side.figures.get(metric, {}) if side else {}
-    least = least_valid(metric)
-    valid = {
-        number: float(value)
-        for number, value in every.items()
-        if is_number(value) and value >= least
-    }
-    # if no trial has the metric, it was not measured
-    is_unmeasured = all(value is None for value in every.values())
-    if is_unmeasured or len(valid) == len(every):
-        return valid, None
-    odd = len(every) - len(valid)
-    return valid, f"{odd} of {len(every)} trials {when} have no valid figure"
-
-
-def least_valid(metric: str) -> float:
-    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a
-    memory size or an error may be 0."""
-    if METRICS[metric].unit in ("bytes", ""):
-        return 0.0
-    return math.ulp(0.0)
+    return change.verdict_by(True, floor) in CHANGED
 
 
 def record(change: Change) -> dict[str, Any]:

@@ -15,14 +15,12 @@ from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, Location, machine_names
 from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
 from effbench.cli import options
-from effbench.cli.compare import add_choice, chosen, limits_for, selection_of, show
+from effbench.cli.compare import add_choice, chosen, limits_for, selection_of, write
 from effbench.core.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
 from effbench.core.outputs import refuse_database
 from effbench.core.printable import count, one_line
 from effbench.core.settings import DEFAULT_DB
-from effbench.core.terminal import escape
-from effbench.render import comparison
-from effbench.render.comparison import Document
+from effbench.render.comparison import CheckDocument, not_checked
 from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
 from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
@@ -67,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
             with contextlib.suppress(UsageError):  # the first error matters, and is raised below
-                add_summary(comparison.not_checked(str(error), args.baseline), args.db)
+                add_summary(not_checked(str(error), args.baseline), args.db)
         raise
     compared = check.compared
-    report(check.document(), args)
+    report(check, args)
     if compared.interrupted:
         again = f" (sweep {check.rerun_id})" if check.rerun_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
@@ -124,12 +122,20 @@ class Check:
         )
         self.rerun_id = confirm(request)
 
-    def document(self) -> Document:
-        line = verdict_line(self.compared, self.args.baseline)
+    def document(self, rows: Sequence[Change]) -> CheckDocument:
+        """Return the check with these rows."""
         again = None
         if not self.args.confirm or self.rerun_id is not None:
             again = self.command(self.words)
-        return Document(self.compared, line, self.shows, again)
+        return CheckDocument(
+            self.compared,
+            rows,
+            everything=self.args.all or bool(self.args.only),
+            baseline=self.args.baseline,
+            line=verdict_line(self.compared, self.args.baseline),
+            shows=self.shows,
+            again=again,
+        )
 
     def shows(self, change: Change) -> str:
         """Return the command that shows a row."""
@@ -156,43 +162,26 @@ class Check:
 # --- output ---
 
 
-def report(document: Document, args: argparse.Namespace) -> None:
+def report(check: Check, args: argparse.Namespace) -> None:
     """Write standard output and the requested files. If one of them cannot be written, write the
     others, then raise UsageError."""
+    document = check.document(chosen(check.compared, args))
+    whole = check.document(check.compared.changes)
+    lines = []
     # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
     if args.out or args.format == "csv":
-        print(f"effbench: {one_line(document.line)}", file=sys.stderr)
-    rows = document.compared.changes
+        lines.append(document.line)
+    if args.format == "csv":
+        lines += document.unjudged
+    for line in lines:
+        print(f"effbench: {one_line(line)}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         # the last one is called first, and all are called
-        stack.callback(write_output, document, args)
+        stack.callback(write, document, args)
         if args.junit:
-            stack.callback(options.write, document.junit(rows), args, "junit")
+            stack.callback(options.write, whole.junit(), args, "junit")
         if os.environ.get(SUMMARY):
-            stack.callback(add_summary, document.markdown(rows), args.db)
-
-
-def write_output(document: Document, args: argparse.Namespace) -> None:
-    compared = document.compared
-    rows = chosen(compared.changes, args)
-    if args.format == "table":
-        with options.console(args) as console:
-            show(console, compared, rows, args, is_gate=True)
-            commands = comparison.commands(compared.failing, document.shows, "  ")
-            for text in (*document.unjudged, document.line, *commands):
-                console.print_line(escape(text))
-        return
-    if args.format == "markdown":
-        text = document.markdown(rows, everything=args.all)
-    elif args.format == "junit":
-        text = document.junit(rows)
-    elif args.format == "json":
-        text = document.json(rows, args.baseline)
-    else:
-        for line in document.unjudged:
-            print(f"effbench: {one_line(line)}", file=sys.stderr)
-        text = comparison.as_csv(rows)
-    options.write(text, args)
+            stack.callback(add_summary, whole.markdown(), args.db)
 
 
 def add_summary(text: str, db: str) -> None:

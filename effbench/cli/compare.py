@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,17 +15,14 @@ from effbench.analysis.compare import (
     compare_sweeps,
     find,
 )
-from effbench.analysis.limits import STATUS, Limits, check_metric, limits_of, read
+from effbench.analysis.limits import Limits, check_metric, limits_of, read
 from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT, CellPair
-from effbench.analysis.verdicts import Change, Verdict, counted
+from effbench.analysis.verdicts import Change, Verdict
 from effbench.cli import options
 from effbench.core.errors import ConfigError, NothingFoundError, UsageError
-from effbench.core.terminal import Console, escape
 from effbench.render import comparison
 from effbench.store.store import Store
 
-#: Rows of cells that only one side has, to print; more are only counted.
-MOST_UNMATCHED = 10
 HELP = (
     "Compare two sweeps cell by cell and metric by metric; with --by, compare two parts of one"
     " sweep."
@@ -86,22 +82,18 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         compared = compare(store, args)
-    rows = chosen(compared.changes, args)
+    everything = args.all or bool(args.only)
+    write(comparison.Document(compared, chosen(compared, args), everything), args)
+    return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
+
+
+def write(document: comparison.Document, args: argparse.Namespace) -> None:
+    """Write a comparison or a check in the requested format."""
     if args.format == "table":
         with options.console(args) as console:
-            show(console, compared, rows, args)
+            document.print(console)
     else:
-        shown, omitted = visible(rows, args)
-        if args.format == "markdown":
-            text = comparison.markdown(compared, shown, omitted)
-        elif args.format == "json":
-            text = comparison.as_json(compared, rows)
-        elif args.format == "csv":
-            text = comparison.as_csv(rows)
-        else:
-            text = comparison.as_junit(compared, rows)
-        options.write(text, args)
-    return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
+        options.write(document.render(args.format), args)
 
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
@@ -178,49 +170,6 @@ def wanted_cells(text: str | None) -> Callable[[CellPair], bool] | None:
     return fits
 
 
-def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
+def chosen(compared: Compared, args: argparse.Namespace) -> list[Change]:
     """Return the rows whose verdict --only allows."""
-    return [change for change in changes if not args.only or change.verdict in args.only]
-
-
-def visible(
-    rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False
-) -> tuple[list[Change], str]:
-    """Return the rows to print, and the numbers of the others: `same` ones that do not fail on both
-    sides, and `new` or `missing` ones if there are many, because the sweeps have different
-    matrices. --all and --only omit none; nor does a gate omit rows that make it fail."""
-    if args.all or args.only:
-        return [*rows], ""
-    numbers = Counter(change.verdict for change in rows)
-    shown, omitted = [], []
-    for change in rows:
-        is_one_sided = change.verdict in (Verdict.NEW, Verdict.MISSING)
-        is_one_of_many = is_one_sided and numbers[change.verdict] > MOST_UNMATCHED
-        is_same = change.verdict is Verdict.SAME and change.metric != STATUS
-        if is_same or (is_one_of_many and not (is_gate and change.gates)):
-            omitted.append(change)
-        else:
-            shown.append(change)
-    return shown, counted(omitted)
-
-
-def show(
-    console: Console,
-    compared: Compared,
-    rows: Sequence[Change],
-    args: argparse.Namespace,
-    is_gate: bool = False,
-) -> None:
-    """Print title, differences, rows, a line for each mode, and the smallest change these sweeps
-    can detect."""
-    console.print_line(escape(comparison.heading(compared)), "bold")
-    for text in compared.differences:
-        console.print_line(f"  {escape(text)}", "yellow")
-    shown, omitted = visible(rows, args, is_gate)
-    if shown:
-        console.print_table(comparison.table_of(shown))
-    more = f" (the table omits {omitted}; --all shows all rows)" if omitted else ""
-    for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
-        console.print_line(escape(text))
-    for note in compared.notes:
-        console.print_line(f"note: {escape(note)}", "yellow")
+    return [change for change in compared.changes if not args.only or change.verdict in args.only]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from effbench.analysis.duet import FLOOR, TIMES, DuetAnswer, DuetSide
+from effbench.analysis.duet import FLOOR, TIMES, DuetAnswer
 from effbench.cli import options
 from effbench.core import outputs
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
@@ -24,6 +24,7 @@ from effbench.store.connect import sqlite_file
 
 if TYPE_CHECKING:
     from effbench.config.cells import Job
+    from effbench.core.cell import Trial
     from effbench.run.plan import CellRun
     from effbench.run.sweep import Outcome
 
@@ -80,60 +81,39 @@ def percentage(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.out and args.out != options.STDOUT:  # measuring takes minutes
         outputs.refuse_database(Path(args.out), sqlite_file(args.db))
-    sides = [side_of(args.first), side_of(args.second)]
-    measured = measure(args, sides)
-    answers = answers_of(measured, [" ".join(words) for words in sides])
-    report(answers, measured.outcome, args)
-    return exit_code(answers, measured.outcome, args)
+    outcome, answers = measure(args, side_of(args.first), side_of(args.second))
+    report(answers, outcome, args)
+    return exit_code(answers, outcome, args)
 
 
 def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> int:
     if outcome.state != "completed":
         print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
         return INTERRUPTED
-    trials = [
-        trial
-        for answer in answers
-        for side in (answer.first, answer.second)
-        for trial in side.trials
-    ]
+    trials = [trial for answer in answers for trial in answer.duets.trials]
     if any(trial.status.is_failure for trial in trials):
         return 1
     if args.fail_above is not None and any(answer.is_slower(args.fail_above) for answer in answers):
         return 1
-    return 0 if all(answer.rows for answer in answers) else NothingFoundError.exit_code
+    return 0 if all(answer.tests for answer in answers) else NothingFoundError.exit_code
 
 
 # --- measuring ---
 
 
-@dataclass(frozen=True)
-class RunPair:
-    """The runs of a cell on both sides. If the cells differ, they know each other."""
-
-    first: CellRun
-    second: CellRun
-
-
-@dataclass(frozen=True)
-class MeasuredDuets:
-    """A sweep of duets. `pairs`: its runs."""
-
-    outcome: Outcome
-    pairs: Sequence[RunPair]
-
-
-def measure(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> MeasuredDuets:
-    """Run the duets of the overrides of both sides as a sweep. Raises EffbenchError for an error
-    before the first trial."""
+def measure(
+    args: argparse.Namespace, first: Sequence[str], second: Sequence[str]
+) -> tuple[Outcome, list[DuetAnswer]]:
+    """Run the duets of the overrides of both sides as a sweep; return how it ended, and the answer
+    for each cell. Raises EffbenchError for an error before the first trial."""
     from effbench.config.cells import prepare
     from effbench.run.duets import StoppingRule, allows_duet
     from effbench.run.progress import Progress
     from effbench.run.sweep import Command, open_sweep
 
-    common = common_words(args, sides)
-    first, second = (jobs_of([*common, *words]) for words in sides)
-    if len(first) != len(second):
+    common = common_words(args, [*first, *second])
+    old, new = jobs_of([*common, *first]), jobs_of([*common, *second])
+    if len(old) != len(new):
         raise UsageError(
             "duet: A and B must give one cell each for each cell of the common overrides"
         )
@@ -142,18 +122,19 @@ def measure(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> Measure
     progress = Progress(quiet=args.format != "table" or args.out is not None)
     argv = ["duet", args.first, args.second, *args.words]
     command = Command(argv, [], progress=progress, duet_rule=rule)
-    matrix = prepare([*first, *second], command)
+    matrix = prepare([*old, *new], command)
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.pools, command)
-        pairs = paired(plan.runs[: len(first)], plan.runs[len(first) :])
+        pairs = paired(plan.runs[: len(old)], plan.runs[len(old) :])
         runs = [pair.first for pair in pairs] + [pair.second for pair in pairs]
-        for cell_run in runs:
-            floors[cell_run.cell.key] = dict.fromkeys(TIMES, FLOOR)
-        if not all(allows_duet(cell_run.cell) for cell_run in runs):
+        for run in runs:
+            floors[run.cell.key] = dict.fromkeys(TIMES, FLOOR)
+        if not all(allows_duet(run.cell) for run in runs):
             progress.note(
                 "training, requests and streams: both sides run one after the other, not in turn"
             )
-        return MeasuredDuets(sweep.run(replace(plan, runs=runs)), pairs)
+        outcome = sweep.run(replace(plan, runs=runs))
+    return outcome, answers_of(outcome, pairs, " ".join(first), " ".join(second))
 
 
 def jobs_of(words: Sequence[str]) -> list[Job]:
@@ -167,72 +148,12 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     return jobs
 
 
-def answers_of(measured: MeasuredDuets, names: Sequence[str]) -> list[DuetAnswer]:
-    """Return the answer for each cell, by the complete rounds of the sweep. `names`: of the
-    sides."""
-    from effbench.core.labels import cell_names
-    from effbench.store.store import Store
+@dataclass(frozen=True)
+class RunPair:
+    """The runs of a cell on both sides. If the cells differ, they know each other."""
 
-    outcome = measured.outcome
-    with Store.open(outcome.db, mode="read") as store:
-        recorded = {
-            key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
-        }
-
-    def side(name: str, cell_run: CellRun) -> DuetSide:
-        trials = recorded[outcome.environments[cell_run.interpreter]]
-        return DuetSide(name, trials.get(cell_run.cell.key, []))
-
-    cells = cell_names(pair.first.cell for pair in measured.pairs)
-    answers = []
-    for pair in measured.pairs:
-        sides = side(names[0], pair.first), side(names[1], pair.second)
-        answers.append(DuetAnswer.of(cells[pair.first.cell.key], *sides))
-    return answers
-
-
-def common_words(args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> list[str]:
-    """Return the overrides of both sides. Raises UsageError if a setting is given twice or in the
-    wrong way."""
-    from effbench.config.overrides import key_of
-
-    check_words(sides, args)
-    own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
-    given = {key_of(word) for word in (*args.words, *own)}
-    own += [word for word in OWN if key_of(word) not in given]
-    common = [*own, *args.words]
-    if args.config_dir:
-        common.insert(0, f"--config-dir={args.config_dir}")
-    if args.db != DEFAULT_DB:
-        common.append(f"db={quoted(args.db)}")
-    return common
-
-
-def check_words(sides: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
-    """Raise UsageError if a setting is given twice or in the wrong way."""
-    from effbench.config.overrides import key_of
-
-    keys = {key_of(word) for side in sides for word in side}
-    common = {key_of(word) for word in args.words}
-    for key in keys & common:
-        raise UsageError(f"duet: {key} is given for a side and for both; give it once")
-    if "db" in keys | common:
-        raise UsageError("duet: give the database with --db URL instead of db=")
-    if args.rounds and "protocol.rounds" in common:
-        raise UsageError(
-            "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
-        )
-
-
-def side_of(text: str) -> list[str]:
-    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
-    if not words:
-        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
-    return [word if "=" in word else f"mode={word}" for word in words]
+    first: CellRun
+    second: CellRun
 
 
 def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) -> list[RunPair]:
@@ -252,6 +173,75 @@ def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) ->
     if not pairs:
         raise UsageError("duet: no cell is left on both sides; remove or narrow exclude")
     return pairs
+
+
+def answers_of(
+    outcome: Outcome, pairs: Sequence[RunPair], first: str, second: str
+) -> list[DuetAnswer]:
+    """Return the answer for each cell, by the complete rounds of the sweep. `first`, `second`:
+    names of the sides."""
+    from effbench.core.labels import cell_names
+    from effbench.run.duets import Duets
+    from effbench.store.store import Store
+
+    with Store.open(outcome.db, mode="read") as store:
+        recorded = {
+            key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
+        }
+
+    def trials_of(run: CellRun) -> list[Trial]:
+        return recorded[outcome.environments[run.interpreter]].get(run.cell.key, [])
+
+    names = cell_names(pair.first.cell for pair in pairs)
+    answers = []
+    for pair in pairs:
+        duets = Duets(trials_of(pair.first), trials_of(pair.second))
+        answers.append(DuetAnswer(names[pair.first.cell.key], first, second, duets))
+    return answers
+
+
+# --- the overrides ---
+
+
+def common_words(args: argparse.Namespace, of_sides: Sequence[str]) -> list[str]:
+    """Return the overrides of both sides. `of_sides`: those of one. Raises UsageError if a setting
+    is given twice or in the wrong way."""
+    from effbench.config.overrides import key_of
+
+    common = [*args.words]
+    check_keys({*map(key_of, common)}, {*map(key_of, of_sides)}, args.rounds)
+    if args.rounds:
+        common.append(f"protocol.rounds={args.rounds}")
+    given = {key_of(word) for word in common}
+    common += [word for word in OWN if key_of(word) not in given]
+    if args.config_dir:
+        common.insert(0, f"--config-dir={args.config_dir}")
+    if args.db != DEFAULT_DB:
+        common.append(f"db={quoted(args.db)}")
+    return common
+
+
+def check_keys(common: Set[str | None], of_sides: Set[str | None], rounds: int | None) -> None:
+    """Raise UsageError if one of the keys is given twice or in the wrong way."""
+    for key in common & of_sides:
+        raise UsageError(f"duet: {key} is given for a side and for both; give it once")
+    if "db" in common | of_sides:
+        raise UsageError("duet: give the database with --db URL instead of db=")
+    if rounds and "protocol.rounds" in common:
+        raise UsageError(
+            "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
+        )
+
+
+def side_of(text: str) -> list[str]:
+    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
+    if not words:
+        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
+    return [word if "=" in word else f"mode={word}" for word in words]
 
 
 # --- output ---
@@ -283,13 +273,7 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
 
 def notes_of(answers: Sequence[DuetAnswer]) -> list[str]:
     """Return what limits the answers, each once."""
-    notes: dict[str, None] = {}
-    for answer in answers:
-        for text in (*answer.first.remarks, *answer.second.remarks):
-            notes[text] = None
-        for reason in answer.alone:
-            notes[f"some rounds were not timed in turn: {reason}"] = None
-    return list(notes)
+    return list(dict.fromkeys(note for answer in answers for note in answer.notes))
 
 
 def table_of(answers: Sequence[DuetAnswer]) -> Table:
@@ -297,25 +281,23 @@ def table_of(answers: Sequence[DuetAnswer]) -> Table:
     columns = [
         Column("cell"),
         Column("quantity"),
-        Column("first", answers[0].first.name, numeric=True),
-        Column("second", answers[0].second.name, numeric=True),
+        Column("first", answers[0].first, numeric=True),
+        Column("second", answers[0].second, numeric=True),
         Column("ratio", "B ÷ A", numeric=True),
     ]
     if len(answers) == 1:
         columns = columns[1:]
     rows = []
     for answer in answers:
-        for row in answer.rows:
-            mark = ""
-            if row.is_marked:
-                mark = "~"
-            text = METRICS[row.metric].format
+        mark = "~" if answer.is_marked else ""
+        for metric, test in answer.tests.items():
+            text = METRICS[metric].format
             figures = {
                 "cell": answer.cell,
-                "quantity": row.metric.removesuffix("_ms"),
-                "first": f"{mark}{text(row.first)}",
-                "second": f"{mark}{text(row.second)}",
-                "ratio": f"{mark}{ratio_text(row.test.ratio, row.test.low, row.test.high)}",
+                "quantity": metric.removesuffix("_ms"),
+                "first": f"{mark}{text(test.before)}",
+                "second": f"{mark}{text(test.after)}",
+                "ratio": f"{mark}{ratio_text(test.ratio, test.low, test.high)}",
             }
             rows.append(figures)
     return Table(columns, rows)
@@ -326,26 +308,26 @@ def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
     cells = []
     for answer in answers:
         figures = []
-        for row in answer.rows:
+        for metric, test in answer.tests.items():
             figures.append(
                 {
-                    "quantity": row.metric.removesuffix("_ms"),
-                    "metric": row.metric,
-                    "a": row.first,
-                    "b": row.second,
-                    "ratio": row.test.ratio,
-                    "ci_low": row.test.low,
-                    "ci_high": row.test.high,
-                    "marked": row.is_marked,
+                    "quantity": metric.removesuffix("_ms"),
+                    "metric": metric,
+                    "a": test.before,
+                    "b": test.after,
+                    "ratio": test.ratio,
+                    "ci_low": test.low,
+                    "ci_high": test.high,
+                    "marked": answer.is_marked,
                 }
             )
         cells.append(
             {
                 "cell": answer.cell,
                 "sentence": answer.sentence,
-                "a": answer.first.name,
-                "b": answer.second.name,
-                "duets": answer.duets,
+                "a": answer.first,
+                "b": answer.second,
+                "duets": len(answer.duets.counted),
                 "figures": figures,
             }
         )

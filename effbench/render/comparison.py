@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import count, listed, one_line
 from effbench.core.table import Column, Shown, Table, markdown_text
 from effbench.core.table import as_json as json_text
+from effbench.core.terminal import Console, escape
 
 #: How to narrow intervals.
 MORE_ROUNDS = "add rounds with effbench -m resume=SWEEP protocol.rounds=10"
@@ -34,6 +36,8 @@ FORMATS = ("markdown", "json", "csv", "junit")
 MOST_ROWS = 50
 #: Most cells that a line names.
 MOST_NAMES = 5
+#: Rows of cells that only one side has, to show; more are only counted.
+MOST_UNMATCHED = 10
 #: Verdict -> (sign, tone of the table): verdicts must be readable without colour.
 SIGNS = {
     Verdict.BROKEN: ("✗", "bad"),
@@ -55,10 +59,10 @@ Shows = Callable[[Change], str]
 def word_of(change: Change) -> str:
     """Return the verdict: `slower`, `more` if the metric is not a time, or `not judged` if a figure
     is marked."""
-    if change.is_unjudged:
-        return NOT_JUDGED
     is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
-    return change.verdict if is_time else MORE.get(change.verdict, change.verdict)
+    if is_time or change.is_unjudged:
+        return change.word
+    return MORE.get(change.verdict, change.word)
 
 
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
@@ -165,19 +169,6 @@ def sensitivity(compared: Compared) -> str | None:
     )
 
 
-def markdown(compared: Compared, changes: Sequence[Change], omitted: str = "") -> str:
-    """Return a section for a pull request or a job summary. `omitted`: the numbers of omitted
-    rows."""
-    return paragraphs(
-        f"**{markdown_text(heading(compared))}**",
-        bullets(compared.differences),
-        counts_text(compared),
-        table_of(changes).render("markdown") if changes else "",
-        f"Omitted: {omitted}." if omitted else "",
-        bullets([*summary_lines(compared), *compared.notes]),
-    )
-
-
 def paragraphs(*parts: str) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
@@ -186,19 +177,91 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {markdown_text(text)}" for text in lines)
 
 
-def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
-    """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields.
-    `more`: others."""
-    before, after = (
-        {"sweep": side.title, "label": side.label, "state": side.state}
-        for side in (compared.before, compared.after)
-    )
-    modes = []
-    for line in compared.modes:
-        fields = dict(vars(line))
-        modes.append(fields | {"ci_low": fields.pop("low"), "ci_high": fields.pop("high")})
-    return json_text(
-        {
+# --- documents ---
+
+
+def visible(
+    rows: Sequence[Change], everything: bool, is_gate: bool = False
+) -> tuple[list[Change], str]:
+    """Return the rows that people see, and the numbers of the others: `same` ones that do not fail
+    on both sides, and `new` or `missing` ones if there are many, because the sweeps have different
+    matrices. `everything` omits none; nor does a gate omit rows that make it fail."""
+    numbers = Counter(change.verdict for change in rows)
+    shown, omitted = [], []
+    for change in rows:
+        is_one_sided = change.verdict in (Verdict.NEW, Verdict.MISSING)
+        is_one_of_many = is_one_sided and numbers[change.verdict] > MOST_UNMATCHED
+        if everything or (is_gate and change.gates):
+            shown.append(change)
+        elif is_one_of_many or (change.verdict is Verdict.SAME and change.metric != STATUS):
+            omitted.append(change)
+        else:
+            shown.append(change)
+    return shown, counted(omitted)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A comparison in one of several formats. `rows`: those to report; `everything`: none of them
+    may be omitted."""
+
+    compared: Compared
+    rows: Sequence[Change]
+    everything: bool = False
+
+    def render(self, fmt: str) -> str:
+        """Return the document in one of FORMATS."""
+        if fmt == "markdown":
+            return self.markdown()
+        if fmt == "json":
+            return json_text(self.fields())
+        if fmt == "junit":
+            return self.junit()
+        return Table([*map(Column, COLUMNS)], [*map(record, self.rows)]).render("csv")
+
+    def print(self, console: Console, is_gate: bool = False) -> None:
+        """Print title, differences, rows, a line for each mode, and the smallest change these
+        sweeps can detect."""
+        compared = self.compared
+        console.print_line(escape(heading(compared)), "bold")
+        for text in compared.differences:
+            console.print_line(f"  {escape(text)}", "yellow")
+        shown, omitted = visible(self.rows, self.everything, is_gate)
+        if shown:
+            console.print_table(table_of(shown))
+        total = counts_text(compared)
+        if omitted:
+            total += f" (the table omits {omitted}; --all shows all rows)"
+        for text in (total, *summary_lines(compared)):
+            console.print_line(escape(text))
+        for note in compared.notes:
+            console.print_line(f"note: {escape(note)}", "yellow")
+
+    def markdown(self) -> str:
+        """Return a section for a pull request."""
+        compared = self.compared
+        shown, omitted = visible(self.rows, self.everything)
+        return paragraphs(
+            f"**{markdown_text(heading(compared))}**",
+            bullets(compared.differences),
+            counts_text(compared),
+            table_of(shown).render("markdown") if shown else "",
+            f"Omitted: {omitted}." if omitted else "",
+            bullets([*summary_lines(compared), *compared.notes]),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return sides, differences, modes and rows; docs/reference/api.md lists the fields."""
+        compared = self.compared
+        before, after = (
+            {"sweep": side.title, "label": side.label, "state": side.state}
+            for side in (compared.before, compared.after)
+        )
+        modes = []
+        for line in compared.modes:
+            fields = dict(vars(line))
+            modes.append(fields | {"ci_low": fields.pop("low"), "ci_high": fields.pop("high")})
+        return {
             "before": before,
             "after": after,
             "hardware": compared.hardware,
@@ -208,34 +271,23 @@ def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
             "counts": counts(compared.changes),
             "modes": modes,
             "notes": compared.notes,
-            "changes": [record(change) for change in changes],
-            **more,
+            "changes": [record(change) for change in self.rows],
         }
-    )
 
-
-def as_csv(changes: Iterable[Change]) -> str:
-    return Table([*map(Column, COLUMNS)], [record(change) for change in changes]).render("csv")
-
-
-# --- a check ---
-
-
-def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[str]:
-    """Return two lines per cell: a comment with its name, and the command that shows it."""
-    names = {shows(change): f"# {one_line(change.name)}" for change in failed}
-    return [f"{indent}{text}" for command, name in names.items() for text in (name, command)]
+    def junit(self) -> str:
+        return as_junit(self.compared, self.rows)
 
 
 @dataclass(frozen=True)
-class Document:
-    """A check as a document. `line`: the verdict; `shows`: returns the command that shows a row;
-    `again`: the command that measures marked cells again, None if it could not."""
+class CheckDocument(Document):
+    """A check in one of several formats. `baseline`: its name; `line`: the verdict; `shows`:
+    returns the command that shows a row; `again`: the command that measures marked cells again,
+    None if it could not."""
 
-    compared: Compared
-    line: str
-    shows: Shows
-    again: str | None
+    baseline: str = ""
+    line: str = ""
+    shows: Shows = repr
+    again: str | None = None
 
     @property
     def unjudged(self) -> list[str]:
@@ -251,19 +303,27 @@ class Document:
             advice = f"measure them again: {self.again}"
         return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
 
-    def markdown(self, rows: Sequence[Change], everything: bool = False) -> str:
-        """Return a section: verdict, failing rows and the commands that show them; other changes
-        are folded. `rows`: those to report. `everything`: include unchanged rows."""
+    def commands(self, failing: Sequence[Change]) -> list[str]:
+        """Return two lines per cell: a comment with its name, and the command that shows it."""
+        names = {self.shows(change): f"# {one_line(change.name)}" for change in failing}
+        return [text for command, name in names.items() for text in (name, command)]
+
+    def print(self, console: Console, is_gate: bool = True) -> None:
+        super().print(console, is_gate)
+        commands = [f"  {text}" for text in self.commands(self.compared.failing)]
+        for text in (*self.unjudged, self.line, *commands):
+            console.print_line(escape(text))
+
+    def markdown(self) -> str:
+        """Return a section for a pull request or a job summary: verdict, failing rows and the
+        commands that show them; other changes are folded."""
         compared = self.compared
-        failing = [change for change in rows if change.gates]
-        others = [
-            change
-            for change in rows
-            if not change.gates
-            and (everything or change.verdict is not Verdict.SAME or change.metric == STATUS)
-        ]
+        failing = [change for change in self.rows if change.gates]
+        shown, omitted = visible(self.rows, self.everything, is_gate=True)
+        others = [change for change in shown if not change.gates]
+        sign = "✅" if compared.passed else "❌"
         sections = [
-            f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(self.line)}",
+            f"## {sign} effbench: {markdown_text(self.line)}",
             markdown_text(heading(compared)),
             bullets(self.unjudged),
             bullets(compared.differences),
@@ -271,36 +331,39 @@ class Document:
         ]
         if failing:
             # a name cannot end the block
-            text = "\n".join(commands(failing[:MOST_ROWS], self.shows)).replace("```", "'''")
+            text = "\n".join(self.commands(failing[:MOST_ROWS])).replace("```", "'''")
             sections.append(folded("How to see each failing cell", f"```sh\n{text}\n```"))
         sections.append(bullets(summary_lines(compared)))
         if others:
             sections.append(folded(f"Not failing: {counted(others)}", first_rows(others)))
+        if omitted:
+            sections.append(f"Omitted: {omitted}.")
         sections.append(counts_text(compared))
         sections.append(bullets(f"note: {text}" for text in compared.notes))
         return paragraphs(*sections)
 
-    def json(self, rows: Sequence[Change], baseline: str) -> str:
+    def fields(self) -> dict[str, Any]:
         compared = self.compared
-        return as_json(
-            compared,
-            rows,
-            baseline=baseline,
-            passed=compared.passed,
-            failing=[
+        again = None
+        if compared.unjudged:
+            again = self.again
+        return super().fields() | {
+            "baseline": self.baseline,
+            "passed": compared.passed,
+            "failing": [
                 {"cell_key": row.key, "metric": row.metric, "command": self.shows(row)}
                 for row in compared.failing
             ],
-            unchecked=compared.unchecked,
-            unjudged=[
+            "unchecked": compared.unchecked,
+            "unjudged": [
                 {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
                 for row in compared.unjudged.values()
             ],
-            measure_again=self.again if compared.unjudged else None,
-        )
+            "measure_again": again,
+        }
 
-    def junit(self, rows: Iterable[Change]) -> str:
-        return as_junit(self.compared, rows, self.shows)
+    def junit(self) -> str:
+        return as_junit(self.compared, self.rows, self.shows)
 
 
 def not_checked(why: str, name: str) -> str:

@@ -1,19 +1,27 @@
-"""Duets: two trials that are both alive on one device and are timed in turn, and when there are
-enough of them."""
+"""Duets: how two trials meet that are timed in turn, what they show, and when there are enough of
+them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from effbench.core.cell import Cell, Status, Trial
-from effbench.core.meeting import call_off
+from effbench.core.cell import Cell, Trial
+from effbench.core.meeting import ALONE, DUET, call_off
 from effbench.core.message import DUET_PHASE, DuetRequest
 from effbench.run.client import ServerRequest
-from effbench.run.plan import is_of_duet
-from effbench.stats.significance import LEAST_DUETS, Compilations, compare_pairs, is_decided
+from effbench.stats.intervals import geometric_mean
+from effbench.stats.significance import (
+    LEAST_DUETS,
+    Compilations,
+    RatioTest,
+    compare_pairs,
+    is_decided,
+)
 
 #: Part of a trial's timeout after which a partner that does not answer counts as lost.
 ANSWER_PART = 0.25
@@ -88,40 +96,79 @@ class Member:
 
 
 @dataclass(frozen=True)
-class StoppingRule:
-    """When there are enough duets of a cell: each ratio is shown to be inside its floor, or beyond
-    it.
+class Duets:
+    """The trials of both sides of a cell, one per round, and what their duets show. Undisturbed
+    rounds count if there are any."""
 
-    `floors`: cell key -> metric -> the relative change that counts. `needs_both`: whether the
-    rounds of one side end if the other one cannot run. `benchmarks/duets.py` simulates how often a
-    rule errs.
-    """
+    before: Sequence[Trial]
+    after: Sequence[Trial]
 
-    floors: Mapping[str, Mapping[str, float]]
-    needs_both: bool = False
+    @property
+    def trials(self) -> list[Trial]:
+        return [*self.before, *self.after]
 
-    def is_settled(
-        self, before: Sequence[Trial], after: Sequence[Trial], compilations: int
-    ) -> bool:
-        """Return whether these trials of both sides are enough. `compilations`: compile caches that
-        each side uses."""
-        sides = usable_pairs(before, after)
-        if len(sides[0]) < LEAST_DUETS:
-            return False
-        if any(misses_compilations(side, compilations) for side in sides):
-            return False
-        floors = self.floors.get(before[0].cell_key) or self.floors.get(after[0].cell_key) or {}
-        return all(is_known(*sides, metric, floor) for metric, floor in floors.items())
+    @cached_property
+    def rounds(self) -> set[int]:
+        """The rounds in which both sides have figures."""
+        return measured_rounds(self.before) & measured_rounds(self.after)
+
+    @cached_property
+    def quiet(self) -> set[int]:
+        """Those of these rounds in which neither side was disturbed."""
+        return self.rounds - {trial.round for trial in self.trials if trial.disturbance}
+
+    @property
+    def counted(self) -> set[int]:
+        return self.quiet or self.rounds
+
+    @cached_property
+    def sides(self) -> list[list[Trial]]:
+        """The trials of each side in the counted rounds."""
+        counted = self.counted
+        return [
+            [trial for trial in side if trial.round in counted]
+            for side in (self.before, self.after)
+        ]
+
+    @property
+    def reasons_alone(self) -> list[str]:
+        """Why trials were not timed in turn, each reason once."""
+        reasons: dict[str, None] = {}
+        for trial in self.trials:
+            duet = trial.extra.get(DUET)
+            if trial.round in self.rounds and duet and ALONE in duet:
+                reasons[str(duet[ALONE])] = None
+        return list(reasons)
+
+    def test(self, metric: str, floor: float) -> RatioTest | None:
+        """Return the test of the ratio after ÷ before over the counted rounds; None if a side lacks
+        the metric. `before` and `after` of the test are the means of both sides."""
+        before, after = (values_of(side, metric) for side in self.sides)
+        if not before or not all([*before.values(), *after.values()]):
+            return None
+        old_caches, new_caches = (values_of(side, "compilation") for side in self.sides)
+        compiled = Compilations(old_caches, new_caches, self.kernels_by_chance)
+        test = compare_pairs(before, after, floor, compiled)
+        old, new = (geometric_mean(side.values()).value for side in (before, after))
+        return replace(test, before=old, after=new)
+
+    @property
+    def kernels_by_chance(self) -> set[str]:
+        """The kernels among which the compiler chose; none if it always chose the same ones on each
+        side."""
+        old, new = (set(values_of(side, "kernel_fingerprint").values()) for side in self.sides)
+        if len(old) <= 1 and len(new) <= 1:
+            return set()
+        return (old | new) - {None}
 
 
-def usable_pairs(
-    before: Sequence[Trial], after: Sequence[Trial]
-) -> tuple[list[Trial], list[Trial]]:
-    """Return the trials of both sides in the rounds in which both are usable."""
-    old = {trial.round: trial for trial in before if is_usable(trial)}
-    new = {trial.round: trial for trial in after if is_usable(trial)}
-    rounds = sorted(old.keys() & new.keys())
-    return [old[number] for number in rounds], [new[number] for number in rounds]
+def measured_rounds(trials: Iterable[Trial]) -> set[int]:
+    return {trial.round for trial in trials if trial.status.is_measured}
+
+
+def values_of(trials: Iterable[Trial], name: str) -> dict[int, Any]:
+    """Return round -> this field of its trial."""
+    return {trial.round: getattr(trial, name) for trial in trials}
 
 
 def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
@@ -131,36 +178,34 @@ def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
     return None not in caches and len(caches) < number
 
 
-def is_usable(trial: Trial) -> bool:
-    return trial.status is Status.OK and trial.disturbance is None and is_of_duet(trial)
+@dataclass(frozen=True)
+class StoppingRule:
+    """When there are enough duets of a cell: each ratio is shown to be inside its floor, or beyond
+    it.
 
+    `floors`: cell key -> metric -> the relative change that counts. `is_gate`: only slowdowns
+    matter, so a ratio is known as soon as one beyond the floor is shown or excluded. `needs_both`:
+    whether the rounds of one side end if the other one cannot run. `benchmarks/duets.py` simulates
+    how often a rule errs.
+    """
 
-def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor: float) -> bool:
-    """Return whether the ratio of these duets is decided, or the metric has none. Both sides have
-    the same rounds."""
-    old = {trial.round: getattr(trial, metric) for trial in before}
-    new = {trial.round: getattr(trial, metric) for trial in after}
-    if not all(old.values()) or not all(new.values()):
-        return True
-    kernels = kernels_by_chance(before, after)
-    compiled = Compilations(caches_of(before), caches_of(after), kernels)
-    ratio = compare_pairs(old, new, floor, compiled)
-    return is_decided(ratio.low, ratio.high, floor)
+    floors: Mapping[str, Mapping[str, float]]
+    is_gate: bool = False
+    needs_both: bool = False
 
+    def is_settled(self, duets: Duets, compilations: int) -> bool:
+        """Return whether these duets are enough. `compilations`: compile caches that each side
+        uses."""
+        if len(duets.quiet) < LEAST_DUETS:
+            return False
+        if any(misses_compilations(side, compilations) for side in duets.sides):
+            return False
+        floors: Mapping[str, float] = {}
+        for trial in duets.trials:
+            floors = floors or self.floors.get(trial.cell_key, {})
+        return all(self.is_known(duets, metric, floor) for metric, floor in floors.items())
 
-def caches_of(trials: Iterable[Trial]) -> dict[int, int | None]:
-    """Return the compile cache of each round."""
-    return {trial.round: trial.compilation for trial in trials}
-
-
-def kernels_of(trials: Iterable[Trial]) -> set[str]:
-    return {trial.kernel_fingerprint for trial in trials if trial.kernel_fingerprint}
-
-
-def kernels_by_chance(before: Sequence[Trial], after: Sequence[Trial]) -> set[str]:
-    """Return the kernels among which the compiler chose; none if it always chose the same ones on
-    each side."""
-    old, new = kernels_of(before), kernels_of(after)
-    if len(old) <= 1 and len(new) <= 1:
-        return set()
-    return old | new
+    def is_known(self, duets: Duets, metric: str, floor: float) -> bool:
+        """Return whether the ratio of a metric is decided, or a side lacks the metric."""
+        test = duets.test(metric, floor)
+        return test is None or is_decided(test.low, test.high, floor, self.is_gate)

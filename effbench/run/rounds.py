@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from effbench.core.cell import Status, Trial
-from effbench.run.duets import StoppingRule, misses_compilations
+from effbench.run.duets import Duets, StoppingRule, misses_compilations
 from effbench.run.plan import (
     CellRun,
     History,
@@ -52,7 +52,7 @@ class RoundsNeeded:
         if self.duet_rule is not None and len(recorded) == 2:
             first, second = recorded
             if len(measured) == 2 and are_duets([*first, *second]):
-                return self.duet_rule.is_settled(first, second, self.settings.compilations)
+                return self.duet_rule.is_settled(Duets(first, second), self.settings.compilations)
             if len(measured) < 2 and self.duet_rule.needs_both:
                 return True
         if not measured:

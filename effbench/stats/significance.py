@@ -147,12 +147,17 @@ def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = L
     return low > 1 + floor
 
 
-def is_decided(low: float | None, high: float | None, floor: float = FLOOR) -> bool:
-    """Return whether the bounds of a ratio are all inside the floor, or all beyond it."""
+def is_decided(
+    low: float | None, high: float | None, floor: float = FLOOR, only_slowdowns: bool = False
+) -> bool:
+    """Return whether the bounds of a ratio are all inside the floor, or all beyond it.
+    `only_slowdowns`: whether they show or exclude a slowdown beyond it."""
     if low is None or high is None:
         return False
     most = 1 + floor
     least = 1 / most
+    if only_slowdowns:
+        return low > most or high <= most
     is_inside = least <= low and high <= most
     is_beyond = low > most or high < least
     return is_inside or is_beyond

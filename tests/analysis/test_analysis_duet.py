@@ -2,9 +2,10 @@
 
 import pytest
 
-from effbench.analysis.duet import DuetAnswer, DuetSide
+from effbench.analysis.duet import DuetAnswer
 from effbench.core.cell import Status, Trial
 from effbench.core.meeting import ALONE, DUET
+from effbench.run.duets import Duets
 
 NOISE = (1.0, 1.7, 1.2, 0.9)
 
@@ -22,11 +23,8 @@ def answer(ratios, first=None, **more):
     """Sides whose times vary together, so that only these ratios B ÷ A matter."""
     before = [NOISE[n % 4] for n in range(len(ratios))]
     after = [time * ratio for time, ratio in zip(before, ratios, strict=True)]
-    return DuetAnswer.of(
-        "mlp",
-        DuetSide("mode=default", first or trials(before)),
-        DuetSide("mode=eager", trials(after, **more)),
-    )
+    duets = Duets(first or trials(before), trials(after, **more))
+    return DuetAnswer("mlp", "mode=default", "mode=eager", duets)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +38,12 @@ def answer(ratios, first=None, **more):
         (
             (1.001, 1.0, 0.999, 1.002),
             "no difference beyond 1 % between mode=default and mode=eager: mode=eager takes"
-            " +0.0 % (−0.2 % to +0.3 %; 4 duets)",
+            " ±0 % (−0.2 % to +0.3 %; 4 duets)",
         ),
         (
             (1.05, 0.95, 1.02),
             "no significant difference between mode=default and mode=eager: mode=eager takes"
-            " +0.6 % (−11.5 % to +14.3 %; 3 duets)",
+            " +0.6 % (−11 % to +14 %; 3 duets)",
         ),
         (
             (1.3,),
@@ -61,13 +59,13 @@ def test_disturbed_rounds_do_not_count_if_there_are_others():
     first = trials([1.0, 2.0, 1.5, 1.0])
     first[1].disturbance = "host busy"
     found = answer((1.3, 9.0, 1.31, 1.3), first=first)
-    assert found.duets == 3 and not found.rows[0].is_marked
+    assert len(found.duets.counted) == 3 and not found.is_marked
 
 
 def test_without_an_undisturbed_round_the_figures_are_marked():
     found = answer((1.3, 1.31, 1.3), disturbance="host busy")
     assert found.sentence.endswith("; the host was busy")
-    assert found.rows[0].is_marked and not found.is_slower(0.1)
+    assert found.is_marked and not found.is_slower(0.1)
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.0, True), (0.05, True), (0.2, False)])
@@ -78,9 +76,11 @@ def test_slower_by_more_than_a_fraction(fraction, expected):
 def test_a_side_that_fails_is_named():
     found = answer((1.0,), status=Status.OOM, reason="CUDA out of memory")
     assert found.sentence == "mode=eager has no figures to compare: oom: CUDA out of memory"
-    assert found.rows == []
+    assert found.tests == {}
 
 
 def test_rounds_that_were_not_timed_in_turn_are_reported():
     alone = {DUET: {"leads": False, ALONE: "the other member ended"}}
-    assert answer((1.1, 1.1, 1.1), extra=alone).alone == ["the other member ended"]
+    assert answer((1.1, 1.1, 1.1), extra=alone).notes == [
+        "some rounds were not timed in turn: the other member ended"
+    ]

@@ -10,7 +10,7 @@ from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.confirm import (
     How,
     Rerun,
-    RerunProgress,
+    duet_budget_s,
     is_flagged,
     judge_again,
     may_be_slower,
@@ -23,9 +23,9 @@ from effbench.analysis.matching import load
 from effbench.analysis.verdicts import ONE_TIME, Change, Verdict
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import UsageError
+from effbench.core.meeting import ALONE, DUET
+from effbench.run.duets import Duets
 from effbench.run.estimate import Durations
-from effbench.run.interpreters import Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.store import Store
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
@@ -35,6 +35,20 @@ HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
+def duets_with(facts):
+    """Duets of EAGER, of which each trial records these facts."""
+    trials = [Trial(EAGER.key, number, Status.OK, extra={DUET: facts}) for number in range(3)]
+    return {EAGER.key: Duets(trials, trials)}
+
+
+IN_TURN = duets_with({"leads": True})
+
+
+def comparison_of(made, *sweeps):
+    with Store.open(made.path) as store:
+        return compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+
+
 def again(made, news, olds, there=THERE, before=FAST, after=SLOW, **facts):
     """The rows of a check whose cells looked slower, after they were run again; `olds`: the
     baseline's side, if any."""
@@ -42,8 +56,8 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW, **facts):
     rerun_id = made.sweep(news, env=HERE)
     if olds:
         made.sweep(olds, env=there, into=rerun_id)
+    compared = comparison_of(made, first, second)
     with Store.open(made.path) as store:
-        compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         side = load(store, store.find_sweep(rerun_id))
     flagged = [row for row in compared.changes if is_flagged(row)]
     old = side.within([there.id]) if olds else None
@@ -183,7 +197,7 @@ def test_an_interval_beyond_the_floor_may_not_be_enough(verdict, pairs, reason, 
     figures = (1.0, 1.1, 1.1, 1.05, 1.15)
     flagged = Change("a", "a", "latency_ms", Verdict.AMBIGUOUS, *figures, limit=0.02)
     row = Change("a", "a", "latency_ms", Verdict(verdict), *figures, limit=0.02, reason=reason)
-    settle(flagged, {("a", "latency_ms"): row}, How("alternating", pairs))
+    settle(flagged, row, How("alternating", pairs))
     assert flagged.verdict == "ambiguous"
     assert flagged.reason == f"not confirmed: 1.100 (1.050–1.150) ({said}"
 
@@ -199,12 +213,22 @@ def test_each_cell_by_its_own(made):
 def test_duets_need_fewer_pairs(made):
     three = [None] * 2
     new, old = ({"latency_ms": [*figures["latency_ms"][:3], *three]} for figures in (SLOW, FAST))
-    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, duets={EAGER.key})
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, duets=IN_TURN)
     assert (row.verdict, "old and new as duets, 3 duets" in row.reason) == ("slower", True)
 
 
+def test_duets_that_exclude_a_slowdown_are_enough(made):
+    """A gate does not care whether the cell became faster."""
+    noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
+    rerun = {EAGER: {"latency_ms": steps(0.985, 0.01)}}
+    facts = {"before": noise[0], "after": noise[1], "duets": IN_TURN}
+    _, (row,) = again(made, rerun, {EAGER: {"latency_ms": steps(1.0, 0.001)}}, **facts)
+    assert (row.verdict, row.gates) == ("same", False)
+    assert row.reason.endswith("(old and new as duets, 5 duets); no slowdown beyond 2.0 %")
+
+
 def test_why_cells_did_not_run_as_duets_is_a_note(made):
-    judged, _ = again(made, {EAGER: SLOW}, {EAGER: FAST}, not_in_turn=["no room"])
+    judged, _ = again(made, {EAGER: SLOW}, {EAGER: FAST}, duets=duets_with({ALONE: "no room"}))
     assert "some rounds were not timed in turn: no room" in judged.notes
 
 
@@ -216,6 +240,14 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
 
 
 @pytest.mark.parametrize(
+    ("latency_ms", "budget_s"), [(2.0, 1.0), (100.0, 3.0)], ids=["quick calls", "slow calls"]
+)
+def test_how_long_each_side_of_a_duet_is_timed(made, latency_ms, budget_s):
+    sweeps = [made.sweep({EAGER: {"latency_ms": time}}) for time in (latency_ms / 2, latency_ms)]
+    assert duet_budget_s(comparison_of(made, *sweeps)) == pytest.approx(budget_s)
+
+
+@pytest.mark.parametrize(
     ("changed", "error"),
     [
         ({}, None),
@@ -224,64 +256,43 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     ],
 )
 def test_another_machine_settles_nothing(made, changed, error):
-    sweeps = [made.sweep({EAGER: figures}) for figures in (FAST, SLOW)]
-    with Store.open(made.path) as store:
-        compared = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+    compared = comparison_of(made, *(made.sweep({EAGER: figures}) for figures in (FAST, SLOW)))
     pools = {None: SimpleNamespace(machine=SimpleNamespace(environment=environment(**changed)))}
     with pytest.raises(UsageError, match=error) if error else nullcontext():
         same_machine(compared, None, pools)
 
 
 @pytest.mark.parametrize(
-    ("mode", "protocol", "sides", "text"),
+    ("rounds", "sides", "are_duets", "text"),
     [
-        ("eager", {}, 2, "3 to 20 duets of old and new"),
-        ("eager", {"duet": False}, 2, "5 to 20 rounds, old and new alternating"),
-        ("cuda-graph", {}, 1, "5 to 20 rounds, the new side alone"),
-        ("eager", {"rounds": 5}, 1, "5 rounds, the new side alone"),
+        (20, 2, True, "3 to 20 duets of old and new"),
+        (20, 2, False, "5 to 20 rounds, old and new alternating"),
+        (20, 1, False, "5 to 20 rounds, the new side alone"),
+        (5, 1, False, "5 rounds, the new side alone"),
     ],
 )
-def test_the_plan_of_a_re_run(mode, protocol, sides, text):
-    settings = Settings.with_defaults(protocol={"rounds": 20, **protocol})
-    assert rounds_of_rerun([a_cell(mode)], settings, sides).text == text
+def test_the_plan_of_a_re_run(rounds, sides, are_duets, text):
+    assert rounds_of_rerun(rounds, sides, are_duets).text == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "rounds", "parallel", "text"),
+    ("seconds", "rounds", "saved_s", "parallel", "text"),
     [
-        ({"cold": 20.0, "warm": 9.0}, 20, 0.5, "80 s to 6 min"),
-        ({"cold": 20.0, "warm": 9.0}, 3, 1, "about 40 s"),
-        ({}, 20, 1, "unknown, because no earlier trial of these cells is known"),
+        ({"cold": 20.0, "warm": 9.0}, 20, 0.0, 0.5, "80 s to 6 min"),
+        ({"cold": 20.0, "warm": 9.0}, 3, 0.0, 1, "about 40 s"),
+        ({"cold": 20.0, "warm": 9.0}, 3, 4.0, 1, "about 30 s"),
+        ({}, 20, 0.0, 1, "unknown, because no earlier trial of these cells is known"),
     ],
 )
-def test_the_duration_of_a_re_run(seconds, rounds, parallel, text):
+def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
     """The first of at least three rounds compiles."""
     cell = a_cell("default")
     durations = Durations()
     for cache, wall_s in seconds.items():
         trial = Trial(cell.key, 0, Status.OK, wall_s=wall_s, compile_cache=cache)
         durations.add(cell, trial)
-    settings = Settings.with_defaults(protocol={"rounds": rounds, "compilations": 1})
-    plan = rounds_of_rerun([cell], settings, sides=2)
-    assert plan.duration([cell], settings, durations, parallel) == text
-
-
-def test_the_time_left_is_updated_each_round(capsys):
-    """On standard error, because standard output gets a document."""
-    progress = RerunProgress(quiet=True)
-    run = CellRun(EAGER, Interpreter())
-    trials = [PlannedTrial(run, number) for number in range(10)]
-    settings = Settings.with_defaults(protocol={"rounds": 10, "compilations": 1})
-    with progress.showing("s", settings, [run], trials, ["GPU 0"]):
-        for trial in trials[:2]:
-            progress.started("GPU 0", trial)
-            progress.ended(trial, Trial(EAGER.key, trial.round, Status.OK, wall_s=60.0))
-        progress.started("GPU 0", trials[2])
-    said = capsys.readouterr()
-    second, third = said.err.splitlines()
-    assert second.startswith("effbench: round 2/10: ") and second.endswith(" left")
-    assert third.startswith("effbench: round 3/10: ")
-    assert said.out == ""
+    plan = rounds_of_rerun(rounds, sides=2, are_duets=True)
+    assert plan.duration([cell], 1, durations, saved_s, parallel) == text
 
 
 @pytest.mark.parametrize(("old", "verdict"), [({EAGER: FAST}, "slower"), (None, "ambiguous")])

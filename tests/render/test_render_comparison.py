@@ -88,7 +88,8 @@ def test_a_row_of_the_table():
 
 def test_markdown():
     whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
-    text = comparison.markdown(whole, [SLOWER], "3 same")
+    same = [change(Verdict.SAME, str(number)) for number in range(3)]
+    text = comparison.Document(whole, [SLOWER, *same]).markdown()
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
     for line in (
         "- torch_version 1 → 2",
@@ -99,7 +100,7 @@ def test_markdown():
     ):
         assert f"\n{line}\n" in text
     nothing = compared(label=None)
-    assert "nothing to compare" in comparison.markdown(nothing, [])
+    assert "nothing to compare" in comparison.Document(nothing, []).markdown()
     assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
 
 
@@ -120,7 +121,7 @@ def test_a_report_says_what_it_compares_with():
 def test_names_cannot_begin_anything_in_markdown():
     row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
     whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
-    text = comparison.markdown(whole, [row])
+    text = comparison.Document(whole, [row]).markdown()
     assert "<" not in text
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
     assert line.count("|") == 5  # verdict, cell, metric, why
@@ -130,7 +131,8 @@ def test_names_cannot_begin_anything_in_markdown():
 
 def test_json():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
-    whole = json.loads(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
+    document = comparison.Document(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN])
+    whole = json.loads(document.render("json"))
     assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
@@ -143,7 +145,8 @@ def test_json():
 
 
 def test_csv():
-    text = comparison.as_csv([SLOWER, change(name='a,"b"\nc')])
+    rows = [SLOWER, change(name='a,"b"\nc')]
+    text = comparison.Document(compared(*rows), rows).render("csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
     assert [row["ratio"] for row in rows] == ["1.059", ""]
@@ -209,7 +212,7 @@ def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
     for text in (
-        comparison.markdown(compared(row, label="v\x1b1"), [row]),
+        comparison.Document(compared(row, label="v\x1b1"), [row]).markdown(),
         comparison.heading(compared(label="\x07")),
     ):
         assert all(c.isprintable() or c == "\n" for c in text)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from effbench.analysis.verdicts import Verdict, verdict_of
+from effbench.analysis.verdicts import Change, Verdict
 from effbench.stats import significance
 from effbench.stats.intervals import t_quantile
 from effbench.stats.significance import (
     ALPHA,
+    FLOOR,
     LEAST_SWEEPS,
     WIDEST,
     compare_pairs,
@@ -123,7 +124,9 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
     for old, new in zip(before, after, strict=True):
         found = compare(old, new)
         is_significant = found.p_value < ALPHA
-        verdicts.append(verdict_of(found.ratio, found.low, found.high, is_significant))
+        bounds = {"ratio": found.ratio, "low": found.low, "high": found.high}
+        change = Change("a", "a", "latency_ms", **bounds)
+        verdicts.append(change.verdict_by(is_significant, FLOOR))
     return {verdict: verdicts.count(verdict) / runs for verdict in Verdict}
 
 
