@@ -221,12 +221,14 @@ def end_of_sweep(outcome: Outcome) -> int:
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
+    if is_interrupted:
+        console.print_line(escape(f"interrupted; {how_to_resume(outcome)}"))
+    else:
+        console.print_line(escape(f"report: effbench report {which}"))
     if has_failed:
         console.print_line(escape(f"failures: effbench ls --failures --traceback {which}"))
     if is_interrupted:
-        console.print_line(escape(f"interrupted; {how_to_resume(outcome)}"))
         return INTERRUPTED
-    console.print_line(escape(f"report: effbench report {which}"))
     return int(outcome.on_failure == "fail" and has_failed)
 
 

@@ -390,20 +390,15 @@ class Timer:
         rotation = itertools.cycle(self.inputs)
         result = Timing()
         seconds = 0.0
-        rules = self.rules.of_passes(self.whole)
         began = time.perf_counter()
-        until = began + rules.patience * budget_s
+        until = began + self.rules.patience * budget_s
         while True:
-            counted = pass_means(self.counted(result), self.whole)
-            passes = next_batch(counted, seconds, rules, budget_s)
+            passes = self.next_passes(result, seconds, budget_s)
             deadline = self.deadline(result, began, until)
             if not passes:
                 if deadline == until or time.perf_counter() >= deadline:
                     return result
                 passes = 1
-            if self.host and not counted and result.disturbed_ms:
-                # a tenth of the budget, as later
-                passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, deadline)
             # to ask the driver takes longer than some series
@@ -416,6 +411,14 @@ class Timer:
                 result.forget(kept, lost)
             if self.host and time.perf_counter() >= self.deadline(result, began, until):
                 return result
+
+    def next_passes(self, result: Timing, seconds: float, budget_s: float) -> int:
+        """Return how many passes to make before the next decision, 0 if there are enough."""
+        counted = pass_means(self.counted(result), self.whole)
+        if self.host and not counted and result.disturbed_ms:
+            # a tenth of the budget, as later
+            return math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
+        return next_batch(counted, seconds, self.rules.of_passes(self.whole), budget_s)
 
     def deadline(self, result: Timing, began: float, until: float) -> float:
         """Return when the latency timer ends: `until`, or later while a few calls are missing."""

@@ -41,7 +41,7 @@ def swept(cli_in, tmp_path_factory, another_python):
         (sweep,) = store.sweeps()
         cli.trials, cli.rows = store.trials(sweep.id), store.results(sweep.id)
         cli.environments = store.environments(row.environment_id for row in cli.rows)
-        cli.calibrations = [store.ceilings(row.id) for row in cli.environments]
+        cli.ceilings = [store.ceilings(row.id) for row in cli.environments]
     cli.half_of = names_by(cli.environments, "python")
     return cli
 
@@ -61,6 +61,6 @@ def test_each_interpreter_has_an_environment_of_the_same_gpu(swept):
 
 
 def test_each_interpreter_has_ceilings_of_its_own(swept):
-    assert len(swept.calibrations) == 2
-    for calibration in swept.calibrations:
-        assert calibration["ceilings"]["copy_bytes_per_s"] > 0
+    assert len(swept.ceilings) == 2
+    for ceilings in swept.ceilings:
+        assert ceilings["copy_bytes_per_s"] > 0
