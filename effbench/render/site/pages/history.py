@@ -7,7 +7,7 @@ The page loads series from small files on demand. An entry of a file holds all m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +33,8 @@ NO_SERIES = (
 POINTS_A_FILE = 4000
 #: Digits of a figure in a file; sweeps have at most three significant ones.
 DIGITS = 7
+#: A figure at each point of a track; None where it is unknown.
+Figures = list[float | int | None]
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -105,14 +107,7 @@ def line(
     `several`. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
     """
     points = list(enumerate(track.points))
-    values, bounds = {}, {}
-    for name in past.metrics:
-        figures = figures_of(track, name)
-        interval = [figures_of(track, column) for column in INTERVALS.get(name, ())]
-        if are_any(figures):
-            values[name] = figures
-            if interval and are_any(interval[0]):
-                bounds[name] = interval
+    values = known_figures(track, past.metrics)
     return {
         "at": [point.at for point in track.points],
         "trials": [point.figures["trials"] for point in track.points],
@@ -121,7 +116,7 @@ def line(
         },
         "marks": {index: mark_of(point) for index, point in points if point.is_marked},
         "values": values,
-        "bounds": bounds,
+        "bounds": intervals_of(track, values),
         "breaks": breaks_of(past, track),
         "environments": {
             index: point.environment_id
@@ -130,6 +125,29 @@ def line(
         },
         "events": [event_of(change) for change in changes],
     }
+
+
+def known_figures(track: Track, metrics: Iterable[str]) -> dict[str, Figures]:
+    """Return metric -> its figure at each point, for the metrics that the track has."""
+    values = {}
+    for metric in metrics:
+        figures = figures_of(track, metric)
+        if are_any(figures):
+            values[metric] = figures
+    return values
+
+
+def intervals_of(track: Track, metrics: Iterable[str]) -> dict[str, list[Figures]]:
+    """Return metric -> [lower bounds, upper bounds] at each point, for the metrics that have an
+    interval."""
+    intervals = {}
+    for metric in metrics:
+        if metric not in INTERVALS:
+            continue
+        low, high = (figures_of(track, column) for column in INTERVALS[metric])
+        if are_any(low):
+            intervals[metric] = [low, high]
+    return intervals
 
 
 def event_of(change: HistoryChange) -> dict[str, Any]:
@@ -161,11 +179,11 @@ def breaks_of(past: History, track: Track) -> dict[int, str]:
     return breaks
 
 
-def are_any(figures: Sequence[float | int | None]) -> bool:
+def are_any(figures: Figures) -> bool:
     return any(value is not None for value in figures)
 
 
-def figures_of(track: Track, column: str) -> list[float | int | None]:
+def figures_of(track: Track, column: str) -> Figures:
     return [number(point.figures[column]) for point in track.points]
 
 
