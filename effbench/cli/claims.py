@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from effbench.claims.definition import name_of
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.settings import DEFAULT_DB
+from effbench.core.table import Table
 from effbench.render.claims import claims_table, entries
 from effbench.store.store import Store
 
@@ -43,24 +45,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    verdicts: list[dict[str, Any]] = []
-    # the claims can be listed before any measurement
-    if args.db != DEFAULT_DB or Path(args.db).exists():
-        with Store.open(args.db, mode="read") as store:
-            verdicts = store.verdicts()
-    records = entries(verdicts)
+    records = entries(stored_verdicts(args.db))
     if args.experiment:
-        names = {name_of(Path(word)) for word in args.experiment}
-        records = [record for record in records if record["experiment"] in names]
-        if not records:
-            raise NothingFoundError(
-                f"no claim of {', '.join(args.experiment)} has a verdict; `effbench reproduce` a"
-                " file of your own first"
-            )
+        records = only_of(records, args.experiment)
     table = claims_table(records)
-    if args.format != "table":
+    if args.format == "table":
+        print_claims(table, records, args)
+    else:
         options.write(table.render(args.format), args)
-        return 0
+    return 0
+
+
+def stored_verdicts(db: str) -> list[dict[str, Any]]:
+    """Return the verdicts in the database. The default database may be missing, because claims can
+    be listed before any measurement."""
+    if db == DEFAULT_DB and not Path(db).exists():
+        return []
+    with Store.open(db, mode="read") as store:
+        return store.verdicts()
+
+
+def only_of(records: Iterable[dict[str, Any]], experiments: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the records of these experiments (names or files). Raises NothingFoundError without
+    any."""
+    names = {name_of(Path(experiment)) for experiment in experiments}
+    selected = [record for record in records if record["experiment"] in names]
+    if not selected:
+        raise NothingFoundError(
+            f"no claim of {', '.join(experiments)} has a verdict; `effbench reproduce` a"
+            " file of your own first"
+        )
+    return selected
+
+
+def print_claims(table: Table, records: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Print the table's main columns, the number of claims with each verdict, and the origin of
+    shipped ones."""
     columns = [column for column in table.columns if column.key in COLUMNS]
     counts = Counter(record["verdict"] for record in records)
     texts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
@@ -69,4 +89,3 @@ def run(args: argparse.Namespace) -> int:
         console.print_line(", ".join(texts))
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")
-    return 0
