@@ -167,25 +167,36 @@ def evenly(stored: int, shown: int) -> Indices:
 
 
 def kernels(trials: Iterable[Trial]) -> Json | None:
-    """Return the largest kernels of the profiled passes: [name, launches per call, ms per call,
-    fraction of GPU time, passes], averaged over the passes that list the kernel. None without a
-    profile. Marked trials count only alone: what disturbed them also slowed their kernels."""
-    profiled = [trial for trial in trials if trial.extra.get("profile")]
-    undisturbed = [trial for trial in profiled if trial.disturbance is None]
-    passes = [trial.extra["profile"] for trial in undisturbed or profiled]
+    """Return the largest kernels of the profiled passes, see `kernel_rows`. None without a
+    profile."""
+    passes = profiles_of(trials)
     if not passes:
         return None
-    top = [kernel for profile in passes for kernel in profile["top"]]
-    means = []
-    for name, same in grouped(top, itemgetter("name")).items():
-        count, ms, share = (fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share"))
-        means.append([name, count, ms, share, len(same)])
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
         "in_graphs": max(profile.get("kernels_in_graphs") or 0 for profile in passes),
-        "rows": sorted(means, key=lambda row: -row[2] * row[4]),
+        "rows": kernel_rows(passes),
     }
+
+
+def profiles_of(trials: Iterable[Trial]) -> list[Json]:
+    """Return the profiles of undisturbed trials, or of all trials if each profiled one is marked:
+    what disturbed a trial also slowed its kernels."""
+    profiled = [trial for trial in trials if trial.extra.get("profile")]
+    undisturbed = [trial for trial in profiled if trial.disturbance is None]
+    return [trial.extra["profile"] for trial in undisturbed or profiled]
+
+
+def kernel_rows(passes: Iterable[Json]) -> list[list[Any]]:
+    """Return [name, launches per call, ms per call, fraction of GPU time, passes] of each kernel,
+    averaged over the passes that list it. The kernel with the longest total time comes first."""
+    kernels_of_passes = [kernel for profile in passes for kernel in profile["top"]]
+    rows = []
+    for name, same in grouped(kernels_of_passes, itemgetter("name")).items():
+        count, ms, share = (fmean(map(itemgetter(fact), same)) for fact in ("count", "ms", "share"))
+        rows.append([name, count, ms, share, len(same)])
+    return sorted(rows, key=lambda row: -row[2] * row[4])
 
 
 def errors(trials: Sequence[Trial]) -> list[Json]:
