@@ -51,6 +51,11 @@ class InputSpec:
     def is_integer(self) -> bool:
         return self.dtype in INTEGERS
 
+    @property
+    def limits(self) -> list[float]:
+        """Return `low` and `high`, without those that are not given."""
+        return [limit for limit in (self.low, self.high) if limit is not None]
+
     def full_shape(self, bs: int) -> tuple[int, ...]:
         """Return the shape with the batch dimension."""
         if self.batch_dim is None:
@@ -117,8 +122,21 @@ def _check_layout(where: str, spec: InputSpec) -> None:
 
 
 def _check_values(where: str, spec: InputSpec) -> None:
+    """Raise ConfigError unless the dtype allows these values."""
+    _check_choice(where, spec)
+    for key in ("value", "low", "high"):
+        _check_number(where, key, getattr(spec, key), spec.dtype)
+    limits = spec.limits
+    if limits and limits[0] >= limits[1]:
+        raise ConfigError(
+            f"{where}: low must be below high (values in [low, high)), got low={spec.low} and"
+            f" high={spec.high}"
+        )
+
+
+def _check_choice(where: str, spec: InputSpec) -> None:
     """Raise ConfigError unless the values are either a constant, or a range, or random."""
-    limits = [limit for limit in (spec.low, spec.high) if limit is not None]
+    limits = spec.limits
     if limits and spec.value is not None:
         raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
     if limits and spec.dtype == "bool":
@@ -129,13 +147,6 @@ def _check_values(where: str, spec: InputSpec) -> None:
         raise ConfigError(
             f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
             " constant"
-        )
-    for key in ("value", "low", "high"):
-        _check_number(where, key, getattr(spec, key), spec.dtype)
-    if limits and limits[0] >= limits[1]:
-        raise ConfigError(
-            f"{where}: low must be below high (values in [low, high)), got low={spec.low} and"
-            f" high={spec.high}"
         )
 
 
