@@ -6,8 +6,9 @@ Outputs, the inputs that a call writes to, and the state that it changes are com
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,11 +62,7 @@ class Inference(Calls):
         marks = state.marks(self.module)
         first = self.first_call(inputs[0])
         watch = state.Watch(self.module)
-        names = {
-            name
-            for name in watch.names
-            if not name.startswith("parameter ") or marks.get(name) != watch.marks.get(name)
-        }
+        names = changeable_state(watch, marks)
         initial = state.save(self.module, names)
 
         def start() -> None:
@@ -182,3 +179,13 @@ class Inference(Calls):
             if name.startswith("attribute "):
                 return f"each call changes the module's {name}"
         return None
+
+
+def changeable_state(watch: state.Watch, before: Mapping[str, Any]) -> set[str]:
+    """Return the names of the state that calls may change: buffers, attributes, and the parameters
+    that differ from the marks `before` the first call."""
+    names = set()
+    for name in watch.names:
+        if not name.startswith("parameter ") or watch.marks.get(name) != before.get(name):
+            names.add(name)
+    return names
