@@ -59,6 +59,25 @@ class TrialAttempt:
 
 
 @dataclass
+class Retries:
+    """The attempts at running a trial in which the harness failed. `reasons`: why each did.
+    `is_alone`: the next one runs from a separate fork server."""
+
+    reasons: list[str] = field(default_factory=list)
+    is_alone: bool = False
+
+    def may_follow(self, attempt: TrialAttempt) -> bool:
+        """Return whether another attempt may follow. If a separate fork server died while user
+        code ran, the trial is the likely cause."""
+        return attempt.is_early or not self.is_alone
+
+    def add(self, attempt: TrialAttempt) -> None:
+        """Note an attempt which another one follows."""
+        self.reasons.append(attempt.record.reason or attempt.record.status)
+        self.is_alone = self.is_alone or attempt.server_died
+
+
+@dataclass
 class RunningSweep:
     """A sweep that runs on this machine.
 
@@ -94,12 +113,11 @@ class RunningSweep:
         may be the cause. Raises WorkerError or OSError if no fork server can be started; a cell
         with `env` is then `crashed`. `member`: its part in a duet, or None.
         """
-        reasons: list[str] = []
-        is_alone = False
+        retries = Retries()
         try:
             for is_last in attempts(self.stop):
                 try:
-                    attempt = self.attempt(slot, trial, member, is_alone)
+                    attempt = self.attempt(slot, trial, member, retries.is_alone)
                 except (WorkerError, OSError, ValueError) as error:
                     if is_last and not trial.run.cell.env:
                         raise
@@ -108,16 +126,16 @@ class RunningSweep:
                 record = attempt.record
                 if not attempt.is_failure_of_harness:
                     break
-                if is_last or (is_alone and not attempt.is_early):
-                    record.reason = f"{record.reason}; tried {count(len(reasons), 'more time')}"
+                if is_last or not retries.may_follow(attempt):
+                    times = count(len(retries.reasons), "more time")
+                    record.reason = f"{record.reason}; tried {times}"
                     break
-                is_alone = is_alone or attempt.server_died
-                reasons.append(record.reason or record.status)
-                self.progress.retried(slot.name, trial, reasons[-1])
+                retries.add(attempt)
+                self.progress.retried(slot.name, trial, retries.reasons[-1])
         except StoppedError:
             return None
-        if reasons:
-            record.extra["harness_retries"] = reasons
+        if retries.reasons:
+            record.extra["harness_retries"] = retries.reasons
         return record
 
     def attempt(
