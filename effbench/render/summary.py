@@ -106,10 +106,21 @@ def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str
     ties = len(rows) - wins.total()
     if ties:
         text += f", with {ties} tied"
-    means = [mode.speedups[rows[0].metric] for mode in modes if mode.mode in first]
-    if len(means) == 1 and means[0].text and is_clear(means[0].low, means[0].high):
-        text += f"; its mean speedup is {means[0].text}"
+    mean = _clear_mean([mode for mode in modes if mode.mode in first], rows[0].metric)
+    if mean:
+        text += f"; its mean speedup is {mean}"
     return f"{text}."
+
+
+def _clear_mean(winners: Sequence[ModeSummary], metric: str) -> str:
+    """Return the mean speedup of the only winner; empty if there are several, or if its interval is
+    too wide to quote it."""
+    if len(winners) != 1:
+        return ""
+    mean = winners[0].speedups[metric]
+    if not is_clear(mean.low, mean.high):
+        return ""
+    return mean.text
 
 
 # --- each mode over all points ---
