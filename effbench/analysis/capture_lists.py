@@ -82,9 +82,7 @@ def costs_of(
     NothingFoundError if the mode has no ok result, UsageError if several of its settings match."""
     of_case = rows_of_case(rows, model)
     case = of_case[0].case
-    named = [row for row in of_case if mode in (row.mode, row.base_mode)]
-    modes = list(dict.fromkeys(row.mode for row in named))
-    graphs = [row for row in named if row.mode == the_only(modes, "--mode")]
+    graphs = rows_of_mode(of_case, mode)
     timed = curve_of(graphs, question.time)
     if not timed:
         known = [row.mode for row in of_case if curve_of([row], question.time)]
@@ -100,9 +98,19 @@ def costs_of(
         pool_bytes=curve_of(graphs, "graph_pool_bytes"),
         failed=frozenset(row.result.bs for row in graphs if not row.is_ok),
         case=case,
-        mode=modes[0],
+        mode=graphs[0].mode,
         marked=frozenset(timed.keys() - counted.keys()),
     )
+
+
+def rows_of_mode(rows: Sequence[LabelledRow], mode: str) -> list[LabelledRow]:
+    """Return the rows of a mode. `mode`: its name with or without its settings. Raises UsageError
+    if several of its settings match."""
+    matching = [row for row in rows if mode in (row.mode, row.base_mode)]
+    modes = list(dict.fromkeys(row.mode for row in matching))
+    if modes:
+        the_only(modes, "--mode")
+    return matching
 
 
 def curve_of(rows: Iterable[LabelledRow], metric: str) -> dict[int, float]:

@@ -31,22 +31,13 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     decisive = _decisive_metric(ok, metric)
     if decisive not in INTERVALS:
         return []
-    unmarked = []
-    for row in ok:
-        if why_marked(row.result, decisive) is None and (row.result.value(decisive) or 0) > 0:
-            unmarked.append(row)
-    if decisive in SPEEDUPS:
-        # the baseline's ratio of 1 was not measured: it wins against none that is marked
-        is_measured = any(not row.result.is_baseline for row in unmarked)
-    else:
-        is_measured = bool(unmarked)
-    if not is_measured:
+    candidates = _candidates(ok, decisive)
+    if not candidates:
         return []
-    winning = _best_and_ties(unmarked, decisive)
+    winning = _best_and_ties(candidates, decisive)
     best = winning[0].result
     for row in ok:
-        is_like_baseline = row.result.is_baseline and not _differs_from_baseline(best, metric)
-        if row not in winning and (is_like_baseline or _may_be_better(row.result, best, decisive)):
+        if row not in winning and _may_tie(row.result, best, metric, decisive):
             winning.append(row)
     return winning
 
@@ -63,6 +54,18 @@ def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
     if origins == {PAIRS}:
         return metric
     return SPEEDUPS[metric]
+
+
+def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+    """Return the rows whose figure is not marked; none if that is only the baseline's speedup."""
+    unmarked = []
+    for row in rows:
+        if why_marked(row.result, metric) is None and (row.result.value(metric) or 0) > 0:
+            unmarked.append(row)
+    if metric in SPEEDUPS and all(row.result.is_baseline for row in unmarked):
+        # the baseline's ratio of 1 was not measured: it wins against none that is marked
+        return []
+    return unmarked
 
 
 def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
@@ -83,6 +86,14 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     if METRICS[metric].better is Better.HIGHER:
         return replace(estimate, value=-estimate.value)
     return estimate
+
+
+def _may_tie(result: Result, best: Result, metric: str, decisive: str) -> bool:
+    """Return whether a result is the baseline, from which the best one does not differ by `metric`,
+    or marked and maybe better by the decisive metric."""
+    if result.is_baseline and not _differs_from_baseline(best, metric):
+        return True
+    return _may_be_better(result, best, decisive)
 
 
 def _differs_from_baseline(result: Result, metric: str) -> bool:
