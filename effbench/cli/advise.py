@@ -231,13 +231,30 @@ def advise_model(args: argparse.Namespace) -> Advice:
 def matrix_of(args: argparse.Namespace) -> list[str]:
     """Return the overrides of the full matrix. Raises UsageError unless they name one model, and at
     most one batch size."""
-    from effbench.config.overrides import key_of
     from effbench.config.short_sweep import CANDIDATES
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     models = [word for word in args.words if word not in overrides]
     if args.model:
         models.append(args.model)
+    require_one_point(args, models, overrides)
+    defaults = [f"model={models[0]}", f"mode={CANDIDATES}"]
+    if args.bs is not None:
+        defaults.append(f"bs={args.bs}")
+    if args.db != DEFAULT_DB:
+        defaults.append(f"db={quoted(args.db)}")
+    if args.config_dir:
+        overrides.append(f"--config-dir={args.config_dir}")
+    return [*missing_in(overrides, defaults), *overrides]
+
+
+def require_one_point(
+    args: argparse.Namespace, models: Sequence[str], overrides: Sequence[str]
+) -> None:
+    """Raise UsageError unless these are one model, at most one batch size, no stream and no stored
+    sweep."""
+    from effbench.config.overrides import key_of
+
     keys = [str(key_of(word)) for word in overrides]
     sizes = keys.count("bs") + (args.bs is not None)
     has_stream = any(key.partition(".")[0] == "stream" for key in keys)
@@ -247,14 +264,6 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
             " --sweep SWEEP --model NAME --bs N answers from a stored sweep"
         )
-    defaults = [f"model={models[0]}", f"mode={CANDIDATES}"]
-    if args.bs is not None:
-        defaults.append(f"bs={args.bs}")
-    if args.db != DEFAULT_DB:
-        defaults.append(f"db={quoted(args.db)}")
-    if args.config_dir:
-        overrides.append(f"--config-dir={args.config_dir}")
-    return [*missing_in(overrides, defaults), *overrides]
 
 
 def shortening_of(matrix: Sequence[str]) -> list[str]:
