@@ -93,10 +93,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
     if "://" not in given:
-        if re.match(r"(sqlite|postgres\w*)(\+\w+)?:?/", given) or "password=" in given:
-            hidden = "it is not shown, for it may hold a password"
-            raise StoreError(f"not a database URL ({hidden}); {_FORMS}")
-        return sa.URL.create("sqlite", database=expand_user(given, "db"))
+        return _url_of_path(given)
     shown = masked_url(given)
     try:
         parsed = sa.make_url(given)
@@ -112,6 +109,15 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if "@" in (parsed.host or ""):
         raise StoreError(f"{shown}: the user name or password contains @; write it as %40")
     return parsed.set(drivername="postgresql+psycopg")
+
+
+def _url_of_path(path: str) -> sa.URL:
+    """Return the URL of a SQLite file. Raises StoreError for what seems to be a misspelt URL,
+    ConfigError for an unknown home folder."""
+    if re.match(r"(sqlite|postgres\w*)(\+\w+)?:?/", path) or "password=" in path:
+        hidden = "it is not shown, for it may hold a password"
+        raise StoreError(f"not a database URL ({hidden}); {_FORMS}")
+    return sa.URL.create("sqlite", database=expand_user(path, "db"))
 
 
 def sqlite_file(url: str | os.PathLike[str]) -> Path | None:

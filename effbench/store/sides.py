@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, Status, StoredEnvironment
+from effbench.core.cell import Cell, Status, StoredEnvironment, Trial
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS
 from effbench.store.schema import CELL, PLANNED, RESULT, SWEEP, TRIAL
@@ -76,33 +76,49 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResul
     is_of_sweep = TRIAL.c.sweep_id == sweep_id
     prepared = (preparing.column for preparing in PREPARING.values())
     trials = read_trials(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
-    hosts = sorted({str(trial.host) for of_cell in trials.values() for trial in of_cell})
-    is_joined = hosts not in ([], ["None"])
-    facts = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
-    columns = [RESULT.c[name] for name in (*ResultKey._fields, *facts, *PER_SWEEP)]
+    hosts = _joined_hosts(chain.from_iterable(trials.values()))
+    columns = [RESULT.c[name] for name in (*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP)]
     results = {}
     query = sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)
     for row in as_dicts(connection, query):
         key = ResultKey(row["cell_key"], row["environment_id"])
         counted = CountedTrials.of(trials.get(key, ()))
-        measured = [trial for trial in counted.kept if trial.status.is_measured]
-        compilations: dict[int, int | None]
-        if is_joined:
-            figures = {name: of_hosts(name, counted, hosts) for name in _OF_TRIALS}
-            compilations = {hosts.index(str(trial.host)): None for trial in measured}
-        else:
-            figures = figures_of(counted)
-            compilations = {trial.round: trial.compilation for trial in measured}
-        kernels = {trial.kernel_fingerprint for trial in measured}
-        results[key] = CellResult(
-            **{name: row[name] for name in facts},
-            figures=figures | {name: {0: row[name]} for name in PER_SWEEP},
-            compilations=compilations,
-            kernels=frozenset(filter(None, kernels)),
-        )
+        results[key] = _cell_result(row, counted, hosts)
     return results
 
 
+def _joined_hosts(trials: Iterable[Trial]) -> list[str]:
+    """Return the hosts of a joined sweep, sorted; none of a sweep that joins no hosts."""
+    hosts = sorted({str(trial.host) for trial in trials})
+    if hosts == ["None"]:
+        return []
+    return hosts
+
+
+def _cell_result(
+    row: Mapping[str, Any], counted: CountedTrials, hosts: Sequence[str]
+) -> CellResult:
+    """Return a stored result with the figures of its counted trials, or of the hosts of a joined
+    sweep."""
+    measured = [trial for trial in counted.kept if trial.status.is_measured]
+    compilations: dict[int, int | None]
+    if hosts:
+        figures = {name: of_hosts(name, counted, hosts) for name in _OF_TRIALS}
+        compilations = {hosts.index(str(trial.host)): None for trial in measured}
+    else:
+        figures = figures_of(counted)
+        compilations = {trial.round: trial.compilation for trial in measured}
+    kernels = {trial.kernel_fingerprint for trial in measured}
+    return CellResult(
+        **{name: row[name] for name in _OF_RESULTS},
+        figures=figures | {name: {0: row[name]} for name in PER_SWEEP},
+        compilations=compilations,
+        kernels=frozenset(filter(None, kernels)),
+    )
+
+
+#: Columns of a result that are fields of `CellResult`.
+_OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
 #: Compared metrics with a value per trial.
 _OF_TRIALS = (*PER_TRIAL, *PREPARING)
 
@@ -167,11 +183,7 @@ def levels(
     )
     if host is not None:
         earlier = earlier.where(SWEEP.c.host["hostname"].as_string() == host)
-    newest_first = earlier.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    # of a protocol with other rules the noise differs
-    rows = connection.execute(newest_first)
-    alike = (row.id for row in rows if _same_rules(sweep.protocol, row.protocol))
-    recent = list(islice(alike, MOST_LEVELS))
+    recent = _newest_alike(connection, earlier, sweep.protocol)
     known = [name for name in metrics if name in RESULT.columns]
     values = (
         sa.select(*(RESULT.c[name] for name in (*ResultKey._fields, *known)))
@@ -187,6 +199,17 @@ def levels(
                 by_environment = found.setdefault((row["cell_key"], name), {})
                 by_environment.setdefault(row["environment_id"], []).append(row[name])
     return found
+
+
+def _newest_alike(
+    connection: sa.Connection, earlier: sa.Select[Any], protocol: Mapping[str, Any]
+) -> list[str]:
+    """Return the ids of the newest MOST_LEVELS of these sweeps that have the rules of `protocol`:
+    the noise differs with other rules."""
+    newest_first = earlier.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    rows = connection.execute(newest_first)
+    alike = (row.id for row in rows if _same_rules(protocol, row.protocol))
+    return list(islice(alike, MOST_LEVELS))
 
 
 def _same_rules(protocol: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -461,13 +461,17 @@ def _break_even(summary: Summary, kept: Sequence[Trial], baseline: Baseline) -> 
     # arrivals, CPU streams: their median does not tell the time saved per call
     if not is_significant or summary.throughput_per_s is None:
         return None
-    preparation_s = summary.compile_cold_s
-    if preparation_s is None and any(trial.compile_s is not None for trial in kept):
-        return None  # only seen compiling with a warm cache
-    if preparation_s is None:
-        preparation_s = _mean(kept, "prepare_s")
     baseline_ms = baseline_latency.interval().value
-    return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
+    return break_even_calls(_preparation_s(summary, kept), baseline_ms, summary.latency_ms)
+
+
+def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:
+    """Return how long the cell takes to prepare with a cold cache; None if it is unknown."""
+    if summary.compile_cold_s is not None:
+        return summary.compile_cold_s
+    if any(trial.compile_s is not None for trial in kept):
+        return None  # only seen compiling with a warm cache
+    return _mean(kept, "prepare_s")
 
 
 def break_even_calls(
