@@ -42,7 +42,8 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, effbench, 
     assert f"Sweep {own}" in effbench("show").out
     with Store.open(made.path) as store:
         every = store.sweeps()
-        assert [*newest(store, every)] == [own], "the report"
+        shown = newest(store, every, str(made.path))
+        assert [device_sweep.sweep.id for device_sweep in shown] == [own], "the report"
         assert recorded_here_first(every)[0].id == own
         sweeps = store.sweeps()[::-1]
         assert sweeps[position_of("last", sweeps)].id == own

@@ -82,7 +82,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, begin, cell):
         (sweep,) = store.sweeps()
         (machine,) = store.environments_of(sweep.id)
         trial = Trial(cell("eager").key, 1, Status.OK)
-        new = store.record(sweep.id, machine["id"], trial)
+        new = store.record(sweep.id, machine.id, trial)
         assert new == 3, "ids go on"
     for column, value in (("round", "-1"), ("status", "noisy"), ("extra", "[]")):
         with pytest.raises(Exception, match=f"ck_trial_{column}"):
