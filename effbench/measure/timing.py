@@ -44,9 +44,9 @@ SPREAD = 1.5  # ratio of the bounds of a median from which its calls have severa
 # minimum undisturbed samples for that, also as a part of the disturbed ones
 FEWEST_SAMPLES, FEWEST_PART = 10, 0.1
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
-# calls (or pairs) that a timer makes even beyond its budget, but for at most so many seconds: fewer
-# samples have no interval of their median
-FEWEST_CALLS, LONGEST_S = 6, 10.0
+# calls (or pairs) that a timer makes even beyond its budget, but for at most so many seconds: of
+# nine samples, a single odd one is no bound of the median's interval
+FEWEST_CALLS, LONGEST_S = 9, 10.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from effbench.measure.host import CROWDED, CROWDED_ALONE, HostWatch
 from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
 
+#: Fewer samples have no interval of their median.
+FEWEST_SAMPLES = 6
 # where the protocol has none: then disturbed samples count, but they are still told apart
 HOST_TOLERANCE = 0.1
 
@@ -51,7 +53,7 @@ class TrialProtocol:
 
     def is_too_few(self, samples: int) -> bool:
         """Return whether so few samples give a figure that no other trial of the cell supports."""
-        return self.rounds == 1 and samples < min(timing.FEWEST_CALLS, self.rules.max_samples)
+        return self.rounds == 1 and samples < min(FEWEST_SAMPLES, self.rules.max_samples)
 
     @property
     def most_others(self) -> float:

@@ -95,7 +95,7 @@ def test_the_order_changes_with_each_pair(clock):
     [
         (1.0, 0.005, 20),
         (0.09, 0.005, 15),
-        (0.0, 0.005, 6),
+        (0.0, 0.005, 9),
         (0.6, NEVER, 100),
     ],
     ids=[
