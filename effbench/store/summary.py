@@ -429,8 +429,9 @@ def _speedups(trials: Sequence[Trial], separate: Speedups) -> Speedups:
     """Return the speedups of pairs, if every trial that counts has pairs, otherwise those of
     separate processes.
 
-    Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs
-    need its quiet moments, and long series find more of them.
+    On a GPU, marked pairs give way to unmarked separate times: where only one side waits for the
+    host, pairs need its quiet moments, and long series find more of them. On the CPU, both sides
+    wait for it, and separate processes may meet different speeds without a trace.
     """
     kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status.is_measured]
     if any(trial.pair_speedup is None for trial in kept):
@@ -444,7 +445,8 @@ def _speedups(trials: Sequence[Trial], separate: Speedups) -> Speedups:
             paired[name] = mean.interval()
     disturbance = disturbance_of(kept, "pair_disturbance")
     has_unmarked_times = separate.origin is not None and separate.disturbance is None
-    if disturbance is not None and has_unmarked_times:
+    is_on_gpu = all(trial.gpu_uuid is not None for trial in kept)
+    if disturbance is not None and has_unmarked_times and is_on_gpu:
         return replace(separate, busy=busy)
     return Speedups({**separate.intervals, **paired}, PAIRS, disturbance, busy)
 
