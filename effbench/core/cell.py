@@ -98,7 +98,7 @@ class Cell:
     for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
     `device` are never `auto`.
 
-    A new axis begins with a setting: see `config.Config`.
+    A new axis begins with a setting: see `settings.Config`.
     """
 
     model: dict[str, Any]

@@ -51,9 +51,11 @@ FEWEST_CALLS, LONGEST_S = 9, 10.0
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`:
-    whether disturbed samples do not count if there are enough others; else they are only kept
-    apart."""
+    """The stopping rules of warm-up and timing, which `settings.Protocol` documents.
+
+    `discards`: whether disturbed samples do not count if there are enough others; else they are
+    only kept apart.
+    """
 
     budget_s: float
     min_time_s: float

@@ -3,7 +3,7 @@
 A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
 (`Slot.locked`), and in its own process for a foreign program on the GPU, at most
 `executor.foreign_wait_s` (`GpuWatch.wait_until_free`). Both settings are declared in
-`config.Executor`.
+`settings.Executor`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ HOST_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class TrialProtocol:
-    """The settings of the protocol that a trial uses; `config.Protocol` documents them."""
+    """The settings of the protocol that a trial uses; `settings.Protocol` documents them."""
 
     rules: Rules
     rounds: int
