@@ -6,6 +6,7 @@ change?
     python benchmarks/sweep_time.py overhead [--rounds 3] [overrides]
     python benchmarks/sweep_time.py host [--rounds 20] [overrides]
     python benchmarks/sweep_time.py matrix [--cells 1000,10000] [--repeat 3] [--against CHECKOUT]
+    python benchmarks/sweep_time.py turns --against CHECKOUT [--repeat 2] [overrides]
 
 gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times
 and the idle share of each GPU. Before, three quick cells run twice, the second time with known
@@ -26,6 +27,9 @@ matrix: seconds until the first trial of a large matrix, and effbench's peak mem
 probe module notes the time at which the first trial builds it; then the sweep is interrupted. Its
 seconds count from the start of the command. `--against`: another checkout of effbench to measure in
 turns, such as one of the main branch.
+
+turns: whole sweeps of the same cells by this checkout and another, in turns (A B, B A, ...). The
+output lists the seconds and trials of each sweep, and the seconds of a trial.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -350,6 +355,28 @@ def measure_matrices(folder: Path, args: argparse.Namespace, overrides: list[str
     print(Table.of([*map(Column, heads)], rows).render("markdown"))
 
 
+def compare_turns(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
+    words = overrides or ["model=mlp", "bs=8", "mode=eager,default,cuda-graph", "protocol=standard"]
+    checkouts = [HERE, args.against.resolve()]
+    rows = []
+    for turn in range(args.repeat):
+        for checkout in checkouts:
+            db = folder / f"{turn}-{checkouts.index(checkout)}.db"
+            command = [sys.executable, "-m", "effbench", "-m", *words, f"db={db}"]
+            env = {**os.environ, "PYTHONPATH": f"{checkout}:{os.environ.get('PYTHONPATH', '')}"}
+            began = time.perf_counter()
+            subprocess.run(command, check=True, cwd=checkout, env=env, stdout=subprocess.DEVNULL)
+            wall_s = time.perf_counter() - began
+            # the other checkout may have another schema: only what both have
+            with sqlite3.connect(db) as connection:
+                query = "SELECT count(*), avg(wall_s) FROM trial"
+                trials, trial_s = connection.execute(query).fetchone()
+            rows.append([str(checkout), f"{wall_s:.1f}", f"{trials}", f"{trial_s:.1f}"])
+        checkouts.reverse()
+    headings = ("effbench", "sweep (s)", "trials", "trial (s)")
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -361,6 +388,7 @@ def main() -> None:
         "overhead": measure_overhead,
         "host": compare_host_checks,
         "matrix": measure_matrices,
+        "turns": compare_turns,
     }
     part = {name: parts.add_parser(name) for name in compared}
     for name, function in compared.items():
@@ -382,6 +410,9 @@ def main() -> None:
     matrix.add_argument(
         "--against", type=Path, help="another checkout of effbench, measured in turns with this one"
     )
+    turns = part["turns"]
+    turns.add_argument("--against", type=Path, required=True, help="another checkout of effbench")
+    turns.add_argument("--repeat", type=int, default=2, help="sweeps of each (default: 2)")
     args, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         args.function(Path(folder), args, overrides)

@@ -58,6 +58,9 @@ STATISTICS = Path("/proc/stat")
 CROWDED = 0.5
 #: The same fraction if the cell has a single trial, which no other process can contradict.
 CROWDED_ALONE = 0.15
+#: A single trial is marked if the fixed work took this many times longer in slower moments than in
+#: the quietest ones. Its two levels on an idle virtual machine are 1.2 to 1.9 times apart.
+UNEVEN = 3.0
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (1, 2, 3, 6, 7)
 #: The column of the time that a hypervisor gave to other virtual machines.
@@ -215,8 +218,8 @@ class HostWatch:
         self.moves = moves
         self.all_threads = all_threads
         self.waits = waits
-        #: fraction of the cores that other processes may use while the CPU is timed
-        self.most_others = CROWDED
+        #: whether the cell has no other trial
+        self.is_single = False
         self.run_queue = RunQueue(all_threads)
         self.cores: set[int] = set()
         self.readings: list[float] = []
@@ -326,13 +329,19 @@ class HostWatch:
     @property
     def crowding(self) -> str | None:
         """Why undisturbed batches are slow, too: other processes, or other virtual machines, used
-        the CPU; or None."""
+        the CPU, or its speed changed; or None."""
         if self.theft is not None:
             return self.theft
-        others = self.others_fraction or 0.0
-        if not self.is_checked or others <= self.most_others:
+        if not self.is_checked:
             return None
-        return f"host busy: other processes used {percent(others)} of the cores"
+        others = self.others_fraction or 0.0
+        most_others = CROWDED_ALONE if self.is_single else CROWDED
+        if others > most_others:
+            return f"host busy: other processes used {percent(others)} of the cores"
+        high_ms = self.high_ms
+        if self.is_single and high_ms is not None and high_ms > UNEVEN * self.low_ms:
+            return f"host busy: its speed changed by {high_ms / self.low_ms:.1f} ×"
+        return None
 
     @property
     def theft(self) -> str | None:

@@ -80,6 +80,9 @@ class TrialDuration:
 
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
+#: A machine is far slower than usual if its fixed work takes this many times the median of recent
+#: trials. On an idle virtual machine the slower moments of trials differ by a factor of 1.3.
+FAR_SLOWER = 2.0
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"
 #: what a summary reads of a trial; not `extra`, which can be large
@@ -204,8 +207,14 @@ class HostSpeeds:
 
     def high_ms(self) -> float | None:
         """Return the time in the slower moments of a usual host, a high quantile; None if no trial
-        has measured it."""
-        return quantile(self.high[-RECENT_TRIALS:], 4)
+        has measured it.
+
+        Trials for which a shared machine was far slower than usual do not count."""
+        recent = self.high[-RECENT_TRIALS:]
+        if not recent:
+            return None
+        limit_ms = FAR_SLOWER * statistics.median(recent)
+        return quantile([high_ms for high_ms in recent if high_ms <= limit_ms], 4)
 
 
 def quantile(values: Sequence[float], fifths: int) -> float | None:

@@ -14,7 +14,7 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.core.message import TrialRequest
 from effbench.measure import counters, timing
 from effbench.measure.gpu import Gpu
-from effbench.measure.host import CROWDED, CROWDED_ALONE, HostWatch
+from effbench.measure.host import HostWatch
 from effbench.measure.timing import Rules
 from effbench.measure.watch import GpuWatch
 
@@ -55,13 +55,6 @@ class TrialProtocol:
         """Return whether so few samples give a figure that no other trial of the cell supports."""
         return self.rounds == 1 and samples < min(FEWEST_SAMPLES, self.rules.max_samples)
 
-    @property
-    def most_others(self) -> float:
-        """Fraction of the cores that other processes may use while the CPU is timed."""
-        if self.rounds > 1:
-            return CROWDED
-        return CROWDED_ALONE
-
 
 class TrialContext:
     """A trial, and what it is made of. `gpu` and `watcher` know no GPU until it is opened."""
@@ -97,7 +90,7 @@ class TrialContext:
             usual_high_ms=self.request.host_high_ms,
             waits=self.protocol.rules.patience > 1.0,
         )
-        host.most_others = self.protocol.most_others
+        host.is_single = self.protocol.rounds == 1
         with host.watching():
             yield host
 

@@ -8,11 +8,13 @@ import pytest
 from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
+from effbench.core.cell import Cell
+from effbench.core.message import TrialRequest
 from effbench.core.settings import Protocol
 from effbench.measure import host
-from effbench.measure.host import CROWDED, CROWDED_ALONE, CoreTimes, HostWatch, Reading
+from effbench.measure.host import CoreTimes, HostWatch, Reading
 from effbench.measure.timing import Timer
-from effbench.worker.context import TrialProtocol
+from effbench.worker.context import TrialContext
 
 
 class MadeUpQueue:
@@ -264,19 +266,38 @@ class TestOtherProcesses:
         assert host.core_times({0}) == CoreTimes(3.0, 1.0)
         assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
 
-    def test_a_single_trial_tolerates_fewer_other_processes(self):
+    @pytest.mark.parametrize(
+        ("others", "readings", "single", "of_several"),
+        [
+            (0.1, (0.03, 0.06), None, None),
+            (
+                0.4,
+                (0.03, 0.06),
+                "host busy: other processes used 40 % of the cores",
+                None,
+            ),
+            (0.1, (0.03, 0.15), "host busy: its speed changed by 5.0 ×", None),
+        ],
+        ids=["quiet", "others", "two speeds"],
+    )
+    def test_a_single_trial_tolerates_less(self, others, readings, single, of_several):
         """No other process of the cell can show that its times are wrong."""
-        limits = {
-            rounds: TrialProtocol.of({**Protocol().__dict__, "rounds": rounds}).most_others
-            for rounds in (1, 2, 5)
-        }
-        assert limits == {1: CROWDED_ALONE, 2: CROWDED, 5: CROWDED}
         watch = HostWatch(None, 1.25, moves=False, all_threads=True)
-        watch.most_others = limits[1]
-        watch.others_fraction = 0.1
-        assert watch.crowding is None
-        watch.others_fraction = 0.4
-        assert watch.crowding == "host busy: other processes used 40 % of the cores"
+        watch.others_fraction = others
+        watch.readings = [readings[0]] * 8 + [readings[1]] * 2
+        watch.calm_readings = watch.readings[5:]
+        assert watch.crowding == of_several
+        watch.is_single = True
+        assert watch.crowding == single
+
+    @pytest.mark.parametrize("rounds", [1, 2, 5])
+    def test_a_trial_of_one_round_is_single(self, rounds):
+        protocol = {**Protocol().__dict__, "rounds": rounds}
+        request = TrialRequest(
+            Cell("m", 1, "eager", "float32", "inference", device="cpu").params, protocol
+        )
+        with TrialContext(request).host_watched(matters=True, moves=False) as watch:
+            assert watch.is_single is (rounds == 1)
 
     @pytest.mark.parametrize(
         ("fraction", "tolerance", "all_threads", "is_crowded"),

@@ -81,9 +81,10 @@ TENTHS = [0.1 * number for number in range(1, 10)]
     [
         ([], None, None),
         ([0.5], 0.5, 0.5),
-        ([9.0, *TENTHS], 0.28, 0.82),
+        ([9.0, *TENTHS], 0.28, 0.74),
         ([0.04, 0.06], 0.044, 0.056),
         ([9.0] * 20 + [1.0] * RECENT_TRIALS, 1.0, 1.0),
+        ([1.0] * 6 + [3.0] * 4, 1.0, 1.0),
     ],
 )
 def test_the_usual_speeds_are_quantiles_of_recent_trials(speeds, low, high):
