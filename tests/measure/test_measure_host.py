@@ -294,7 +294,7 @@ class TestOtherProcesses:
     def test_a_trial_of_one_round_is_single(self, rounds):
         protocol = {**Protocol().__dict__, "rounds": rounds}
         request = TrialRequest(
-            Cell("m", 1, "eager", "float32", "inference", device="cpu").params, protocol
+            Cell("m", 1, "eager", "float32", "inference", device="cpu").params(), protocol
         )
         with TrialContext(request).host_watched(matters=True, moves=False) as watch:
             assert watch.is_single is (rounds == 1)
