@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from effbench.core.cell import Status, Trial
-from effbench.measure.timing import Timing
+from effbench.measure.timing import Rules, Timing
 from effbench.store.summary import counted, disturbance_of, estimate
 
 QUIET_MS = 1.0
@@ -63,7 +63,6 @@ class Protocol:
     rounds: int
     budget_s: float
     patience: float
-    min_samples: int = 30
 
 
 PROTOCOLS = (
@@ -94,7 +93,7 @@ def simulated_trial(
         else:
             timing.samples_ms += samples
             undisturbed_s += BATCH_S * factor
-    figure = timing.figure(protocol.min_samples, slowdown=host.slowdown)
+    figure = timing.figure(Rules(), host.slowdown)
     trial = Trial("simulated", round, Status.OK)
     trial.latency_ms = figure.median.value
     trial.latency_median_low_ms = figure.median.low

@@ -311,7 +311,7 @@ def bias_of(own: Timer, eager: Timer, warm_calls: int, seconds: float) -> Bias:
 
 def biases(args: argparse.Namespace) -> None:
     device = torch.device(args.device)
-    rules = Rules(2.0, 0.5, 30, 0.005, 100_000, 10, 0.2, 5.0)
+    rules = Rules(budget_s=2.0)
     print(
         "| width | mode | ms | " + " | ".join(f"{calls} warm calls" for calls in WARM_CALLS) + " |"
     )

@@ -95,8 +95,8 @@ COLUMNS = {
     "attempt": "attempt within the round, from 0",
     "extra": (
         "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`,"
-        " `graph_break_reasons`, `cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`,"
-        " `preempted`, `discarded`, `training`, `dropout_off`, `grad_mode`, `grad_mode_reason`,"
+        " `graph_break_reasons`, `cudagraph_skip_reasons`, `profile`,"
+        " `discarded`, `training`, `dropout_off`, `grad_mode`, `grad_mode_reason`,"
         " `tied_tokens`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`,"
         " `context_error`, `timed_again`; of failures `traceback`, `log`"
     ),

@@ -36,7 +36,6 @@ from effbench.measure.timing import (
     BATCH_MS,
     LATENCY,
     PERIOD,
-    SPREAD,
     Rules,
     Timer,
     Timing,
@@ -246,62 +245,44 @@ def follow(step: DuetStep, partner: Partner, run_queue: RunQueue) -> None:
 
 
 @dataclass(frozen=True)
-class DuetFigures:
-    """The figures of both members. `pairs`: those that give them; `varies`: how the ratio varies,
-    or None."""
+class MemberFigure:
+    """The figure of a member of a duet. `pairs`: those that give it; `varies`: how the ratio of
+    both members varies, or None."""
 
-    leader: TimingFigure
-    follower: TimingFigure
+    figure: TimingFigure
     pairs: list[BatchPair]
     varies: str | None
 
 
-def figures_of(
-    pairs: Pairs, rules: Rules, spread: float = SPREAD, is_alike: bool = False
-) -> DuetFigures:
-    """Return the times of both members, in ms per call.
+def figure_of_member(
+    pairs: Pairs, rules: Rules, leads: bool, is_alike: bool = False
+) -> MemberFigure:
+    """Return the time of a member, in ms per call, with the bounds of the median of its batches.
 
-    Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'.
-    So the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio
-    from which pairs are unsteady. `is_alike`: whether both wait for the host in the same way.
+    The ratio of both members' times is the median ratio of the pairs, and their geometric mean the
+    median of the pairs'. So the host's slow moments affect both alike. `leads`: whether it is the
+    leader. `is_alike`: whether both wait for the host in the same way. The bounds of a marked
+    figure contain those of undisturbed and of disturbed batches.
     """
-    ratio = pairs.figure(rules, spread, is_alike)
+    ratio = pairs.figure(rules, is_alike)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed
-    means_ms = [math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]
-    mean_ms = median_interval(means_ms).value
     root = math.sqrt(ratio.median.value)
-    leader, follower = Timing(), Timing()
-    for pair in pairs.undisturbed:
-        leader.samples_ms.append(pair.own_ms)
-        follower.samples_ms.append(pair.reference_ms)
-    for pair in pairs.disturbed:
-        leader.disturbed_ms.append(pair.own_ms)
-        follower.disturbed_ms.append(pair.reference_ms)
+    value_ms = median_interval([pair.mean_ms for pair in used]).value
+    if leads:
+        value_ms /= root
+    else:
+        value_ms *= root
+    kinds = [used]
+    if ratio.is_marked:
+        kinds += [kind for kind in (pairs.undisturbed, pairs.disturbed) if kind]
+    bounds = [value_ms]
+    for kind in kinds:
+        bounds += bounds_of_median([pair.ms_of(leads) for pair in kind])
     varies = None
     if ratio.varies:
         varies = f"unsteady: the ratio of the two sides is {ratio.range_text}"
-    is_all = len(used) > len(pairs.undisturbed)
-    return DuetFigures(
-        member_figure(mean_ms / root, leader, is_all, ratio.is_marked),
-        member_figure(mean_ms * root, follower, is_all, ratio.is_marked),
-        used,
-        varies,
-    )
-
-
-def member_figure(value_ms: float, batches: Timing, is_all: bool, is_marked: bool) -> TimingFigure:
-    """Return the figure of a member with the bounds of the median of its own batches. `is_all`:
-    whether disturbed batches count, too. The bounds of a marked figure contain those of
-    undisturbed and of disturbed ones."""
-    used = batches
-    kinds = []
-    if is_all:
-        used = batches.all_samples()
-    if is_marked:
-        kinds = [samples for samples in (batches.samples_ms, batches.disturbed_ms) if samples]
-    bounds = [value_ms]
-    for samples in (used.samples_ms, *kinds):
-        bounds += bounds_of_median(samples)
-    return TimingFigure(Interval(value_ms, min(bounds), max(bounds)), used, is_marked)
+    batches = Timing([pair.ms_of(leads) for pair in used])
+    interval = Interval(value_ms, min(bounds), max(bounds))
+    return MemberFigure(TimingFigure(interval, batches, ratio.is_marked), used, varies)

@@ -2,17 +2,16 @@
 
 This is the only module that imports pynvml. It does not import torch, so the doctor can use it.
 
-A new metric from NVML needs five lines: a field in `GpuState` and its query in `Gpu.read` (here), a
-field in `GpuFacts` and how readings give it in `GpuWatch.facts` (measure/watch.py), and its
-assignment in `record_gpu` (worker/timings.py); then a field in `Trial`, one in `Summary` and a
-migration, as `Trial` (cell.py) says.
+A new metric from NVML needs three lines: a field in `GpuState` and its query in `Gpu.read` (here),
+and how readings give it in `GpuWatch.record` (measure/watch.py); then a field in `Trial`, one in
+`Summary` and a migration, as `Trial` (cell.py) says.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.core import processes
@@ -46,8 +45,6 @@ class GpuState:
     temperature_c: int | None = None
     power_w: float | None = None
     clocks_event_reasons: list[str] = field(default_factory=list)
-
-    to_json = asdict
 
 
 class Nvml:

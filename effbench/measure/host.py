@@ -62,9 +62,9 @@ CROWDED_ALONE = 0.15
 #: the quietest ones. Its two levels on an idle virtual machine are 1.2 to 1.9 times apart.
 UNEVEN = 3.0
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
-WORKING = (1, 2, 3, 6, 7)
+WORKING = (0, 1, 2, 5, 6)
 #: The column of the time that a hypervisor gave to other virtual machines.
-STOLEN = 8
+STOLEN = 7
 #: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about
 #: right, at 35 % it is a third too long, and at 50 % ten times.
 TAKEN = 0.1
@@ -104,20 +104,14 @@ class RunQueue:
         self.find_threads()
         self.is_known = self.kernel_counts()
 
-    def threads(self) -> list[int]:
-        """Return the threads to watch, this one first."""
-        this = threading.get_native_id()
-        if not self.all_threads:
-            return [this]
-        try:
-            others = {int(task.name) for task in TASKS.iterdir()} - {this}
-        except OSError:  # a container without /proc
-            others = set()
-        return [this, *sorted(others)][:MOST_THREADS]
-
     def find_threads(self) -> None:
-        """Open the statistics of threads that are not known yet."""
-        for thread in self.threads():
+        """Open the statistics of threads that are not known yet, this one first."""
+        this = threading.get_native_id()
+        threads = [this]
+        if self.all_threads:
+            with suppress(OSError):  # a container without /proc
+                threads += sorted({int(task.name) for task in TASKS.iterdir()} - {this})
+        for thread in threads[:MOST_THREADS]:
             if thread in self.files:
                 continue
             path = TASKS / str(thread) / "schedstat"
@@ -167,18 +161,15 @@ class CoreTimes:
     stolen_s: float
 
 
-def core_times(cores: Collection[int]) -> CoreTimes | None:
-    """Return the times of these cores together; None if the kernel does not tell."""
+def core_times(cores: Collection[int]) -> CoreTimes:
+    """Return the times of these cores together."""
     names = {f"cpu{core}" for core in cores}
     working = stolen = 0
-    try:
-        for line in STATISTICS.read_text().splitlines():
-            fields = line.split()
-            if fields and fields[0] in names:
-                working += sum(int(fields[column]) for column in WORKING)
-                stolen += int(fields[STOLEN])
-    except (OSError, ValueError, IndexError):
-        return None
+    for line in STATISTICS.read_text().splitlines():
+        name, *fields = line.split()
+        if name in names:
+            working += sum(int(fields[column]) for column in WORKING)
+            stolen += int(fields[STOLEN])
     ticks = os.sysconf("SC_CLK_TCK")
     return CoreTimes(working / ticks, stolen / ticks)
 
@@ -222,12 +213,13 @@ class HostWatch:
         self.is_single = False
         self.run_queue = RunQueue(all_threads)
         self.cores: set[int] = set()
+        self.last = Reading(0.0, 0.0)
         self.readings: list[float] = []
         self.slow_readings: list[float] = []  # of disturbed batches
         self.calm_readings: list[float] = []  # after batches without waiting
         self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
-        self.others_fraction: float | None = None  # of the cores, while they were watched
-        self.stolen_fraction: float | None = None  # of the cores' time, likewise
+        self.others_fraction = 0.0  # of the cores, while they were watched
+        self.stolen_fraction = 0.0  # of the cores' time, likewise
         self.partner_s = 0.0  # seconds for which the other member of a duet used the cores
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
@@ -247,12 +239,11 @@ class HostWatch:
             yield
         finally:
             after = core_times(self.cores)
-            if before is not None and after is not None:
-                members_s = time.process_time() - process_began_s + self.partner_s
-                others_s = after.working_s - before.working_s - members_s
-                possible_s = (time.perf_counter() - began_s) * len(self.cores)
-                self.others_fraction = max(0.0, others_s / possible_s)
-                self.stolen_fraction = (after.stolen_s - before.stolen_s) / possible_s
+            members_s = time.process_time() - process_began_s + self.partner_s
+            others_s = after.working_s - before.working_s - members_s
+            possible_s = (time.perf_counter() - began_s) * len(self.cores)
+            self.others_fraction = max(0.0, others_s / possible_s)
+            self.stolen_fraction = (after.stolen_s - before.stolen_s) / possible_s
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
 
@@ -263,6 +254,17 @@ class HostWatch:
         if len(self.readings) % EVERY == 0 or len(self.readings) == FIRST:
             self.limit_ms = self.work_limit_ms()
         return Reading(work_ms, self.run_queue.read_ms())
+
+    def begin(self) -> None:
+        """Take the reading before a batch."""
+        self.last = self.read()
+
+    def was_undisturbed(self, seconds: float, waited_ms: float = 0.0) -> bool:
+        """Return whether the batch since the last reading counts. `seconds`: how long it took;
+        `waited_ms`: how long threads of another process, a partner, waited for a core."""
+        before, self.last = self.last, self.read()
+        after = Reading(self.last.work_ms, self.last.waited_ms + waited_ms)
+        return self.is_undisturbed(before, after, seconds)
 
     def work_limit_ms(self) -> float:
         """Return how long the fixed work may take in an undisturbed moment."""
@@ -334,10 +336,9 @@ class HostWatch:
             return self.theft
         if not self.is_checked:
             return None
-        others = self.others_fraction or 0.0
         most_others = CROWDED_ALONE if self.is_single else CROWDED
-        if others > most_others:
-            return f"host busy: other processes used {percent(others)} of the cores"
+        if self.others_fraction > most_others:
+            return f"host busy: other processes used {percent(self.others_fraction)} of the cores"
         high_ms = self.high_ms
         if self.is_single and high_ms is not None and high_ms > UNEVEN * self.low_ms:
             return f"host busy: its speed changed by {high_ms / self.low_ms:.1f} ×"
@@ -347,10 +348,10 @@ class HostWatch:
     def theft(self) -> str | None:
         """That other virtual machines took too much of the cores' time, or None. Pairs do not cure
         that: threads that wait for each other suffer most."""
-        stolen = self.stolen_fraction or 0.0
-        if not self.is_checked or stolen <= TAKEN:
+        if not self.is_checked or self.stolen_fraction <= TAKEN:
             return None
-        return f"host busy: other virtual machines took {percent(stolen)} of the cores' time"
+        stolen = percent(self.stolen_fraction)
+        return f"host busy: other virtual machines took {stolen} of the cores' time"
 
     @property
     def is_checked(self) -> bool:

@@ -15,18 +15,17 @@ import itertools
 import math
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
-from effbench.measure.host import HostWatch, Reading
+from effbench.measure.host import HostWatch
 from effbench.measure.timing import (
     BATCH_MS,
     FEWEST_CALLS,
     FEWEST_SAMPLES,
     LONGEST_S,
-    SPREAD,
     Rules,
     Timer,
     Timing,
@@ -62,12 +61,14 @@ class TimedBatch:
     """A batch of calls.
 
     `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a
-    core. `seconds`: of the calls alone; None if they filled the whole batch.
+    core. `seconds`: of the calls alone; None if they filled the whole batch. `is_disturbed`:
+    whether the host was disturbed meanwhile.
     """
 
     ms: float
     waited_ms: float = 0.0
     seconds: float | None = None
+    is_disturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ class BatchPair:
         """How many times longer the reference takes."""
         return self.reference_ms / self.own_ms
 
+    @property
+    def mean_ms(self) -> float:
+        """The geometric mean of both sides."""
+        return math.sqrt(self.reference_ms * self.own_ms)
+
+    def ms_of(self, own: bool) -> float:
+        return self.own_ms if own else self.reference_ms
+
 
 @dataclass
 class Pairs:
@@ -92,7 +101,7 @@ class Pairs:
     undisturbed: list[BatchPair] = field(default_factory=list)
     disturbed: list[BatchPair] = field(default_factory=list)
 
-    def figure(self, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> TimingFigure:
+    def figure(self, rules: Rules, is_alike: bool = False) -> TimingFigure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all
         pairs, marked.
 
@@ -100,12 +109,10 @@ class Pairs:
         pairs are enough, if their ratio is that of the disturbed ones: a slow host hardly changes
         it.
         """
-        least = rules.min_samples
         kept, lost = self.undisturbed_ratios, self.disturbed_ratios
         if is_alike and kept and lost and have_one_median(kept, lost):
-            least = min(least, FEWEST_SAMPLES)
-        ratios = Timing(kept, disturbed_ms=lost)
-        return ratios.figure(least, slowdown=1.0, spread=spread, discards=rules.discards)
+            rules = replace(rules, min_samples=min(rules.min_samples, FEWEST_SAMPLES))
+        return Timing(kept, disturbed_ms=lost).figure(rules)
 
     @property
     def undisturbed_ratios(self) -> list[float]:
@@ -195,15 +202,16 @@ def take_pairs(
     """
     pairs = Pairs()
     began = time.perf_counter()
-    turns = Turns(host)
+    if host:
+        host.begin()
     for number in itertools.count(1):
-        turns.is_undisturbed = True
         if number % 2:
-            own_ms, reference_ms = turns.take(own), turns.take(reference)
+            mine, theirs = take(own, host), take(reference, host)
         else:
-            reference_ms, own_ms = turns.take(reference), turns.take(own)
-        kept = pairs.undisturbed if turns.is_undisturbed else pairs.disturbed
-        kept.append(BatchPair(reference_ms, own_ms, number - 1))
+            theirs, mine = take(reference, host), take(own, host)
+        is_disturbed = mine.is_disturbed or theirs.is_disturbed
+        kept = pairs.disturbed if is_disturbed else pairs.undisturbed
+        kept.append(BatchPair(theirs.ms, mine.ms, number - 1))
         seconds = time.perf_counter() - began
         longest_s = budget_s
         if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
@@ -214,38 +222,20 @@ def take_pairs(
             break
         if number % EVERY == 0 and is_known(pairs, rules, seconds):
             break
-        if not turns.is_undisturbed:
-            turns.calm()
+        if is_disturbed and host:
+            host.calm()
+            host.begin()
     return pairs
 
 
-class Turns:
-    """Takes the batches of both sides, and reads the host's speed between them. `is_undisturbed`:
-    whether the host was undisturbed in all of them."""
-
-    def __init__(self, host: HostWatch | None) -> None:
-        self.host = host
-        self.is_undisturbed = True
-        self.before = host.read() if host else None
-
-    def take(self, side: TimedSide) -> float:
-        """Take a batch, and return its ms per call."""
-        began = time.perf_counter()
-        batch = side.batch()
-        if self.host and self.before is not None:
-            elapsed = time.perf_counter() - began
-            after = self.host.read()
-            seen = Reading(after.work_ms, after.waited_ms + batch.waited_ms)
-            if not self.host.is_undisturbed(self.before, seen, batch.seconds or elapsed):
-                self.is_undisturbed = False
-            self.before = after
-        return batch.ms
-
-    def calm(self) -> None:
-        """Wait a moment on a disturbed host."""
-        if self.host:
-            self.host.calm()
-            self.before = self.host.read()
+def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
+    """Time a batch, and read the host's speed after it."""
+    began = time.perf_counter()
+    batch = side.batch()
+    seconds = batch.seconds or time.perf_counter() - began
+    if host is None or host.was_undisturbed(seconds, batch.waited_ms):
+        return batch
+    return replace(batch, is_disturbed=True)
 
 
 def is_known(pairs: Pairs, rules: Rules, seconds: float) -> bool:

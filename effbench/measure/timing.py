@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from effbench.core.metrics import significant
-from effbench.measure.host import HostWatch, Reading
+from effbench.measure.host import HostWatch
 from effbench.measure.watch import HOST_BOUND, GpuWatch
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
@@ -41,6 +41,10 @@ HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host'
 # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
 SAME = 0.02
 SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
+# in place of a protocol's tolerance of None
+HOST_TOLERANCE = 0.1
+# fewer samples have no interval of their median
+FEWEST_OF_ONE = 6
 # minimum undisturbed samples for that, also as a part of the disturbed ones
 FEWEST_SAMPLES, FEWEST_PART = 10, 0.1
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
@@ -51,32 +55,35 @@ FEWEST_CALLS, LONGEST_S = 9, 10.0
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing, which `settings.Protocol` documents.
+    """The settings of the protocol that a trial follows; `settings.Protocol` documents them.
 
-    `discards`: whether disturbed samples do not count if there are enough others; else they are
-    only kept apart.
+    `host_tolerance`: None if disturbed samples count, too; they are still told apart.
     """
 
-    budget_s: float
-    min_time_s: float
-    min_samples: int
-    target_interval: float
-    max_samples: int
-    warmup_calls: int
-    warmup_s: float
-    min_block_ms: float
-    load_s: float = 0.0
+    rounds: int = 1
+    budget_s: float = 5.0
+    min_time_s: float = 0.5
+    min_samples: int = 30
+    target_interval: float = 0.005
+    max_samples: int = 100_000
+    warmup_calls: int = 10
+    warmup_s: float = 0.2
     max_warmup_s: float = 2.0
+    min_block_ms: float = 5.0
+    load_s: float = 0.3
+    input_sets: int = 3
+    check_steps: int = 5
+    host_tolerance: float | None = 0.1
     patience: float = 1.0
-    discards: bool = True
+    profile: bool = False
 
     @classmethod
     def of(cls, protocol: Mapping[str, Any]) -> Rules:
         names = [rule.name for rule in dataclasses.fields(cls)]
         rules = cls(**{name: protocol[name] for name in names if name in protocol})
-        if protocol.get("host_tolerance") is None:
-            return dataclasses.replace(rules, patience=1.0, discards=False)
-        return rules
+        if rules.discards:
+            return rules
+        return dataclasses.replace(rules, patience=1.0)
 
     def of_passes(self, calls: int) -> Rules:
         """Return these rules with limits for passes of `calls` calls instead of single calls."""
@@ -85,6 +92,25 @@ class Rules:
         fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
         most = max(1, self.max_samples // calls)
         return dataclasses.replace(self, min_samples=fewest, max_samples=most)
+
+    @property
+    def discards(self) -> bool:
+        """Whether disturbed samples do not count if there are enough others."""
+        return self.host_tolerance is not None
+
+    @property
+    def tolerance(self) -> float:
+        """How many times longer than usual fixed work may take on an undisturbed host."""
+        return 1 + (self.host_tolerance or HOST_TOLERANCE)
+
+    @property
+    def spread(self) -> float:
+        """Ratio of the bounds of a median from which its calls have several speeds."""
+        return max(SPREAD, self.tolerance)
+
+    def is_too_few(self, samples: int) -> bool:
+        """Return whether so few samples give a figure that no other trial of the cell supports."""
+        return self.rounds == 1 and samples < min(FEWEST_OF_ONE, self.max_samples)
 
 
 @dataclass
@@ -136,29 +162,26 @@ class Timing:
             return True
         return not have_one_median(kept, lost)
 
-    def figure(
-        self, least: int, slowdown: float, spread: float = SPREAD, discards: bool = True
-    ) -> TimingFigure:
+    def figure(self, rules: Rules, slowdown: float = 1.0) -> TimingFigure:
         """Return the median of the undisturbed samples if there are enough of them, else of all
-        samples, marked.
-
-        `least`: the number of undisturbed samples that are enough. `slowdown`: how many times
-        slower the host was in disturbed moments. `spread`: ratio of the bounds of the median from
-        which calls have several speeds. `discards`: False if all samples give the median in any
-        case.
+        samples, marked. `slowdown`: how many times slower the host was in disturbed moments.
 
         The interval of a marked figure also contains the intervals of the medians of both kinds of
         samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
         and to the median of a host without this slowdown.
         """
-        is_marked = self.is_disturbed(least)
-        if discards and not is_marked:
-            return plain_figure(self, spread)
-        used = self.all_samples()
-        if not is_marked:
-            return plain_figure(used, spread)
+        is_marked = self.is_disturbed(rules.min_samples)
+        used = self
+        if is_marked or not rules.discards:
+            used = self.all_samples()
         median = median_interval(used.samples_ms)
-        bounds = bounds_of_median(used.samples_ms) + bounds_of_median(self.disturbed_ms)
+        bounds = bounds_of_median(used.samples_ms)
+        if not is_marked:
+            low, high = bounds
+            if high <= rules.spread * low:
+                return TimingFigure(median, used)
+            return TimingFigure(Interval(median.value, low, high), used, varies=True)
+        bounds += bounds_of_median(self.disturbed_ms)
         if self.samples_ms:
             bounds += bounds_of_median(self.samples_ms)
         if len(self.samples_ms) < FEWEST_SAMPLES:
@@ -174,7 +197,7 @@ class TimingFigure:
 
     median: Interval
     timing: Timing
-    is_marked: bool
+    is_marked: bool = False
     varies: bool = False
 
     @property
@@ -192,87 +215,6 @@ class TimingFigure:
             high = max(samples_ms)
         median = Interval(self.median.value, min(samples_ms), high)
         return dataclasses.replace(self, median=median)
-
-
-def plain_figure(timing: Timing, spread: float) -> TimingFigure:
-    """Return the median of samples that all count. `spread`: see `Timing.figure`."""
-    median = median_interval(timing.samples_ms)
-    low, high = bounds_of_median(timing.samples_ms)
-    if high <= spread * low:
-        return TimingFigure(median, timing, is_marked=False)
-    return TimingFigure(Interval(median.value, low, high), timing, is_marked=False, varies=True)
-
-
-@dataclass(frozen=True)
-class StepFigures:
-    """The medians of both timers. `period`: None without back-to-back calls on a GPU."""
-
-    latency: TimingFigure
-    period: TimingFigure | None = None
-
-    @property
-    def by_name(self) -> dict[str, TimingFigure]:
-        if self.period is None:
-            return {LATENCY: self.latency}
-        return {LATENCY: self.latency, PERIOD: self.period}
-
-    @property
-    def are_marked(self) -> bool:
-        return any(figure.is_marked for figure in self.by_name.values())
-
-    def variation(self) -> str | None:
-        """Return that calls of the same size had several speeds, or None.
-
-        Not every hypervisor tells how much of the CPU other virtual machines take.
-        """
-        for name, figure in self.by_name.items():
-            if figure.varies:
-                return f"unsteady: the median of the {name} is {figure.range_text} ms"
-        return None
-
-    def down_to_fastest(self) -> StepFigures:
-        """Return these figures with intervals that reach down to the fastest samples."""
-        latency = self.latency.down_to_fastest()
-        if self.period is None:
-            return StepFigures(latency)
-        return StepFigures(latency, self.period.down_to_fastest())
-
-
-@dataclass(frozen=True)
-class TimerSamples:
-    """The samples of both timers. `period`: None without back-to-back calls on a GPU."""
-
-    latency: Timing
-    period: Timing | None = None
-
-    def figures(self, rules: Rules, slowdown: float, spread: float = SPREAD) -> StepFigures:
-        """Return the medians; see `Timing.figure`."""
-        least, discards = rules.min_samples, rules.discards
-        latency = self.latency.figure(least, slowdown, spread, discards)
-        if self.period is None:
-            return StepFigures(latency)
-        return StepFigures(latency, self.period.figure(least, slowdown, spread, discards))
-
-    def disturbed_ms(self) -> dict[str, list[float]]:
-        """Return the samples that do not count, by timer."""
-        disturbed = {LATENCY: self.latency.disturbed_ms}
-        if self.period is not None:
-            disturbed[PERIOD] = self.period.disturbed_ms
-        return disturbed
-
-    def without_host(self) -> TimerSamples | None:
-        """Return all samples of both timers if the host's speed does not show in them, else None.
-        The warm-up may have been too short to tell, for example because the clocks were still
-        higher."""
-        if self.period is None:
-            return None
-        calls, blocks = self.latency.all_samples(), self.period.all_samples()
-        latency_ms = statistics.median(calls.samples_ms)
-        enqueue_ms = statistics.median(calls.enqueue_ms)
-        period_ms = statistics.median(blocks.samples_ms)
-        if shows_host(latency_ms, enqueue_ms, period_ms):
-            return None
-        return TimerSamples(calls, blocks)
 
 
 def have_one_median(kept: Sequence[float], lost: Sequence[float]) -> bool:
@@ -403,16 +345,23 @@ class Timer:
                 passes = 1
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, deadline)
-            # to ask the driver takes longer than some series
-            is_lost = self.watch and len(result.samples_ms) > kept and self.watch.disturbed()
-            if not is_lost:
+            if self.counts(result, kept, lost):
                 seconds += elapsed
-            elif self.rules.discards:
-                result.drop(kept)
-            else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
-                result.forget(kept, lost)
             if self.host and time.perf_counter() >= self.deadline(result, began, until):
                 return result
+
+    def counts(self, result: Timing, kept: int, lost: int) -> bool:
+        """Return whether the GPU was undisturbed while the newest samples were taken: those from
+        `kept` on, and the disturbed ones from `lost` on. If it was not, they do not count. Without
+        discarding, only samples of a disturbed host do, so they are removed."""
+        # to ask the driver takes longer than some series
+        if not self.watch or len(result.samples_ms) == kept or not self.watch.disturbed():
+            return True
+        if self.rules.discards:
+            result.drop(kept)
+        else:
+            result.forget(kept, lost)
+        return False
 
     def next_passes(self, result: Timing, seconds: float, budget_s: float) -> int:
         """Return how many passes to make before the next decision, 0 if there are enough."""
@@ -447,7 +396,7 @@ class Timer:
             self.call(rotation, calls, result)
             return time.perf_counter() - began
         seconds = 0.0
-        before = host.read()
+        host.begin()
         while calls > 0:
             newest_ms = result.samples_ms[-1:] or result.disturbed_ms[-1:]
             if newest_ms and time.perf_counter() >= until:
@@ -460,16 +409,14 @@ class Timer:
             began = time.perf_counter()
             self.call(rotation, batch, result)
             elapsed = time.perf_counter() - began
-            after = host.read()
-            is_undisturbed = host.is_undisturbed(before, after, elapsed)
+            is_undisturbed = host.was_undisturbed(elapsed)
             if is_undisturbed or not self.rules.discards:
                 seconds += elapsed
             if not is_undisturbed:
                 result.drop(kept)
                 host.calm()
-                after = host.read()
+                host.begin()
             calls -= batch
-            before = after
         return seconds
 
     def period(self, budget_s: float) -> Timing:
@@ -499,14 +446,11 @@ class Timer:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 count = max(count, tenth)
-            series = blocks.run(min(count, MOST_BLOCKS))
-            if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
-                seconds += series.add_to(result, self.rules.discards)
-            elif self.rules.discards:
-                result.disturbed_ms += series.samples_ms
-            else:  # samples of a disturbed GPU never count
-                continue
-            if host:
+            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
+            elapsed = blocks.run(min(count, MOST_BLOCKS), result)
+            if self.counts(result, kept, lost):
+                seconds += elapsed
+            if host and (result.samples_ms or result.disturbed_ms):
                 if time.perf_counter() >= until:
                     return result
                 host.calm()
@@ -567,28 +511,6 @@ class CallBlock:
     period_ms: float
 
 
-@dataclass(frozen=True)
-class BlockSeries:
-    """Blocks that followed each other. `samples_ms`: time per call of each block; `are_quiet`:
-    whether the host was undisturbed during each; `block_s`: mean seconds of a block."""
-
-    samples_ms: list[float]
-    are_quiet: list[bool]
-    block_s: float
-
-    def add_to(self, result: Timing, discards: bool) -> float:
-        """Add the blocks to the undisturbed or the disturbed samples. Return the seconds of those
-        that count: of all if nothing is discarded."""
-        for sample_ms, is_quiet in zip(self.samples_ms, self.are_quiet, strict=True):
-            if is_quiet:
-                result.samples_ms.append(sample_ms)
-            else:
-                result.disturbed_ms.append(sample_ms)
-        if not discards:
-            return len(self.are_quiet) * self.block_s
-        return sum(self.are_quiet) * self.block_s
-
-
 class Blocks:
     """Runs series of blocks of `calls` back-to-back calls on the GPU. `host`: None if its speed
     does not matter."""
@@ -600,8 +522,9 @@ class Blocks:
         self.rotation = itertools.cycle(timer.inputs)
         self.made = 0  # calls in series so far
 
-    def run(self, blocks: int) -> BlockSeries:
-        """Run a block that does not count, and then these blocks."""
+    def run(self, blocks: int, result: Timing) -> float:
+        """Run a block that does not count, and then these blocks, whose times are added to
+        `result`. Return the seconds of those that count."""
         timer, host = self.timer, self.host
         starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
         ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
@@ -623,23 +546,23 @@ class Blocks:
                 readings.append(host.read())
         ends[-1].synchronize()
         block_s = (time.perf_counter() - began) / blocks
-        samples_ms = [
-            start.elapsed_time(end) / self.calls for start, end in zip(starts, ends, strict=True)
-        ]
-        return BlockSeries(samples_ms, self.quiet_blocks(readings, blocks, block_s), block_s)
+        counted = 0
+        for number in range(blocks):
+            block_ms = starts[number].elapsed_time(ends[number]) / self.calls
+            is_undisturbed = host is None or host.is_undisturbed(
+                readings[number], readings[number + 1], block_s
+            )
+            if is_undisturbed:
+                result.samples_ms.append(block_ms)
+            else:
+                result.disturbed_ms.append(block_ms)
+            if is_undisturbed or not timer.rules.discards:
+                counted += 1
+        return counted * block_s
 
     def play(self) -> None:
         play(self.timer.step, self.rotation, self.calls)
         self.made += self.calls
-
-    def quiet_blocks(self, readings: list[Reading], blocks: int, block_s: float) -> list[bool]:
-        """Return whether the host was undisturbed during each block."""
-        if self.host is None:
-            return [True] * blocks
-        return [
-            self.host.is_undisturbed(before, after, block_s)
-            for before, after in itertools.pairwise(readings)
-        ]
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:

@@ -95,14 +95,6 @@ class Exact:
 ExactStep = Callable[[Named, int], Exact]
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """Gradients or buffers of a step, and the same in float64."""
-
-    values: Gradients
-    exact: Gradients
-
-
 @dataclass
 class TrainingComparison:
     """Compares a mode's steps (`ours`) with eager's, both from the state `initial`. `tolerance` is
@@ -154,46 +146,37 @@ class TrainingComparison:
         cancels), so an error within the tolerance of all gradients' rms is ignored, and eager's own
         error is that of all gradients together.
         """
-        ours, eager = self.ours, self.eager
-        near_ours = near_eager = exact(self.initial, 0)
-        reason = self.wrong_step(
-            "first",
-            ours.losses[0],
-            near_ours.loss,
-            Tensors(ours.first, near_ours.gradients),
-            Tensors(eager.first, near_eager.gradients),
-        )
-        last = len(ours.losses) - 1
+        last = len(self.ours.losses) - 1
+        exact_ours = exact_eager = exact(self.initial, 0)
+        reason = self.wrong_step(0, exact_ours, exact_eager)
         if reason is None and last:
-            near_ours = exact(ours.before, last)
-            near_eager = exact(eager.before, last)
-            reason = self.wrong_step(
-                "last",
-                ours.losses[last],
-                near_ours.loss,
-                Tensors(ours.last, near_ours.gradients),
-                Tensors(eager.last, near_eager.gradients),
-            )
+            exact_ours, exact_eager = exact(self.ours.before, last), exact(self.eager.before, last)
+            reason = self.wrong_step(last, exact_ours, exact_eager)
         if reason is not None:
             return reason
         reason = self.far_from_exact(
-            Tensors(ours.buffers, near_ours.buffers), Tensors(eager.buffers, near_eager.buffers)
+            self.ours.buffers, exact_ours.buffers, self.eager.buffers, exact_eager.buffers
         )
         return f"wrong buffer: {reason}" if reason else None
 
-    def wrong_step(
-        self, when: str, loss: float, exact_loss: float, ours: Tensors, eager: Tensors
-    ) -> str | None:
-        """Return what is wrong with the loss or the gradients of a step, or None."""
-        off = joint_error(eager.values, eager.exact)
+    def wrong_step(self, number: int, exact_ours: Exact, exact_eager: Exact) -> str | None:
+        """Return what is wrong with the loss or the gradients of the first or the last step, or
+        None. `number`: from 0."""
+        when, ours, eager = "first", self.ours.first, self.eager.first
+        if number:
+            when, ours, eager = "last", self.ours.last, self.eager.last
+        off = joint_error(eager, exact_eager.gradients)
         if not off <= accuracy.MAX_EAGER_ERROR:
             return (
                 f"eager's own gradients are {off:.2g} off float64 in the {when} step: they are"
                 " random, or too sensitive to compare"
             )
-        if self.loss_error(loss, exact_loss) > self.tolerance:
-            return f"the loss of the {when} step is {loss:.9g}, but {exact_loss:.9g} in float64"
-        reason = self.far_from_exact(ours, eager)
+        loss = self.ours.losses[number]
+        if self.loss_error(loss, exact_ours.loss) > self.tolerance:
+            return (
+                f"the loss of the {when} step is {loss:.9g}, but {exact_ours.loss:.9g} in float64"
+            )
+        reason = self.far_from_exact(ours, exact_ours.gradients, eager, exact_eager.gradients)
         return f"wrong gradient in the {when} step: {reason}" if reason else None
 
     def loss_error(self, ours: float, theirs: float) -> float:
@@ -245,20 +228,23 @@ class TrainingComparison:
         error = difference / scale if scale else math.inf
         return f"relative error {error:.2g}"
 
-    def far_from_exact(self, ours: Tensors, eager: Tensors) -> str | None:
-        """Return which tensor is much farther from float64 than eager's, or None."""
-        together = joint_rms(ours.exact)
-        for name, value in ours.values.items():
-            exact, theirs, their_exact = ours.exact[name], eager.values[name], eager.exact[name]
-            if value is None or exact is None or theirs is None or their_exact is None:
+    def far_from_exact(
+        self, ours: Gradients, exact: Gradients, eager: Gradients, exact_eager: Gradients
+    ) -> str | None:
+        """Return which tensor is much farther from float64 than eager's, or None. Each side has its
+        own `exact` ones."""
+        together = joint_rms(exact)
+        for name, value in ours.items():
+            true, theirs, their_true = exact[name], eager[name], exact_eager[name]
+            if value is None or true is None or theirs is None or their_true is None:
                 continue
             if not accuracy.is_inexact(theirs):
                 if not torch.equal(value, theirs):
                     return f"{name} differs from eager's"
                 continue
-            error = accuracy.rmse(value, exact)
-            allowed = accuracy.rmse(theirs, their_exact)
-            ignored = self.tolerance * max(together, accuracy.rms(exact) / 10)
+            error = accuracy.rmse(value, true)
+            allowed = accuracy.rmse(theirs, their_true)
+            ignored = self.tolerance * max(together, accuracy.rms(true) / 10)
             if not error <= accuracy.factor_of(theirs.dtype) * allowed + ignored:
                 return (
                     f"{name} has an error of {error:.2g} against float64, but eager's has"

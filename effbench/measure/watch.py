@@ -8,12 +8,13 @@ trial is marked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 
+from effbench.core.cell import Trial
 from effbench.measure.gpu import Gpu, GpuState
 
 #: Clocks events with which the hardware or driver slows down a busy GPU. A power cap
@@ -47,18 +48,6 @@ class EnergyMark:
     seconds: float
 
 
-@dataclass(frozen=True)
-class GpuFacts:
-    """What a GPU showed under load; `Trial` documents the quantities, which have the same names."""
-
-    energy_mj: float | None
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
-    clocks_event_reasons: str | None
-
-
 class GpuWatch:
     """Monitors the GPU of a trial. Without NVML it detects nothing.
 
@@ -66,8 +55,9 @@ class GpuWatch:
     `shared`: whether a foreign process used memory before the trial.
     """
 
-    def __init__(self, gpu: Gpu, device: torch.device, shared: bool = False) -> None:
-        self.gpu, self.device, self.shared = gpu, device, shared
+    def __init__(self, gpu: Gpu, device: torch.device) -> None:
+        self.gpu, self.device = gpu, device
+        self.shared = False
         self.discarded: list[str] = []
         self.disturbance: str | None = None
         self.before_timing: str | None = None  # a foreign process that did not stop working
@@ -80,7 +70,7 @@ class GpuWatch:
         self.baseline_bytes: int | None = None
         self.retries = 0
 
-    def wait_until_free(self, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    def wait_until_free(self, wait_s: float) -> None:
         """Wait up to `wait_s` for foreign processes to stop working, and set `before_timing` if
         they do not.
 
@@ -100,7 +90,7 @@ class GpuWatch:
                     " trial)"
                 )
                 return
-            sleep(FREE_POLL_S)
+            time.sleep(FREE_POLL_S)
 
     def restart(self) -> None:
         """Forget what earlier timing found, before timing again."""
@@ -169,7 +159,7 @@ class GpuWatch:
             return None
         return f"another process allocated {allocated / 2**20:.0f} MiB on this GPU"
 
-    def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
+    def end(self) -> None:
         """End monitoring after the last timer. If there are foreign processes and NVML cannot
         attribute work to processes, idle for the averaging interval of utilization: the remaining
         utilization is theirs."""
@@ -178,7 +168,7 @@ class GpuWatch:
         working = self.gpu.working_pids(self.since)
         if working is None:
             torch.cuda.synchronize(self.device)
-            sleep(2 * SAMPLING_S)
+            time.sleep(2 * SAMPLING_S)
             if self.gpu.utilization():
                 self.disturbance = (
                     "another process kept this GPU busy: it was still busy after timing"
@@ -209,21 +199,19 @@ class GpuWatch:
             return None
         return (last.energy_mj - first.energy_mj) / (last.calls - first.calls)
 
-    def facts(self) -> GpuFacts:
-        """Return what the GPU showed under load."""
+    def record(self, trial: Trial) -> None:
+        """Set what the GPU showed under load. A new quantity of NVML is assigned here."""
         readings = self.readings
         # in the order in which they occurred
         reasons: dict[str, None] = {}
         for reading in readings:
             reasons.update(dict.fromkeys(reading.clocks_event_reasons))
-        return GpuFacts(
-            energy_mj=self.energy_per_call_mj(),
-            sm_clock_mhz=whole_median(reading.sm_clock_mhz for reading in readings),
-            memory_clock_mhz=whole_median(reading.memory_clock_mhz for reading in readings),
-            temperature_c=whole_median(reading.temperature_c for reading in readings),
-            power_w=known_median(reading.power_w for reading in readings),
-            clocks_event_reasons=",".join(reasons) or None,
-        )
+        trial.energy_mj = self.energy_per_call_mj()
+        trial.sm_clock_mhz = whole_median(reading.sm_clock_mhz for reading in readings)
+        trial.memory_clock_mhz = whole_median(reading.memory_clock_mhz for reading in readings)
+        trial.temperature_c = whole_median(reading.temperature_c for reading in readings)
+        trial.power_w = known_median(reading.power_w for reading in readings)
+        trial.clocks_event_reasons = ",".join(reasons) or None
 
 
 def known_median(values: Iterable[float | None]) -> float | None:

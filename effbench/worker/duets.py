@@ -14,9 +14,9 @@ from pathlib import Path
 from effbench.core.meeting import ALONE, Partner, PartnerLostError, connect, listen
 from effbench.core.message import DuetRequest
 from effbench.measure import timing
-from effbench.measure.duet import DuetFigures, DuetResult, DuetStep, follow, lead
+from effbench.measure.duet import DuetResult, DuetStep, follow, lead
 from effbench.measure.host import RunQueue
-from effbench.measure.timing import Timer, TimingFigure
+from effbench.measure.timing import Timer
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
@@ -113,10 +113,6 @@ class DuetMember:
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer.get("result") or {})
-
-    def figure(self, both: DuetFigures) -> TimingFigure:
-        """Return this member's figure of a series."""
-        return both.leader if self.leads else both.follower
 
     def wait_for_leader(self) -> None:
         """Wait until the leader has ended, if this member has met it."""

@@ -21,13 +21,13 @@ from effbench.core.printable import count, describe
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
-from effbench.measure.timing import Timer, TimingFigure
+from effbench.measure.timing import LATENCY, PERIOD, Rules, Timer, TimingFigure
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
-from effbench.worker.context import CompilationWatch, TrialProtocol
+from effbench.worker.context import CompilationWatch
 from effbench.worker.timings import Timings
 from effbench.workloads.base import Workload, copies
 
@@ -38,10 +38,6 @@ NO_PAIRS = "no_pairs"
 PART = 0.25
 #: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
-
-
-class NoPairsError(Exception):
-    """The pairs of a trial cannot be taken, or do not count; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -62,47 +58,17 @@ class PairedSpeedup:
     def count(self) -> int:
         return len(self.pairs.undisturbed) + len(self.pairs.disturbed)
 
-    def disturbance(self, host: HostWatch | None, protocol: TrialProtocol) -> str | None:
+    def disturbance(self, host: HostWatch | None, rules: Rules) -> str | None:
         """Return why the speedup is marked, or None."""
         if self.figure.is_marked:
             return host.reason() if host else "host busy"
         if host is not None and host.theft is not None:
             return host.theft
-        if protocol.is_too_few(self.count):
+        if rules.is_too_few(self.count):
             return f"only {count(self.count, 'pair')} of calls could be timed"
         if self.figure.varies:
             return f"unsteady: the speedup of pairs is {self.figure.range_text}"
         return None
-
-
-@dataclass(frozen=True)
-class PairedSpeedups:
-    """The speedups of both timers. `period`: None without back-to-back calls on a GPU;
-    `disturbance`: why they are marked, or None."""
-
-    latency: PairedSpeedup
-    period: PairedSpeedup | None
-    disturbance: str | None
-
-    def record(self, trial: Trial) -> None:
-        """Set the quantities of the trial."""
-        trial.pair_disturbance = self.disturbance
-        median = self.latency.figure.median
-        trial.pair_speedup = median.value
-        trial.pair_speedup_low = median.low
-        trial.pair_speedup_high = median.high
-        trial.pair_speedup_disturbed = self.latency.disturbed
-        trial.pairs = self.latency.count
-        trial.samples |= self.latency.pairs.samples("pair")
-        if self.period is None:
-            return
-        median = self.period.figure.median
-        trial.pair_period_speedup = median.value
-        trial.pair_period_speedup_low = median.low
-        trial.pair_period_speedup_high = median.high
-        trial.pair_period_speedup_disturbed = self.period.disturbed
-        trial.period_pairs = self.period.count
-        trial.samples |= self.period.pairs.samples("period_pair")
 
 
 @dataclass(frozen=True)
@@ -144,35 +110,61 @@ def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) 
     `settings`: of the baseline's mode; `latency_ms`: of the trial."""
     trial = timings.context.trial
     try:
-        speedups = paired_speedups(settings, timings, latency_ms)
-    except (NoPairsError, UnsupportedError) as error:
+        speedups, trial.pair_disturbance = paired_speedups(settings, timings, latency_ms)
+    except UnsupportedError as error:
         trial.extra[NO_PAIRS] = str(error)
+        return
     # the baseline may lack memory, or meet a state that it does not expect
     except Exception as error:
         trial.extra[NO_PAIRS] = describe(error)
-    else:
-        speedups.record(trial)
+        return
+    record_latency(speedups[LATENCY], trial)
+    if PERIOD in speedups:
+        record_period(speedups[PERIOD], trial)
+
+
+def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:
+    median = speedup.figure.median
+    trial.pair_speedup = median.value
+    trial.pair_speedup_low = median.low
+    trial.pair_speedup_high = median.high
+    trial.pair_speedup_disturbed = speedup.disturbed
+    trial.pairs = speedup.count
+    trial.samples |= speedup.pairs.samples("pair")
+
+
+def record_period(speedup: PairedSpeedup, trial: Trial) -> None:
+    median = speedup.figure.median
+    trial.pair_period_speedup = median.value
+    trial.pair_period_speedup_low = median.low
+    trial.pair_period_speedup_high = median.high
+    trial.pair_period_speedup_disturbed = speedup.disturbed
+    trial.period_pairs = speedup.count
+    trial.samples |= speedup.pairs.samples("period_pair")
 
 
 def paired_speedups(
     settings: Mapping[str, Any], timings: Timings, latency_ms: float
-) -> PairedSpeedups:
-    """Time the baseline and the mode in turn. Raises NoPairsError."""
+) -> tuple[dict[str, PairedSpeedup], str | None]:
+    """Time the baseline and the mode in turn. Return the speedups by timer, and why they are
+    marked, or None. Raises UnsupportedError."""
     workload = timings.workload
     reason = workload.unpaired()
     if reason is not None:
-        raise NoPairsError(reason)
+        raise UnsupportedError(reason)
     baseline = prepare_baseline(settings, workload)
     compilation = CompilationWatch()
     workload.restore_state([workload.module, workload.ran, baseline.module])
     speedups = take(timings, baseline.step, latency_ms)
     compiled = compilation.compiled()
     if compiled is not None:
-        raise NoPairsError(compiled)
+        raise UnsupportedError(compiled)
     return speedups
 
 
-def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
+def take(
+    timings: Timings, baseline: Step, mode_ms: float
+) -> tuple[dict[str, PairedSpeedup], str | None]:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = timings.context, timings.timer, timings.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
@@ -184,23 +176,20 @@ def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
     depends_on_host = timer.waits_for_host(mode_ms) or reference.waits_for_host(reference_ms)
     watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     context.watcher.begin()
+    taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():
         sides = LatencySide(reference, reference_ms), LatencySide(timer, mode_ms)
-        calls = take_pairs(*sides, rules, budget_s, host)
-        blocks = None
+        taken[LATENCY] = take_pairs(*sides, rules, budget_s, host)
         if timings.has_period:
             reference_blocks = PeriodSide(reference, reference.choose_block(budget_s).calls)
             mode_blocks = PeriodSide(timer, timer.choose_block(budget_s).calls)
             timing.load(timer.step, mode_blocks.rotation, mode_blocks.calls, rules.load_s / 3)
-            blocks = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
-    spread = context.protocol.spread
-    latency = PairedSpeedup(calls.figure(rules, spread), calls)
-    if blocks is None:
-        return PairedSpeedups(latency, None, latency.disturbance(host, context.protocol))
-    period = PairedSpeedup(blocks.figure(rules, spread), blocks)
-    disturbance = (
-        context.watcher.newest_disturbance()
-        or latency.disturbance(host, context.protocol)
-        or period.disturbance(host, context.protocol)
-    )
-    return PairedSpeedups(latency, period, disturbance)
+            taken[PERIOD] = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
+    disturbance = None
+    if timings.has_period:
+        disturbance = context.watcher.newest_disturbance()
+    speedups = {}
+    for name, pairs in taken.items():
+        speedups[name] = PairedSpeedup(pairs.figure(rules), pairs)
+        disturbance = disturbance or speedups[name].disturbance(host, rules)
+    return speedups, disturbance

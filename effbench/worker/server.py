@@ -175,13 +175,7 @@ class Server:
         """Run a task in a child, or import modules here."""
         if task.name == "preload":
             self.preload(**task.payload)
-            self.send(
-                "ended",
-                id=task.id,
-                result={},
-                exit=0,
-                signal=None,
-            )
+            self.send("ended", id=task.id, result={}, exit=0, signal=None)
             return
         if task.name not in ONLY_TORCH:
             self.import_all()
@@ -228,14 +222,7 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send(
-                "ended",
-                id=task.id,
-                result=None,
-                exit=None,
-                signal=None,
-                failed=failed,
-            )
+            self.send("ended", id=task.id, result=None, exit=None, signal=None, failed=failed)
             return
         results, results_end, prints, prints_end = ends
         child = Child(task.id, pid, results, prints, oom_kills)
@@ -417,19 +404,8 @@ def exit_message(end: SystemExit) -> str | None:
 class HeapFacts(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
-    names = (
-        "arena",
-        "ordblks",
-        "smblks",
-        "hblks",
-        "hblkhd",
-        "usmblks",
-        "fsmblks",
-        "uordblks",
-        "fordblks",
-        "keepcost",
-    )
-    _fields_ = [(name, ctypes.c_size_t) for name in names]
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
 
 
 def fill_heap() -> None:

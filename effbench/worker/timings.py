@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,19 +11,16 @@ from effbench.core.cell import Trial
 from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
-from effbench.measure.duet import DuetFigures, DuetResult, figures_of
+from effbench.measure.duet import DuetResult, figure_of_member
 from effbench.measure.host import HostFacts, HostWatch
 from effbench.measure.pairs import Pairs
 from effbench.measure.timing import (
     LATENCY,
     PERIOD,
-    StepFigures,
     Timer,
-    TimerSamples,
     Timing,
     TimingFigure,
 )
-from effbench.measure.watch import GpuFacts
 from effbench.worker.context import TrialContext
 from effbench.worker.duets import DuetMember
 from effbench.workloads.base import Workload
@@ -35,12 +29,11 @@ from effbench.workloads.base import Workload
 OWN_PART = 0.6
 
 
-def preemptions() -> int:
-    """Return how often this process has lost its core so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+#: The medians of both timers by name; no period without back-to-back calls on a GPU.
+Figures = dict[str, TimingFigure]
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepTiming:
     """What timing a step found.
 
@@ -50,7 +43,7 @@ class StepTiming:
     timer.
     """
 
-    figures: StepFigures
+    figures: Figures
     calls: Timing
     host: HostFacts | None = None
     disturbance: str | None = None
@@ -59,23 +52,22 @@ class StepTiming:
 
     @property
     def latency_ms(self) -> float:
-        return self.figures.latency.median.value
+        return self.figures[LATENCY].median.value
 
     @property
     def period_ms(self) -> float | None:
-        if self.figures.period is None:
+        if PERIOD not in self.figures:
             return None
-        return self.figures.period.median.value
+        return self.figures[PERIOD].median.value
 
     @property
     def enqueue_ms(self) -> float:
         return statistics.median(self.calls.enqueue_ms)
 
-    def busy_host(self) -> str | None:
-        """Return why the two timers contradict each other, or None."""
-        if self.period_ms is None:
-            return None
-        return watch.busy_host(self.latency_ms, self.enqueue_ms, self.period_ms)
+    def compare_timers(self) -> None:
+        """Mark times of which the two timers contradict each other."""
+        if self.disturbance is None and self.period_ms is not None:
+            self.disturbance = watch.busy_host(self.latency_ms, self.enqueue_ms, self.period_ms)
 
     @property
     def waits_for_launches(self) -> bool:
@@ -97,12 +89,13 @@ class StepTiming:
             if samples:
                 trial.samples[f"{name}_disturbed_ms"] = samples
         self.record_latency(trial)
-        if self.figures.period is not None:
+        if PERIOD in self.figures:
             trial.enqueue_ms = self.enqueue_ms
-            record_period(self.figures.period, trial)
+            record_period(self.figures[PERIOD], trial)
 
     def record_latency(self, trial: Trial) -> None:
-        median, samples = self.figures.latency.median, self.figures.latency.timing.samples_ms
+        figure = self.figures[LATENCY]
+        median, samples = figure.median, figure.timing.samples_ms
         calls_ms = self.calls.samples_ms
         trial.samples["latency_ms"] = samples
         trial.latency_ms = median.value
@@ -124,16 +117,6 @@ def record_period(period: TimingFigure, trial: Trial) -> None:
     trial.calls_per_block = period.timing.calls_per_block
 
 
-def record_gpu(facts: GpuFacts, trial: Trial) -> None:
-    """Set what the GPU showed under load. A new quantity of NVML is assigned here."""
-    trial.energy_mj = facts.energy_mj
-    trial.sm_clock_mhz = facts.sm_clock_mhz
-    trial.memory_clock_mhz = facts.memory_clock_mhz
-    trial.temperature_c = facts.temperature_c
-    trial.power_w = facts.power_w
-    trial.clocks_event_reasons = facts.clocks_event_reasons
-
-
 class Timings:
     """Times the step of a trial, alone or in a duet. `has_period`: whether back-to-back calls are
     timed, too."""
@@ -144,7 +127,7 @@ class Timings:
         self.timer = timer
         self.trial = context.trial
         self.watcher = context.watcher
-        self.rules = context.protocol.rules
+        self.rules = context.rules
         self.has_period = context.on_cuda and workload.has_period
 
     @property
@@ -159,19 +142,6 @@ class Timings:
         self.trial.steady = warmup.steady
         self.trial.samples["warmup_ms"] = warmup.samples_ms
 
-    @contextmanager
-    def gpu_read(self) -> Iterator[None]:
-        """Record the state of the GPU before and after this context, and how often the process was
-        preempted meanwhile."""
-        gpu, extra = self.context.gpu, self.trial.extra
-        preempted = preemptions()
-        before = gpu.read()
-        yield
-        extra["preempted"] = preemptions() - preempted
-        if self.context.on_cuda:
-            extra["gpu_before"] = before.to_json()
-            extra["gpu_after"] = gpu.read().to_json()
-
     # --- alone
 
     def take(self) -> StepTiming:
@@ -181,72 +151,67 @@ class Timings:
         depends_on_host = self.timer.waits_for_host(self.recent_ms)
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
             self.timer.host = host
-            with timing.no_garbage_collection(), self.gpu_read():
+            with timing.no_garbage_collection():
                 samples = self.run_timers()
-        discarded = None
         if self.context.on_cuda:
             self.watcher.end()
-            discarded = self.watcher.discarded
-        result = replace(self.result_of(samples, host), discarded=discarded)
+        measured = self.result_of(samples, host)
+        if self.context.on_cuda:
+            measured.discarded = self.watcher.discarded
         # the two medians of varied calls may come from calls of different sizes
-        if result.disturbance is None and not self.workload.has_varied_calls:
-            return replace(result, disturbance=result.busy_host())
-        return result
+        if not self.workload.has_varied_calls:
+            measured.compare_timers()
+        return measured
 
-    def run_timers(self) -> TimerSamples:
+    def run_timers(self) -> dict[str, Timing]:
         budget_s = self.rules.budget_s
         if self.context.request.baseline:
             budget_s *= OWN_PART
         self.watcher.begin()
         if not self.has_period:
-            return TimerSamples(self.workload.time_latency(self.timer, budget_s))
+            return {LATENCY: self.workload.time_latency(self.timer, budget_s)}
         latency = self.workload.time_latency(self.timer, budget_s / 2)
         self.watcher.begin()
-        return TimerSamples(latency, self.timer.period(budget_s / 2))
+        return {LATENCY: latency, PERIOD: self.timer.period(budget_s / 2)}
 
-    def result_of(self, samples: TimerSamples, host: HostWatch | None) -> StepTiming:
+    def result_of(self, samples: dict[str, Timing], host: HostWatch | None) -> StepTiming:
         """Return the figures of these samples, marked if too few of them count."""
         disturbance = self.watcher.disturbance
-        slowdown = 1.0
-        facts = None
+        facts, slowdown = None, 1.0
         if host is not None:
-            slowdown = host.slowdown
-            facts = host.facts()
-        figures = samples.figures(self.rules, slowdown, self.context.protocol.spread)
-        if figures.are_marked:
+            facts, slowdown = host.facts(), host.slowdown
+        figures = {name: taken.figure(self.rules, slowdown) for name, taken in samples.items()}
+        if any(figure.is_marked for figure in figures.values()):
             of_all = self.regardless_of_host(samples, host)
             if of_all is not None:
-                return StepTiming(of_all, of_all.latency.timing, disturbance=disturbance)
+                return StepTiming(of_all, of_all[LATENCY].timing, disturbance=disturbance)
             disturbance = disturbance or self.why_marked(host)
         else:
-            if not self.workload.has_varied_calls:
-                disturbance = disturbance or figures.variation()
-            calls = len(samples.latency.all_samples().samples_ms)
-            if self.context.protocol.is_too_few(calls):
-                disturbance = disturbance or f"only {count(calls, 'call')} could be timed"
-                figures = figures.down_to_fastest()
-            if host is not None and host.crowding is not None:
-                disturbance = host.crowding
-                figures = figures.down_to_fastest()
-        return StepTiming(
-            figures,
-            figures.latency.timing,
-            facts,
-            disturbance,
-            disturbed_ms=samples.disturbed_ms(),
-        )
+            crowding = None if host is None else host.crowding
+            too_few = self.too_few(samples[LATENCY])
+            disturbance = crowding or disturbance or self.variation(figures) or too_few
+            if crowding or too_few:
+                figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
+        disturbed_ms = {name: taken.disturbed_ms for name, taken in samples.items()}
+        calls = figures[LATENCY].timing
+        return StepTiming(figures, calls, facts, disturbance, disturbed_ms=disturbed_ms)
 
     def regardless_of_host(
-        self, samples: TimerSamples, host: HostWatch | None
-    ) -> StepFigures | None:
+        self, samples: dict[str, Timing], host: HostWatch | None
+    ) -> Figures | None:
         """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
-        does not show in them, else None."""
-        if host is None or self.watcher.discarded or self.workload.has_varied_calls:
+        does not show in them, else None. The warm-up may have been too short to tell, for example
+        because the clocks were still higher."""
+        is_sure = host is not None and not self.watcher.discarded
+        if PERIOD not in samples or self.workload.has_varied_calls or not is_sure:
             return None
-        of_all = samples.without_host()
-        if of_all is None:
+        pooled = {name: taken.all_samples() for name, taken in samples.items()}
+        latency, period = pooled[LATENCY], pooled[PERIOD]
+        enqueue_ms = statistics.median(latency.enqueue_ms)
+        medians_ms = [statistics.median(taken.samples_ms) for taken in (latency, period)]
+        if timing.shows_host(medians_ms[0], enqueue_ms, medians_ms[1]):
             return None
-        return of_all.figures(self.rules, slowdown=1.0)
+        return {name: taken.figure(self.rules) for name, taken in pooled.items()}
 
     def why_marked(self, host: HostWatch | None) -> str:
         discarded = self.watcher.discarded
@@ -254,43 +219,54 @@ class Timings:
             return discarded[-1]
         return host.reason()
 
+    def variation(self, figures: Figures) -> str | None:
+        """Return that calls of the same size had several speeds, or None.
+
+        Not every hypervisor tells how much of the CPU other virtual machines take.
+        """
+        if self.workload.has_varied_calls:
+            return None
+        for name, figure in figures.items():
+            if figure.varies:
+                return f"unsteady: the median of the {name} is {figure.range_text} ms"
+        return None
+
+    def too_few(self, latency: Timing) -> str | None:
+        """Return that no other trial of the cell supports these few calls, or None."""
+        calls = len(latency.samples_ms) + len(latency.disturbed_ms)
+        if not self.rules.is_too_few(calls):
+            return None
+        return f"only {count(calls, 'call')} could be timed"
+
     # --- in a duet
 
     def take_duet(self, duet: DuetMember) -> DuetResult:
         """Time both members of the duet in turn. Raises PartnerLostError."""
         self.watcher.restart()
-        with self.gpu_read():
-            return duet.take()
+        return duet.take()
 
     def result_of_duet(self, result: DuetResult, duet: DuetMember) -> StepTiming:
         """Return this member's part of what both members have found."""
-        disturbance = result.disturbance
-        series: dict[str, DuetFigures] = {}
-        disturbed_ms: dict[str, list[float]] = {}
+        figures: Figures = {}
+        measured = StepTiming(figures, Timing(), result.host, result.disturbance)
         for name, pairs in result.pairs.items():
-            both = figures_of(pairs, self.rules, self.context.protocol.spread, duet.is_alike)
-            figure = duet.figure(both)
-            if figure.is_marked:
-                disturbance = disturbance or result.host_reason
-            disturbance = disturbance or both.varies
-            series[name] = both
+            own = figure_of_member(pairs, self.rules, duet.leads, duet.is_alike)
+            figures[name] = own.figure
+            if own.figure.is_marked:
+                measured.disturbance = measured.disturbance or result.host_reason
+            measured.disturbance = measured.disturbance or own.varies
             counts: dict[str, float] = {
                 "pairs": len(pairs.undisturbed),
                 "disturbed": len(pairs.disturbed),
             }
             if pairs.disturbed:
-                slow = duet.figure(figures_of(Pairs(pairs.disturbed), self.rules))
+                slow = figure_of_member(Pairs(pairs.disturbed), self.rules, duet.leads).figure
                 counts["disturbed_ms"] = slow.median.value
-                disturbed_ms[name] = slow.timing.samples_ms
+                measured.disturbed_ms[name] = slow.timing.samples_ms
             self.trial.extra[DUET][name] = counts
-        latency = duet.figure(series[LATENCY])
-        calls = duet.step.latency.calls_of(series[LATENCY].pairs)
-        period = None
+            if name == LATENCY:
+                measured.calls = duet.step.latency.calls_of(own.pairs)
         if duet.step.period is not None:
-            period = duet.figure(series[PERIOD])
-            period.timing.calls_per_block = duet.step.period.calls
-        figures = StepFigures(latency, period)
-        measured = StepTiming(figures, calls, result.host, disturbance, disturbed_ms=disturbed_ms)
-        if disturbance is None:
-            return replace(measured, disturbance=measured.busy_host())
+            figures[PERIOD].timing.calls_per_block = duet.step.period.calls
+        measured.compare_timers()
         return measured

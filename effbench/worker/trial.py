@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
@@ -32,9 +32,9 @@ from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duets import DuetMember
 from effbench.worker.pairing import add_pairs
 from effbench.worker.tasks import Json, SayPhase
-from effbench.worker.timings import StepTiming, Timings, record_gpu
+from effbench.worker.timings import StepTiming, Timings
 from effbench.workloads import quantization, state
-from effbench.workloads.base import Workload, copies
+from effbench.workloads.base import Workload, copies, to_channels_last
 from effbench.workloads.endings import Ended
 from effbench.workloads.first_call import first_success
 from effbench.workloads.select import workload_of
@@ -65,7 +65,7 @@ def run(payload: Json, say_phase: SayPhase) -> Json:
     return trial.to_json()
 
 
-class RunningTrial:
+class RunningTrial(TrialContext):
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
     `trial`. `seconds`: those of each phase."""
 
@@ -78,14 +78,8 @@ class RunningTrial:
     counted: counters.Counters
 
     def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
-        self.context = TrialContext(request)
-        self.request = request
+        super().__init__(request)
         self.say_phase = say_phase
-        self.cell = self.context.cell
-        self.trial = self.context.trial
-        self.device = self.context.device
-        self.on_cuda = self.context.on_cuda
-        self.protocol = self.context.protocol
         self.synchronize = timing.synchronizer(self.device)
         self.seconds: dict[str, float] = {}
         #: Why the step compiled each time that it was timed, and what is wrong with its results.
@@ -130,7 +124,7 @@ class RunningTrial:
         """Prepare and time the step, and measure everything else about it."""
         self.prepare_and_check()
         timer = self.make_timer()
-        self.timings = Timings(self.context, self.workload, timer)
+        self.timings = Timings(self, self.workload, timer)
         self.warm_up()
         if self.on_cuda:
             with self.phase("warmup"):
@@ -140,7 +134,7 @@ class RunningTrial:
         self.measured = self.time(timer)
         self.measured.record(self.trial)
         if self.timings.has_period:
-            record_gpu(self.context.watcher.facts(), self.trial)
+            self.watcher.record(self.trial)
         with self.phase("facts"):
             self.take_facts()
         with self.phase("check"):
@@ -148,7 +142,7 @@ class RunningTrial:
         if self.request.baseline and self.wrong is None and self.compiled is None:
             with self.phase("pairs"):
                 add_pairs(self.request.baseline, self.timings, self.measured.latency_ms)
-        if self.protocol.profile and self.on_cuda:
+        if self.rules.profile and self.on_cuda:
             with self.phase("profile"):
                 self.take_profile()
 
@@ -169,9 +163,9 @@ class RunningTrial:
             # the probe may have seen the GPU
             status = Status.ERROR if request.gpu_uuid else Status.UNSUPPORTED
             raise Ended(status, "device=cuda, but torch sees no CUDA device")
-        self.context.open_gpu()
+        self.open_gpu()
         if request.duet is None or request.duet.leads:  # else the leader is at work
-            self.context.watcher.wait_until_free(request.foreign_wait_s)
+            self.watcher.wait_until_free(request.foreign_wait_s)
         if self.on_cuda:
             torch.empty(1, device=self.device)  # creates the CUDA context
 
@@ -217,8 +211,8 @@ class RunningTrial:
             trial.quantization_error = quantized.error
         mode.batch = kind.batch(cell, specs)
         mode.cache_dir = self.request.cache_dir
-        self.workload = kind(cell, mode, module, trial, specs, self.protocol.check_steps)
-        self.workload.make_inputs(self.protocol.input_sets)
+        self.workload = kind(cell, mode, module, trial, specs, self.rules.check_steps)
+        self.workload.make_inputs(self.rules.input_sets)
         self.synchronize()
         trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
 
@@ -268,8 +262,8 @@ class RunningTrial:
             workload.step,
             workload.inputs.timed,
             self.device,
-            self.protocol.rules,
-            self.context.watcher,
+            self.rules,
+            self.watcher,
             whole=workload.calls_per_pass(),
             renew=workload.renew if workload.written else None,
             sample=workload.sample,
@@ -305,7 +299,7 @@ class RunningTrial:
         """Time the step in turn with the other member of the duet. Return None if it has to be
         timed alone."""
         timings = self.timings
-        duet = DuetMember(self.context, request, timer)
+        duet = DuetMember(self, request, timer)
         result = None
         try:
             with self.phase("warmup"):
@@ -333,7 +327,7 @@ class RunningTrial:
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""
-        trial, gpu = self.trial, self.context.gpu
+        trial, gpu = self.trial, self.gpu
         self.counted = counters.read()
         if self.observer.dynamo:
             self.record_compilation(self.counted)
@@ -347,7 +341,7 @@ class RunningTrial:
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         copy_inputs = self.prepared.copy_inputs
         if copy_inputs is not None and self.on_cuda:
-            rules = replace(self.protocol.rules, load_s=COPY_BUDGET_S)
+            rules = replace(self.rules, load_s=COPY_BUDGET_S)
             timer = timing.Timer(copy_inputs, self.workload.inputs.timed, self.device, rules)
             trial.input_copy_ms = statistics.median(timer.period(COPY_BUDGET_S).samples_ms)
 
@@ -401,7 +395,7 @@ class RunningTrial:
         if calls is None or self.measured.waits_for_launches:
             return
         rotation = itertools.cycle(self.workload.inputs.timed)
-        timing.load(self.workload.step, rotation, calls, self.protocol.rules.load_s)
+        timing.load(self.workload.step, rotation, calls, self.rules.load_s)
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.
@@ -429,11 +423,6 @@ class RunningTrial:
         )
         if reason:
             raise Ended(Status.DEGRADED, reason)
-
-
-def to_channels_last(weight: Tensor) -> Tensor:
-    """Return the weight in this format as Module.to does, which fails if there are 5-d weights."""
-    return weight.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight
 
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:

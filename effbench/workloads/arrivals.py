@@ -16,12 +16,12 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.core import streams
 from effbench.core.metrics import significant
-from effbench.measure.timing import BATCH_MS, SPREAD, Timer, Timing, TimingFigure, synchronizer
+from effbench.measure.timing import BATCH_MS, Rules, Timer, Timing, TimingFigure, synchronizer
 from effbench.stats.intervals import Interval, median_interval
 from effbench.workloads.stream import StreamCalls
 
@@ -68,20 +68,15 @@ class Served(Timing):
     calls: Counter[int] = field(default_factory=Counter)
     moments: Timing = field(default_factory=Timing)
 
-    def figure(
-        self,
-        least: int,
-        slowdown: float,
-        spread: float = SPREAD,
-        discards: bool = True,
-    ) -> TimingFigure:
+    def figure(self, rules: Rules, slowdown: float = 1.0) -> TimingFigure:
         """Return the median of all requests, because a disturbance also delays later ones. It is
         marked if the host was disturbed for most of them, unless this does not change their median.
         See `Timing.figure`."""
         median = median_interval(self.samples_ms)
         if not self.moments.disturbed_ms or not self.moments.is_disturbed(self.requests):
-            return TimingFigure(median, self, is_marked=False)
-        apart = self.moments.figure(self.requests, slowdown).median
+            return TimingFigure(median, self)
+        strict = replace(rules, min_samples=self.requests)
+        apart = self.moments.figure(strict, slowdown).median
         bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
         interval = Interval(median.value, min(bounds), max(bounds))
         return TimingFigure(interval, self, is_marked=True)
@@ -181,7 +176,8 @@ class Readings:
         self.result = result
         self.counted = 0
         self.at = time.perf_counter()
-        self.last = self.host.read() if self.host else None
+        if self.host:
+            self.host.begin()
 
     def read_if_due(self, idle_s: float) -> None:
         elapsed_s = time.perf_counter() - self.at
@@ -189,14 +185,12 @@ class Readings:
             self.read()
 
     def read(self) -> None:
-        if self.host is None or self.last is None:
+        if self.host is None:
             return
-        before = self.last
-        self.last = self.host.read()
         now = time.perf_counter()
         moments = self.result.moments
         kept = moments.disturbed_ms
-        if self.host.is_undisturbed(before, self.last, now - self.at):
+        if self.host.was_undisturbed(now - self.at):
             kept = moments.samples_ms
         kept += self.result.samples_ms[self.counted :]
         self.at = now

@@ -9,21 +9,11 @@ import pytest
 import torch
 
 from effbench.measure import pairs
-from effbench.measure.host import Reading
 from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import LatencySide, Pairs, TimedBatch, take_pairs
 from effbench.measure.timing import BATCH_MS, Rules, Timer
 
-RULES = Rules(
-    budget_s=5.0,
-    min_time_s=0.0,
-    min_samples=20,
-    target_interval=0.005,
-    max_samples=1000,
-    warmup_calls=1,
-    warmup_s=0.0,
-    min_block_ms=1.0,
-)
+RULES = Rules(min_time_s=0.0, min_samples=20, max_samples=1000)
 #: A target that no interval reaches.
 NEVER = -1.0
 
@@ -62,10 +52,9 @@ class MadeUpHost:
         self.clock = clock
         self.is_disturbed = is_disturbed
 
-    def read(self):
-        return Reading(0.03, 0.0)
+    def begin(self): ...
 
-    def is_undisturbed(self, before, after, seconds):
+    def was_undisturbed(self, seconds, waited_ms):
         return not self.is_disturbed(self.clock.seconds)
 
     def calm(self):

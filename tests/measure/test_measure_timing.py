@@ -10,20 +10,11 @@ import torch
 from turned_clock import TurnedClock
 
 from effbench.measure import timing
-from effbench.measure.timing import Timer
+from effbench.measure.timing import Rules, Timer
 from effbench.workloads.stream import latency_by_size
 
 CPU = torch.device("cpu")
-RULES = timing.Rules(
-    budget_s=2.0,
-    min_time_s=0.5,
-    min_samples=30,
-    target_interval=0.005,
-    max_samples=100_000,
-    warmup_calls=10,
-    warmup_s=0.2,
-    min_block_ms=1.0,
-)
+RULES = Rules(budget_s=2.0, min_block_ms=1.0)
 INPUTS = [((i,), {"k": i}) for i in range(3)]
 SIZES = [3, 1, 3, 2]
 STREAM = [((size,), {}) for size in SIZES]
@@ -91,19 +82,20 @@ def test_latency_ends(monkeypatch, durations, budget_s, changed, calls, seconds)
     assert sum(done.samples_ms) == pytest.approx(clock.now * 1e3)
 
 
-SETTINGS = {
-    "as given": ({"host_tolerance": 0.1, "patience": 2.0}, 2.0, True),
-    "no tolerance": ({"host_tolerance": None, "patience": 2.0}, 1.0, False),
-    "no patience": ({"host_tolerance": 0.1, "patience": 1.0}, 1.0, True),
-}
-
-
-@pytest.mark.parametrize(("protocol", "patience", "discards"), SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    ("host_tolerance", "patience", "discards"), [(0.1, 2.0, True), (None, 1.0, False)]
+)
 def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(
-    protocol, patience, discards
+    host_tolerance, patience, discards
 ):
-    result = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
+    result = Rules.of({"host_tolerance": host_tolerance, "patience": 2.0, "rounds": 3})
     assert (result.patience, result.discards) == (patience, discards)
+
+
+def host_that(was_undisturbed):
+    return SimpleNamespace(
+        begin=lambda: None, was_undisturbed=lambda seconds: was_undisturbed, calm=lambda: None
+    )
 
 
 def timing_of(kept, lost, **values):
@@ -128,7 +120,7 @@ DISTURBED = {
 
 @pytest.mark.parametrize(("kept", "lost", "is_marked"), DISTURBED.values(), ids=DISTURBED)
 def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_marked):
-    assert timing_of(kept, lost).figure(30, slowdown=1.0).is_marked is is_marked
+    assert timing_of(kept, lost).figure(Rules()).is_marked is is_marked
 
 
 #: By name: samples that count, those that do not, the slowdown of the host, and the median of the
@@ -152,25 +144,28 @@ FIGURES = {
 
 @pytest.mark.parametrize(("kept", "lost", "slowdown", "expected"), FIGURES.values(), ids=FIGURES)
 def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
-    median = timing_of(kept, lost).figure(30, slowdown=slowdown).median
+    median = timing_of(kept, lost).figure(Rules(), slowdown).median
     assert (median.value, median.low, median.high) == pytest.approx(expected)
+
+
+KEEPING = Rules(host_tolerance=None)
 
 
 def test_samples_of_a_figure():
     kept, lost = [1.0] * 40, [3.0] * 100
     measured = timing_of(kept, lost)
-    assert measured.figure(30, slowdown=3.0).timing.samples_ms == kept
-    figure = measured.figure(30, slowdown=3.0, discards=False)
+    assert measured.figure(Rules()).timing.samples_ms == kept
+    figure = measured.figure(KEEPING)
     assert (figure.median.value, figure.is_marked) == (3.0, False)
     assert figure.timing.samples_ms == kept + lost
 
 
 def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
     measured = timing_of([1.0] * 20, [3.0] * 100)
-    figure = measured.figure(30, slowdown=3.0)
+    figure = measured.figure(Rules())
     assert figure.is_marked
     assert figure.timing.samples_ms == [1.0] * 20 + [3.0] * 100
-    assert measured.figure(30, slowdown=3.0, discards=False) == figure
+    assert measured.figure(KEEPING) == figure
 
 
 @pytest.mark.parametrize(
@@ -184,9 +179,7 @@ def test_a_few_calls_are_timed_even_beyond_the_budget(monkeypatch, call_s, most,
     timer = Timer(clock.taking(lambda *_, **more: call_s), INPUTS, CPU, rules(max_samples=most))
     result = timer.latency(0.2)
     assert result.samples_ms == pytest.approx([call_s * 1e3] * calls)
-    timer.host = SimpleNamespace(
-        read=lambda: 0.0, is_undisturbed=lambda *_: False, calm=lambda: None
-    )
+    timer.host = host_that(was_undisturbed=False)
     result = timer.latency(0.2)
     assert (result.samples_ms, len(result.disturbed_ms)) == ([], calls)
 
@@ -229,25 +222,25 @@ class TestStream:
         assert len(result.samples_ms) % 4 == 0
         assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)
 
-    @pytest.mark.parametrize("discards", [True, False])
-    def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, discards):
+    @pytest.mark.parametrize("host_tolerance", [0.1, None])
+    def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, host_tolerance):
         looks = iter([True, True, True])
         watch = SimpleNamespace(disturbed=lambda: next(looks, False))
-        result = self.timer(clock.step, watch, discards=discards).latency(1.0)
+        result = self.timer(clock.step, watch, host_tolerance=host_tolerance).latency(1.0)
         assert len(clock.calls) > len(result.samples_ms) >= timing.FEWEST_PASSES
-        assert bool(result.disturbed_ms) is discards, "nothing else keeps them apart"
+        assert bool(result.disturbed_ms) is (host_tolerance is not None), (
+            "nothing else keeps them apart"
+        )
 
     def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
         clock = TurnedClock(monkeypatch)
         lost = iter([True])
         watch = SimpleNamespace(disturbed=lambda: next(lost, False))
         timer = Timer(clock.taking(lambda *_, **more: 12.0), INPUTS, CPU, rules(), watch)
-        timer.host = SimpleNamespace(
-            read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None
-        )
+        timer.host = host_that(was_undisturbed=True)
         result = timer.latency(1.0)
         assert (result.samples_ms, result.disturbed_ms) == ([], pytest.approx([12000.0]))
-        assert result.figure(30, slowdown=1.0).is_marked
+        assert result.figure(Rules()).is_marked
 
 
 class Event:
@@ -300,6 +293,6 @@ def test_every_call_is_counted_for_the_energy(monkeypatch, without_cuda):
     ids=["two speeds", "few samples", "a few outliers", "few samples that agree"],
 )
 def test_a_figure_of_several_speeds_has_their_bounds(samples, varies, bounds):
-    figure = timing.Timing(samples).figure(30, slowdown=1.0)
+    figure = timing.Timing(samples).figure(Rules())
     assert (figure.varies, figure.is_marked) == (varies, False)
     assert (figure.median.low, figure.median.high) == bounds

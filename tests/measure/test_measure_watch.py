@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from effbench.core.cell import Status, Trial
 from effbench.measure import watch
 from effbench.measure.gpu import Gpu, GpuState
-from effbench.measure.watch import GpuFacts
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -49,8 +49,17 @@ def reserved(monkeypatch):
     return values
 
 
+@pytest.fixture
+def naps(monkeypatch):
+    """How long it has slept, which takes no time."""
+    naps = []
+    monkeypatch.setattr(watch.time, "sleep", naps.append)
+    return naps
+
+
 def watching(shared=False, **answers):
-    made = watch.GpuWatch(MadeUp(**answers), CPU, shared)
+    made = watch.GpuWatch(MadeUp(**answers), CPU)
+    made.shared = shared
     made.begin()
     return made
 
@@ -108,10 +117,10 @@ def test_after_three_retries_it_is_kept_and_marks_the_trial():
         ({"shared": True, "busy": [40]}, True, "another process kept this GPU busy"),
     ],
 )
-def test_rest_after_timing(answers, rests, disturbance):
-    made, slept = watching(**answers), []
-    made.end(slept.append)
-    assert slept == ([2 * watch.SAMPLING_S] if rests else [])
+def test_rest_after_timing(naps, answers, rests, disturbance):
+    made = watching(**answers)
+    made.end()
+    assert naps == ([2 * watch.SAMPLING_S] if rests else [])
     assert made.disturbance is None if disturbance is None else disturbance in made.disturbance
 
 
@@ -144,13 +153,20 @@ def test_working_pids_are_those_with_a_recent_kernel(answer, expected):
         ({"used": [2**34], "busy": [90]}, 0.0, None, True),
     ],
 )
-def test_a_foreign_process_before_the_trial(answers, wait_s, slept, is_busy):
-    made, naps = watch.GpuWatch(MadeUp(**answers), CPU), []
-    made.wait_until_free(wait_s, naps.append)
+def test_a_foreign_process_before_the_trial(naps, answers, wait_s, slept, is_busy):
+    made = watch.GpuWatch(MadeUp(**answers), CPU)
+    made.wait_until_free(wait_s)
     assert slept is None or len(naps) == slept
     busy = "another process keeps this GPU busy (16384 MiB in use before the trial)"
     assert (made.before_timing, made.disturbance) == (busy if is_busy else None, None)
     assert made.shared == (answers.get("used") == [2**34])
+
+
+def recorded(made):
+    """The trial, with what the GPU showed."""
+    trial = Trial("key", 0, Status.OK)
+    made.record(trial)
+    return trial
 
 
 @pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])
@@ -163,7 +179,7 @@ def test_without_nvml_nothing_is_known(uuid):
     made.begin()
     made.poll(10)
     assert not made.disturbed()
-    assert made.facts() == GpuFacts(None, None, None, None, None, None)
+    assert recorded(made) == Trial("key", 0, Status.OK)
 
 
 def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_often(monkeypatch):
@@ -193,4 +209,6 @@ def test_energy_and_readings_of_a_busy_gpu():
         GpuState(1900, 2000, 60, None, ["sw_power_cap"]),
         GpuState(1800, None, 61, 300.0, ["sw_power_cap"]),
     ]
-    assert made.facts() == GpuFacts(None, 1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap")
+    trial = recorded(made)
+    assert (trial.sm_clock_mhz, trial.memory_clock_mhz, trial.temperature_c) == (1800, 2000, 60)
+    assert (trial.power_w, trial.clocks_event_reasons) == (200.0, "gpu_idle,sw_power_cap")

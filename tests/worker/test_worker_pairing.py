@@ -12,7 +12,9 @@ from effbench.core.message import TrialRequest
 from effbench.core.settings import Protocol
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import pairing, trial
-from effbench.workloads.select import workload_of
+from effbench.workloads.generation import Generation
+from effbench.workloads.stream import StreamCalls
+from effbench.workloads.training import TrainingSteps
 
 PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
 COLUMNS = (
@@ -153,7 +155,7 @@ class Nowhere(Slow):
 def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     Slow.prepared.clear()
     record, _ = run("Layers", "Twice", baseline=target_of("Slow"))
-    assert record.pair_speedup == pytest.approx(2.0, rel=0.3)
+    assert record.pair_speedup > 1.2, "it calls the module twice as often"
     (copied,) = Slow.prepared
     assert copied.forward.__code__.co_name == "baseline_forward"
 
@@ -164,21 +166,8 @@ def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs():
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({"phase": "training", "training": {}}, "weights"),
-        ({"phase": "generate", "generate": {"prompt": 1, "new_tokens": 2}}, "as a whole"),
-        ({"phase": "inference", "stream": {"name": "s", "sizes": [1, 2]}}, "as a whole"),
-        ({"phase": "inference"}, None),
-    ],
+    ("workload", "words"),
+    [(TrainingSteps, "weights"), (Generation, "as a whole"), (StreamCalls, "as a whole")],
 )
-def test_what_cannot_alternate(facts, words):
-    phase = facts.pop("phase")
-    cell = Cell({"name": "m"}, 1, {"name": "default"}, "float32", phase, "cpu", **facts)
-
-    workload = workload_of(cell)
-    made = workload.__new__(workload)
-    made.initial = {"buffer cache": None}
-    reason = made.unpaired()
-    assert (reason is None) == (words is None)
-    assert words is None or words in reason
+def test_what_cannot_alternate(workload, words):
+    assert words in workload.unpaired(None)

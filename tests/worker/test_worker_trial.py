@@ -12,25 +12,15 @@ from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.message import DEVICE_PHASE, TrialRequest
 from effbench.measure import host
-from effbench.measure.counters import Counters
-from effbench.measure.host import CoreTimes, HostWatch
+from effbench.measure.host import CoreTimes
 from effbench.measure.timing import Rules, Timing
 from effbench.modes.eager import Eager
 from effbench.run.probe import probe as probe_cells
-from effbench.worker import context, probe, trial
+from effbench.worker import probe, trial
 from effbench.worker.timings import Timings
 from effbench.workloads.select import workload_of
 
-RULES = Rules(
-    budget_s=1.0,
-    min_time_s=0.1,
-    min_samples=5,
-    target_interval=0.005,
-    max_samples=1000,
-    warmup_calls=1,
-    warmup_s=0.0,
-    min_block_ms=1.0,
-)
+RULES = Rules(budget_s=1.0, min_time_s=0.1, min_samples=5, max_samples=1000, warmup_s=0.0)
 LINEAR = {"_target_": "torch.nn.Linear"}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
@@ -71,11 +61,11 @@ class MadeUpTimer:
 def timed(running, *args, **options):
     """Take timings as a made-up timer does, and return the trial."""
     timer = MadeUpTimer(*args, **options)
-    timer.watcher = running.context.watcher
+    timer.watcher = running.watcher
     cell, record = running.cell, running.trial
     record.samples["warmup_ms"] = [5.2]
     workload = workload_of(cell)(cell, Eager(), nn.Identity(), record, {})
-    Timings(running.context, workload, timer).take().record(record)
+    Timings(running, workload, timer).take().record(record)
     return record
 
 
@@ -143,7 +133,7 @@ class TestMarks:
     @pytest.fixture(autouse=True)
     def alone(self, monkeypatch):
         """Other tests run on these cores."""
-        monkeypatch.setattr(host, "core_times", lambda cores: None)
+        monkeypatch.setattr(host, "core_times", lambda cores: CoreTimes(0.0, 0.0))
 
     @pytest.mark.parametrize(
         ("after", "is_marked"),
@@ -168,8 +158,7 @@ class TestMarks:
     )
     def test_too_few_calls_in_a_single_trial(self, calls, rounds, is_marked):
         running = trial_of()
-        protocol = replace(running.context.protocol, rounds=rounds)
-        running.context.protocol = protocol
+        running.rules = replace(running.rules, rounds=rounds)
         record = timed(running, Timing([1.0] * (calls - 1) + [1.2]), busy_fraction=0.0)
         assert (record.disturbance == f"only {calls} calls could be timed") is is_marked
         if is_marked:
@@ -217,35 +206,17 @@ class TestMarks:
 
 
 @pytest.mark.parametrize(
-    ("device", "host_tolerance", "tolerance", "moves", "all_threads"),
-    [
-        ("cuda", 0.25, 1.25, True, False),
-        ("cpu", 0.1, 1.1, False, True),
-        ("cpu", None, 1.1, False, True),
-    ],
+    ("device", "host_tolerance", "tolerance", "all_threads"),
+    [("cuda", 0.25, 1.25, False), ("cpu", 0.1, 1.1, True), ("cpu", None, 1.1, True)],
 )
-def test_how_the_host_is_watched(
-    monkeypatch, device, host_tolerance, tolerance, moves, all_threads
-):
-    """On the CPU all threads are watched, and none moves; also without a tolerance."""
-    made = {}
-
-    def watch(quiet_ms, tolerance, **options):
-        made.update(options, quiet_ms=quiet_ms, tolerance=tolerance)
-        return HostWatch(quiet_ms, tolerance, **options)
-
-    monkeypatch.setattr(context, "HostWatch", watch)
+def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads):
+    """On the CPU all threads are watched; also without a tolerance."""
     running = trial_of(device, host_tolerance=host_tolerance)
-    running.context.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
-    timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9), busy_fraction=0.0)
-    assert made == {
-        "quiet_ms": 0.03,
-        "usual_high_ms": 0.07,
-        "tolerance": tolerance,
-        "moves": moves,
-        "all_threads": all_threads,
-        "waits": False,
-    }
+    running.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
+    with running.host_watched(matters=True, moves=False) as watch:
+        assert (watch.quiet_ms, watch.usual_high_ms) == (0.03, 0.07)
+        assert (watch.tolerance, watch.all_threads) == (tolerance, all_threads)
+        assert not watch.waits, "without patience"
 
 
 @pytest.fixture
@@ -333,26 +304,6 @@ def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(
     running = trial_of(threads=threads)
     running.take_device()
     assert torch_threads() == running.trial.threads == expected
-
-
-QUIET = Counters(
-    graphs=1, graph_breaks=0, recompiles=0, cudagraph_skips=0, cache_hits=0, cache_misses=0
-)
-
-
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [
-        (replace(QUIET, cache_hits=3, cudagraph_skips=2), None),
-        (replace(QUIET, graphs=2), "a graph was compiled while it was timed"),
-        (
-            replace(QUIET, graphs=2, recompiles=1, recompile_reason="failed guard: n == 1"),
-            "a graph was compiled again while it was timed (failed guard: n == 1)",
-        ),
-    ],
-)
-def test_what_was_compiled_meanwhile_is_named_with_its_guard(after, expected):
-    assert context.compiled_between(QUIET, after) == expected
 
 
 class Counts(nn.Module):

@@ -15,16 +15,7 @@ from effbench.workloads import arrivals
 from effbench.workloads.arrivals import serve
 
 HIGH = 4
-RULES = Rules(
-    budget_s=2.0,
-    min_time_s=0.5,
-    min_samples=30,
-    target_interval=0.005,
-    max_samples=100_000,
-    warmup_calls=10,
-    warmup_s=0.2,
-    min_block_ms=1.0,
-)
+RULES = Rules(budget_s=2.0, min_block_ms=1.0)
 
 
 @pytest.fixture
@@ -140,7 +131,7 @@ def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(
     served_on_a_slow_host, slow_s, is_marked
 ):
     result, watch = served_on_a_slow_host(slow_s)
-    assert result.figure(30, slowdown=watch.slowdown).is_marked is is_marked
+    assert result.figure(RULES, watch.slowdown).is_marked is is_marked
     assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
 
 
@@ -148,6 +139,6 @@ def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moment
     served_on_a_slow_host,
 ):
     result, watch = served_on_a_slow_host(3.0)
-    median = result.figure(30, slowdown=watch.slowdown).median
+    median = result.figure(RULES, watch.slowdown).median
     assert median.low <= statistics.median(result.moments.samples_ms) < median.value
     assert median.value <= statistics.median(result.moments.disturbed_ms) <= median.high
