@@ -138,9 +138,7 @@ def place(output: Parts, device: torch.device | None) -> torch.device | None:
     """Return where to look at an output: on the device only if it is large, because a process needs
     0.2 s to load the GPU's kernels for it."""
     size = sum(tensor.numel() for tensor in tensors(output).values())
-    if size <= SMALL:
-        return torch.device("cpu")
-    return device
+    return torch.device("cpu") if size <= SMALL else device
 
 
 def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
@@ -148,7 +146,7 @@ def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
     on `device`; None: where they are."""
     device = place(output, device)
     for name, tensor in tensors(output).items():
-        if is_inexact(tensor) and not bool(as_real(tensor.to(device)).isfinite().all()):
+        if is_inexact(tensor) and not as_real(tensor.to(device)).isfinite().all():
             return name
     return None
 

@@ -16,7 +16,6 @@ slows down because of its other virtual machines.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -41,9 +40,6 @@ WAITED = 0.02
 #: The same fraction for all threads of the CPU together, as a part of the tolerance. Waiting delays
 #: a call by at most this much, and long calls always meet some process of the system.
 PART_OF_TOLERANCE = 0.5
-#: Time slice of Linux's scheduler in ms: what a preemption costs if the kernel does not count
-#: waiting.
-SLICE_MS = 3.0
 #: Readings of the waiting time after which new threads are looked for.
 LOOK_AGAIN = 50
 #: Threads of a process that are watched: a reading takes 2 µs per thread.
@@ -90,10 +86,9 @@ def piece() -> float:
 
 class RunQueue:
     """How long threads have waited for a core because others ran there, as the kernel's scheduler
-    counts it.
+    counts it; 0 if it does not.
 
-    `all_threads`: of this whole process, else only of the calling thread. Where the kernel does not
-    count waiting, preemptions of the process count with a time slice each.
+    `all_threads`: of this whole process, else only of the calling thread.
     """
 
     def __init__(self, all_threads: bool) -> None:
@@ -102,7 +97,6 @@ class RunQueue:
         self.waited_ns: dict[int, int] = {}
         self.reads = 0
         self.find_threads()
-        self.is_known = self.kernel_counts()
 
     def find_threads(self) -> None:
         """Open the statistics of threads that are not known yet, this one first."""
@@ -119,20 +113,8 @@ class RunQueue:
             with suppress(OSError):
                 self.files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def kernel_counts(self) -> bool:
-        """Return whether the kernel counts waiting. Otherwise it has no statistics, or they are all
-        zero."""
-        try:
-            file = self.files[threading.get_native_id()]
-            time_slices = int(os.pread(file, 100, 0).split()[2])
-        except (KeyError, OSError, IndexError, ValueError):
-            return False
-        return time_slices > 0
-
     def read_ms(self) -> float:
         """Return how long the threads have waited so far."""
-        if not self.is_known:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_MS
         self.reads += 1
         if self.all_threads and self.reads % LOOK_AGAIN == 0:
             self.find_threads()

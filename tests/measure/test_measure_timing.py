@@ -151,21 +151,17 @@ def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
 KEEPING = Rules(host_tolerance=None)
 
 
-def test_samples_of_a_figure():
-    kept, lost = [1.0] * 40, [3.0] * 100
-    measured = timing_of(kept, lost)
-    assert measured.figure(Rules()).timing.samples_ms == kept
+@pytest.mark.parametrize(
+    ("kept", "used", "used_without_discarding"),
+    [(40, 40, 140), (20, 120, 120)],
+    ids=["unmarked", "marked"],
+)
+def test_which_samples_give_a_figure(kept, used, used_without_discarding):
+    measured = timing_of([1.0] * kept, [3.0] * 100)
+    assert len(measured.figure(Rules()).timing.samples_ms) == used
     figure = measured.figure(KEEPING)
-    assert (figure.median.value, figure.is_marked) == (3.0, False)
-    assert figure.timing.samples_ms == kept + lost
-
-
-def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
-    measured = timing_of([1.0] * 20, [3.0] * 100)
-    figure = measured.figure(Rules())
-    assert figure.is_marked
-    assert figure.timing.samples_ms == [1.0] * 20 + [3.0] * 100
-    assert measured.figure(KEEPING) == figure
+    assert len(figure.timing.samples_ms) == used_without_discarding
+    assert (figure.median.value, figure.is_marked) == (3.0, kept < 30)
 
 
 @pytest.mark.parametrize(
@@ -215,22 +211,14 @@ class TestStream:
         assert [facts[size]["latency_ms"] for size in "123"] == pytest.approx([0.2, 0.4, 0.6])
         assert len(self.timer(clock.step).latency(0.0).samples_ms) == 4, "at least a pass"
 
-    def test_disturbed_passes_are_thrown_away_whole(self, clock):
+    @pytest.mark.parametrize("host_tolerance", [0.1, None])
+    def test_passes_of_a_disturbed_gpu_are_thrown_away_whole(self, clock, host_tolerance):
         looks = iter([False, True, True])
         watch = SimpleNamespace(disturbed=lambda: next(looks, False))
-        result = self.timer(clock.step, watch).latency(1.0)
+        result = self.timer(clock.step, watch, host_tolerance=host_tolerance).latency(1.0)
         assert len(result.samples_ms) % 4 == 0
         assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)
-
-    @pytest.mark.parametrize("host_tolerance", [0.1, None])
-    def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, host_tolerance):
-        looks = iter([True, True, True])
-        watch = SimpleNamespace(disturbed=lambda: next(looks, False))
-        result = self.timer(clock.step, watch, host_tolerance=host_tolerance).latency(1.0)
-        assert len(clock.calls) > len(result.samples_ms) >= timing.FEWEST_PASSES
-        assert bool(result.disturbed_ms) is (host_tolerance is not None), (
-            "nothing else keeps them apart"
-        )
+        assert bool(result.disturbed_ms) is (host_tolerance is not None), "nothing keeps them apart"
 
     def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
         clock = TurnedClock(monkeypatch)

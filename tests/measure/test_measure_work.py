@@ -110,8 +110,6 @@ def test_fewer_heads_of_keys_than_of_queries():
         [query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key)
     )
     assert counted.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
-    shapes = ([2, 8, 10, 16], [2, 8, 10, 16], [2, 2, 12, 16], [2, 2, 12, 16])
-    assert work.attention_backward_flops(*shapes) == 5 * (2 * 2 * 8 * 10 * 12 * 16)
 
 
 def run(*spans, name="k", correlation=1):

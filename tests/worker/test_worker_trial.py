@@ -164,25 +164,17 @@ class TestMarks:
         if is_marked:
             assert (record.latency_median_low_ms, record.latency_median_high_ms) == (1.0, 1.2)
 
-    @pytest.mark.parametrize(
-        ("quiet", "disturbance", "latency_ms", "samples"),
-        [(5, None, 1.0, 5), (4, "host busy for 83 % of the timing", 3.0, 24)],
-    )
-    def test_too_few_undisturbed_samples(self, quiet, disturbance, latency_ms, samples):
-        latency = Timing([1.0] * quiet, disturbed_ms=[3.0] * 20)
-        record = timed(trial_of(), latency, busy_fraction=0.83)
-        assert (record.disturbance, record.latency_ms) == (disturbance, latency_ms)
-        assert (record.latency_samples, record.latency_min_ms) == (samples, 1.0)
-        assert len(record.samples["latency_disturbed_ms"]) == 20
-
+    @pytest.mark.parametrize("host_tolerance", [0.1, None])
     @pytest.mark.parametrize(
         ("quiet", "disturbance"), [(5, None), (4, "host busy for 83 % of the timing")]
     )
-    def test_without_a_tolerance_all_samples_count_and_the_marks_stay(self, quiet, disturbance):
+    def test_too_few_undisturbed_samples(self, host_tolerance, quiet, disturbance):
+        """Without a tolerance all samples count, and the marks stay."""
         latency = Timing([1.0] * quiet, disturbed_ms=[3.0] * 20)
-        record = timed(trial_of(host_tolerance=None), latency, busy_fraction=0.83)
-        assert (record.disturbance, record.latency_ms) == (disturbance, 3.0)
-        assert record.latency_samples == quiet + 20
+        record = timed(trial_of(host_tolerance=host_tolerance), latency, busy_fraction=0.83)
+        figure = (1.0, quiet) if host_tolerance and not disturbance else (3.0, quiet + 20)
+        assert (record.disturbance, record.latency_min_ms) == (disturbance, 1.0)
+        assert (record.latency_ms, record.latency_samples) == figure
         assert record.disturbed_fraction == pytest.approx(0.83)
         assert len(record.samples["latency_disturbed_ms"]) == 20
 
@@ -383,7 +375,6 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system is part of Python"),
         (
             {"model": {"module": {"_target_": "torch.device"}}},
             "torch.device is a class; allowed: a torch.nn.Module",
@@ -396,7 +387,6 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
             {"model": {"module": LINEAR, "inputs": [{"name": "x"}, {"name": "y"}]}},
             "torch.nn.Linear: model.inputs does not fit forward: too many positional arguments",
         ),
-        ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
         (
             {"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}},
             "mode eager: Mode needs a method prepare",
