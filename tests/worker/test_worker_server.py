@@ -5,7 +5,7 @@ import re
 import resource
 import signal
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,29 +45,39 @@ def search_path(tmp_path_factory):
     return str(folder)
 
 
+@contextmanager
+def started(search_path, folder):
+    """A server in this folder, which is the working directory meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", search_path)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        patch.chdir(folder)
+        with closing(ForkServer(preload=False)) as server:
+            server.wait_ready()
+            yield server
+
+
+@pytest.fixture(scope="module")
+def server(search_path, tmp_path_factory):
+    """A server that all tests share, because starting one takes half a second."""
+    with started(search_path, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
 @pytest.fixture
-def make(search_path, monkeypatch, tmp_path):
-    """Starts servers in an empty folder; all are closed at the end."""
-    monkeypatch.setenv("PYTHONPATH", search_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.chdir(tmp_path)
-    started = []
-
-    def start():
-        server = ForkServer(preload=False)
-        started.append(server)
-        server.wait_ready()
-        return server
-
-    yield start
-    for server in started:
-        server.close()
+def own_server(search_path, tmp_path):
+    """A server that a test may spoil."""
+    with started(search_path, tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
-def server(make):
-    return make()
+def go():
+    """A file for which tasks wait."""
+    path = Path("go")
+    yield path
+    path.unlink(missing_ok=True)
 
 
 def submit(server, python, **options):
@@ -118,8 +128,8 @@ def test_a_payload_and_the_phases(server):
     ], "the first one without the task, which may import for seconds"
 
 
-def test_the_process_of_a_task(server, tmp_path):
-    (tmp_path / "beside.py").write_text("value = 3")
+def test_the_process_of_a_task(server):
+    Path("beside.py").write_text("value = 3")
     code = (
         "import os, beside; result = [os.getpid(), os.getsid(0), os.getppid(),"
         f" os.environ[{TRIAL_VARIABLE!r}]]"
@@ -130,7 +140,7 @@ def test_the_process_of_a_task(server, tmp_path):
         assert (pid, parent, mark) == (session, server.process.pid, request.id)
     assert requests[0].pid != requests[1].pid
     code = "import os; result = os.environ['TORCHINDUCTOR_CACHE_DIR']"
-    assert result(server, code) == str(tmp_path / "cache" / "effbench" / "inductor"), (
+    assert result(server, code) == str(Path.cwd() / "cache" / "effbench" / "inductor"), (
         "not in /tmp, which others share"
     )
     code = "import os; result = os.environ.get('FOO')"
@@ -184,21 +194,21 @@ mine = [fd for fd in mine if os.path.exists(f"/proc/self/fd/{fd}")]
         ('b\'{"v":1,"phase":[]}\\n\'', 18),
     ],
 )
-def test_what_is_no_message_ends_its_own_task_alone(server, rubbish, size):
+def test_what_is_no_message_ends_its_own_task_alone(server, go, rubbish, size):
     other = submit(server, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")
     code = f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"
     ended = outcome(submit(server, code))
     assert f"wrote {size} bytes to the result pipe" in ended["reason"]
     assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
-    Path("go").touch()
+    go.touch()
     assert outcome(other)["result"] == {}
 
 
-def test_a_server_that_cannot_fork_says_so_and_lives(server):
+def test_a_server_that_cannot_fork_says_so_and_lives(own_server):
     for limit, failed in ((3, True), (4096, False)):
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, 4096))
+        resource.prlimit(own_server.process.pid, resource.RLIMIT_NOFILE, (limit, 4096))
         assert (
-            "could not start a process" in outcome(submit(server, "")).get("failed", "")
+            "could not start a process" in outcome(submit(own_server, "")).get("failed", "")
         ) == failed
 
 
@@ -223,7 +233,7 @@ time.sleep(1000)
         wait_gone(pid)
 
 
-def test_what_a_task_leaves_behind_ends_with_it_and_only_that(server, wait_gone):
+def test_what_a_task_leaves_behind_ends_with_it_and_only_that(server, go, wait_gone):
     """Two tasks at once: the end of one must not touch the processes of the other."""
     waits = """
 import subprocess, time
@@ -240,29 +250,30 @@ result = {"alive": other.poll() is None}
         " start_new_session=True).pid",
     )
     wait_gone(left)
-    Path("go").touch()
+    go.touch()
     assert outcome(other)["result"] == {"alive": True}
     wait_gone(int(other.phase))
 
 
-def test_a_server_that_is_killed_takes_its_tasks_along(server, wait_gone):
+def test_a_server_that_is_killed_takes_its_tasks_along(own_server, wait_gone):
     code = """
 import os, subprocess, time
 say_phase(f"{os.getpid()} {subprocess.Popen(['sleep', '1000'], start_new_session=True).pid}")
 time.sleep(1000)
 """
-    task = begun_task(server, code)
-    server.process.kill()
+    task = begun_task(own_server, code)
+    own_server.process.kill()
     assert "the fork server ended (code -9)" in outcome(task)["died"]
     for pid in map(int, task.phase.split()):
         wait_gone(pid)
-    assert "the fork server ended" in outcome(submit(server, ""))["died"], (
+    assert "the fork server ended" in outcome(submit(own_server, ""))["died"], (
         "a dead server ends a task at once"
     )
     with pytest.raises(WorkerError, match="the fork server ended"):
-        server.call("runs", {}, 5)
+        own_server.call("runs", {}, 5)
 
 
+@pytest.mark.slow
 def test_a_probe_needs_only_torch_and_other_tasks_wait_for_the_compiler(search_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", search_path)
     with closing(ForkServer()) as server:
