@@ -162,25 +162,17 @@ def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
     return Pairs(undisturbed, disturbed)
 
 
-@dataclass(frozen=True)
 class DuetStep:
     """This member's step, ready to be timed in turn. `period`: None if it has none."""
 
-    timer: Timer
-    latency: LatencySide
-    period: PeriodSide | None
-    depends_on_host: bool
-
-    @classmethod
-    def of(cls, timer: Timer, latency_ms: float, has_period: bool) -> DuetStep:
-        """Return the step of a timer that has warmed up. `latency_ms`: about how long a call
-        takes."""
-        depends_on_host = timer.waits_for_host(latency_ms)
-        period = None
+    def __init__(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
+        """`timer`: of a step that has warmed up; `latency_ms`: about how long a call takes."""
+        self.timer = timer
+        self.depends_on_host = timer.waits_for_host(latency_ms)
+        self.latency = LatencySide(timer, latency_ms, warm_calls_of(latency_ms))
+        self.period: PeriodSide | None = None
         if has_period:
-            period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s).calls)
-        latency = LatencySide(timer, latency_ms, warm_calls_of(latency_ms))
-        return cls(timer, latency, period, depends_on_host)
+            self.period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s).calls)
 
     @property
     def spins(self) -> bool:
@@ -196,52 +188,48 @@ class DuetStep:
             sides[PERIOD] = self.period
         return sides
 
-    @property
-    def budget_s(self) -> float:
-        """The time of a series of both members: what each would have alone, together."""
-        return 2 * self.timer.rules.budget_s / len(self.sides)
+    def lead(self, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
+        """Time all series in turn with the partner, and return their pairs. Raises
+        PartnerLostError."""
+        series: dict[str, Pairs] = {}
+        timer, sides = self.timer, self.sides
+        # what both members would have alone, together
+        budget_s = 2 * timer.rules.budget_s / len(sides)
+        for name, side in sides.items():
+            if isinstance(side, PeriodSide):
+                load(timer.step, side.rotation, side.calls, LOAD_PART * timer.rules.load_s)
+            remote = RemoteSide(partner, name, host, self.spins)
+            series[name] = take_pairs(remote, side, timer.rules, budget_s, host)
+            if timer.watch is not None:
+                timer.watch.look()
+        return series
 
-
-def lead(step: DuetStep, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
-    """Time all series in turn with the partner, and return their pairs. Raises PartnerLostError."""
-    series: dict[str, Pairs] = {}
-    rules, watch = step.timer.rules, step.timer.watch
-    for name, side in step.sides.items():
-        if isinstance(side, PeriodSide):
-            load(step.timer.step, side.rotation, side.calls, LOAD_PART * rules.load_s)
-        remote = RemoteSide(partner, name, host, step.spins)
-        series[name] = take_pairs(remote, side, rules, step.budget_s, host)
-        if watch is not None and watch.gpu.handle is not None:
-            watch.readings.append(watch.gpu.read())
-    return series
-
-
-def follow(step: DuetStep, partner: Partner, run_queue: RunQueue) -> None:
-    """Time a batch whenever the leader asks for one, until it asks for the end. Raises
-    PartnerLostError."""
-    cores = os.sched_getaffinity(0)
-    sides = step.sides
-    try:
-        while True:
-            message = partner.receive()
-            if message.get("op") == "end":
-                return
-            side = sides.get(str(message.get("name")))
-            if message.get("op") != "batch" or side is None:
-                raise PartnerLostError("the other member of the duet sent an unknown message")
-            core = message.get("core")
-            if isinstance(core, int):
-                os.sched_setaffinity(0, {core})
-            before_ms = run_queue.read_ms()
-            began_s = time.perf_counter()
-            batch = side.batch()
-            seconds = time.perf_counter() - began_s
-            waited_ms = run_queue.read_ms() - before_ms
-            if step.spins:
-                settle()
-            partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
-    finally:
-        os.sched_setaffinity(0, cores)
+    def follow(self, partner: Partner, run_queue: RunQueue) -> None:
+        """Time a batch whenever the leader asks for one, until it asks for the end. Raises
+        PartnerLostError."""
+        cores = os.sched_getaffinity(0)
+        sides = self.sides
+        try:
+            while True:
+                message = partner.receive()
+                if message.get("op") == "end":
+                    return
+                side = sides.get(str(message.get("name")))
+                if message.get("op") != "batch" or side is None:
+                    raise PartnerLostError("the other member of the duet sent an unknown message")
+                core = message.get("core")
+                if isinstance(core, int):
+                    os.sched_setaffinity(0, {core})
+                before_ms = run_queue.read_ms()
+                began_s = time.perf_counter()
+                batch = side.batch()
+                seconds = time.perf_counter() - began_s
+                waited_ms = run_queue.read_ms() - before_ms
+                if self.spins:
+                    settle()
+                partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,11 @@ class GpuWatch:
         ended = time.perf_counter()
         self.next_poll = ended + min(max(POLL_S, 20 * (ended - now)), RARE_POLL_S)
 
+    def look(self) -> None:
+        """Record the state of the GPU."""
+        if self.gpu.handle is not None:
+            self.readings.append(self.gpu.read())
+
     def disturbed(self) -> bool:
         """Return whether to discard the last series of samples. Call this after each series."""
         reason = self.newest_disturbance()

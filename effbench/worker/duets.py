@@ -11,10 +11,10 @@ import socket
 import time
 from pathlib import Path
 
-from effbench.core.meeting import ALONE, Partner, PartnerLostError, connect, listen
+from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.core.message import DuetRequest
 from effbench.measure import timing
-from effbench.measure.duet import DuetResult, DuetStep, follow, lead
+from effbench.measure.duet import DuetResult, DuetStep
 from effbench.measure.host import RunQueue
 from effbench.measure.timing import Timer
 from effbench.worker.context import CompilationWatch, TrialContext
@@ -26,10 +26,7 @@ class DuetMember:
     def __init__(self, context: TrialContext, request: DuetRequest, timer: Timer) -> None:
         self.context = context
         self.watcher = context.watcher
-        self.leads = request.leads
-        self.is_alike = request.is_alike
-        self.folder = Path(request.folder)
-        self.answer_s = request.answer_s
+        self.request = request
         self.timer = timer
         self.compilation = CompilationWatch()
         self.listener: socket.socket | None = None
@@ -39,11 +36,11 @@ class DuetMember:
     def prepare(self, latency_ms: float, has_period: bool) -> None:
         """Get ready before the phase that tells the sweep to start the partner. Raises
         PartnerLostError."""
-        self.step = DuetStep.of(self.timer, latency_ms, has_period)
-        if not self.leads:
+        self.step = DuetStep(self.timer, latency_ms, has_period)
+        if not self.request.leads:
             return
         try:
-            self.listener = listen(self.folder)
+            self.listener = listen(Path(self.request.folder))
         except OSError as error:
             raise PartnerLostError(f"no socket to meet at: {error.strerror or error}") from error
 
@@ -51,15 +48,15 @@ class DuetMember:
         """Wait for the partner. Raises PartnerLostError."""
         if self.listener is None:
             try:
-                connection = connect(self.folder)
+                connection = connect(Path(self.request.folder))
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
-            self.partner = Partner(connection, self.answer_s)
+            self.partner = Partner(connection, self.request.answer_s)
             self.partner.send("hello", depends_on_host=self.step.depends_on_host)
             return
         connection, _ = self.listener.accept()
         self.listener.close()
-        self.partner = Partner(connection, self.answer_s)
+        self.partner = Partner(connection, self.request.answer_s)
         hello = self.partner.receive()
         if hello.get("op") != "hello":  # the sweep connected instead
             raise PartnerLostError(str(hello.get("reason")))
@@ -70,7 +67,7 @@ class DuetMember:
         if self.partner is None:
             raise PartnerLostError("the other member of the duet did not come")
         with timing.no_garbage_collection():
-            if self.leads:
+            if self.request.leads:
                 return self.lead(self.partner)
             return self.follow(self.partner)
 
@@ -78,7 +75,7 @@ class DuetMember:
         depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
         self.watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
-            pairs = lead(self.step, partner, host)
+            pairs = self.step.lead(partner, host)
             end = partner.ask("end")
             if host:
                 host.partner_s = float(end.get("process_s") or 0.0)
@@ -105,11 +102,10 @@ class DuetMember:
         began_s = time.process_time()
         self.watcher.begin()
         try:
-            follow(self.step, partner, run_queue)
+            self.step.follow(partner, run_queue)
         finally:
             run_queue.close()
-        if self.watcher.gpu.handle is not None:
-            self.watcher.readings.append(self.watcher.gpu.read())
+        self.watcher.look()
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer.get("result") or {})
@@ -118,10 +114,3 @@ class DuetMember:
         """Wait until the leader has ended, if this member has met it."""
         if self.partner is not None:
             self.partner.wait_for_end()
-
-    def facts(self, why_alone: str | None) -> dict[str, object]:
-        """Return what the trial records about its duet. `why_alone`: why it was timed alone, or
-        None."""
-        if why_alone is not None:
-            return {"leads": self.leads, ALONE: why_alone}
-        return {"leads": self.leads}

@@ -250,7 +250,7 @@ class Timings:
         figures: Figures = {}
         measured = StepTiming(figures, Timing(), result.host, result.disturbance)
         for name, pairs in result.pairs.items():
-            own = figure_of_member(pairs, self.rules, duet.leads, duet.is_alike)
+            own = figure_of_member(pairs, self.rules, duet.request.leads, duet.request.is_alike)
             figures[name] = own.figure
             if own.figure.is_marked:
                 measured.disturbance = measured.disturbance or result.host_reason
@@ -260,7 +260,9 @@ class Timings:
                 "disturbed": len(pairs.disturbed),
             }
             if pairs.disturbed:
-                slow = figure_of_member(Pairs(pairs.disturbed), self.rules, duet.leads).figure
+                slow = figure_of_member(
+                    Pairs(pairs.disturbed), self.rules, duet.request.leads
+                ).figure
                 counts["disturbed_ms"] = slow.median.value
                 measured.disturbed_ms[name] = slow.timing.samples_ms
             self.trial.extra[DUET][name] = counts

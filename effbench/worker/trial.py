@@ -18,7 +18,7 @@ from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
-from effbench.core.meeting import DUET, PartnerLostError
+from effbench.core.meeting import ALONE, DUET, PartnerLostError
 from effbench.core.message import DEVICE_PHASE, DUET_PHASE, DuetRequest, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
@@ -311,11 +311,13 @@ class RunningTrial(TrialContext):
             why_alone = result.void
         except PartnerLostError as lost:
             why_alone = str(lost)
-        if not duet.leads:
+        if not request.leads:
             with self.phase(DUET_PHASE):
                 duet.wait_for_leader()
-        self.trial.extra[DUET] = duet.facts(why_alone)
-        if result is not None and why_alone is None:
+        self.trial.extra[DUET] = {"leads": request.leads}
+        if why_alone is not None:
+            self.trial.extra[DUET][ALONE] = why_alone
+        elif result is not None:
             return timings.result_of_duet(result, duet)
         compiled = duet.compilation.compiled()
         if compiled is not None:

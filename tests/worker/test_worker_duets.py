@@ -18,8 +18,6 @@ from effbench.measure.duet import (
     DuetResult,
     DuetStep,
     figure_of_member,
-    follow,
-    lead,
     settle,
 )
 from effbench.measure.host import HostFacts, HostWatch, RunQueue
@@ -42,7 +40,7 @@ def step_of(seconds, calls=None, cores=None):
             cores.append(tuple(os.sched_getaffinity(0)))
         time.sleep(seconds)
 
-    return DuetStep.of(Timer(call, INPUTS, CPU, RULES), seconds * 1e3, has_period=False)
+    return DuetStep(Timer(call, INPUTS, CPU, RULES), seconds * 1e3, has_period=False)
 
 
 def play_follower(folder, what, answers):
@@ -60,7 +58,7 @@ def play_follower(folder, what, answers):
         return batch()
 
     step.latency.batch = third
-    follow(step, partner, RunQueue(all_threads=False))
+    step.follow(partner, RunQueue(all_threads=False))
     answers.put((calls, set(cores), os.sched_getaffinity(0)))
     partner.send("end")
 
@@ -101,7 +99,7 @@ def test_they_take_turns(member):
     calls = []
     host = host_watch()
     with host.watching():
-        pairs = lead(step_of(0.002, calls), partner, host)["latency"]
+        pairs = step_of(0.002, calls).lead(partner, host)["latency"]
     partner.ask("end")
     theirs, _, _ = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
@@ -144,7 +142,7 @@ def test_the_token_waits_until_the_other_threads_sleep():
 def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
     partner, _ = member(what, answer_s)
     with pytest.raises(PartnerLostError, match=reason):
-        lead(step_of(0.002), partner, None)
+        step_of(0.002).lead(partner, None)
 
 
 PAIRS = Pairs(
