@@ -12,11 +12,13 @@ import re
 import shlex
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -25,6 +27,7 @@ from effbench.core.errors import SchemaError, StoreError
 from effbench.core.folders import expand_user
 from effbench.core.outputs import create_folder
 from effbench.core.settings import db_option, db_setting
+from effbench.store import schema
 from effbench.store.schema import HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
@@ -39,8 +42,6 @@ SILENT_S = 0.5
 WRITE_OPTION = "effbench_write"
 #: What messages call the database of an engine.
 NAME_OPTION = "effbench_name"
-#: The SQLite file of an engine that writes: its path, device and inode.
-FILE_OPTION = "effbench_file"
 #: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
 #: intervention (shutdown, crash), serialization failure, deadlock, lock timeout.
 _LOST = ("08", "57P", "40001", "40P01", "55P03")
@@ -155,17 +156,6 @@ def name_of(connection: sa.Connection) -> str:
     return str(connection.engine.get_execution_options()[NAME_OPTION])
 
 
-def connect(
-    url: sa.URL, *, write: bool, create: bool = False, name: str | None = None
-) -> sa.Engine:
-    """Return an engine after a test connection. `create`: create a missing SQLite file and its
-    folder. `name`: what messages call the database."""
-    name = name or describe(url)
-    if url.get_backend_name() == "sqlite":
-        return _sqlite_engine(url, name, write, create)
-    return _server_engine(url, name, write)
-
-
 @contextmanager
 def existing(message: str) -> Iterator[None]:
     """Raise StoreError with this message if the database that is opened in this context does not
@@ -176,30 +166,96 @@ def existing(message: str) -> Iterator[None]:
         raise StoreError(message) from error
 
 
+class Database:
+    """An open database: its transactions, with short messages for its errors.
+
+    It belongs to one process: open it after a fork. Its methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        write: bool = False,
+        create: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Connect once. `create`: create a missing SQLite file and its folder. `name`: what
+        messages call the database."""
+        parsed = parse_url(url)
+        self.name = name or describe(parsed)
+        self.is_writable = write
+        self._lock = threading.Lock()
+        self._file: Path | None = None
+        self._file_id: tuple[int, int] | None = None
+        if parsed.get_backend_name() != "sqlite":
+            self._engine = _server_engine(parsed, self.name, write)
+            self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
+            return
+        # absolute, because the working directory may change later
+        self._file = Path(parsed.database or "").absolute()
+        _check_path(Path(parsed.database or ""), create=create)
+        mode = _mode_of(self._file, self.name, write, create)
+        if write:
+            self._file_id = identity(self._file)
+        self._engine = _sqlite_engine(parsed, self.name, partial(self._open, mode))
+        self._writer = self._engine.execution_options(**{WRITE_OPTION: True})
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        if self.is_moved():  # never continue in another file, or a new one
+            raise moved(self.name)
+        return _open_sqlite(self._file or Path(), mode, self.is_writable)
+
+    def is_moved(self) -> bool:
+        """Return whether the path no longer leads to the file that was opened for writing (SQLite
+        only)."""
+        if self._file is None or self._file_id is None:
+            return False
+        return identity(self._file) != self._file_id
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Yield a connection whose queries see the same state of the database."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """Yield a connection for one transaction. If it waits for another one, it sees what that
+        has committed."""
+        if not self.is_writable:
+            raise StoreError(f"{self.name} is open for reading only")
+        with self._lock, self._explained(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise explain(error, self.name) from error
+
+    def close(self) -> None:
+        """Close every connection. The database cannot be used afterwards."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @contextmanager
 def connected(
     url: str | os.PathLike[str], *, write: bool = False, name: str | None = None
 ) -> Iterator[sa.Connection]:
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it.
     `name`: what messages call the database."""
-    parsed = parse_url(url)
-    name = name or describe(parsed)
-    engine = connect(parsed, write=write, name=name)
-    try:
-        with (writing(engine) if write else engine).begin() as connection:
+    with Database(url, write=write, name=name) as database:
+        begin = database.writing if write else database.reading
+        with begin() as connection:
             yield connection
-    except (exc.SQLAlchemyError, sqlite3.Error) as error:
-        raise explain(error, name) from error
-    finally:
-        engine.dispose()
-
-
-def writing(engine: sa.Engine) -> sa.Engine:
-    """Return the engine for transactions that write. After waiting for another one they see what it
-    has committed."""
-    if engine.dialect.name == "sqlite":
-        return engine.execution_options(**{WRITE_OPTION: True})
-    return engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -229,6 +285,19 @@ def revision(connection: sa.Connection) -> str | None:
             f"{name_of(connection)} belongs to another program (tables {some} …); {ELSEWHERE}"
         )
     return versions[0]
+
+
+def make_unless_there(connection: sa.Connection) -> str:
+    """Create the schema in an empty database; return the revision."""
+    if connection.dialect.name == "postgresql":
+        encoding = connection.scalar(sa.text("SHOW server_encoding"))
+        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
+            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
+            raise StoreError(
+                f"{name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}"
+            )
+    schema.lock(connection)
+    return revision(connection) or schema.make(connection)
 
 
 def require_head(current: str, name: str) -> None:
@@ -349,31 +418,24 @@ def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
-def _sqlite_engine(url: sa.URL, name: str, write: bool, create: bool) -> sa.Engine:
-    path = Path(url.database or "")
-    _check_path(path, create=create)
-    # absolute, because the working directory may change later
-    file = path.absolute()
-    mode = "rw"  # also for readers: only it removes the files of a write-ahead log
+def _mode_of(file: Path, name: str, write: bool, create: bool) -> str:
+    """Return how SQLite opens the file, after opening it once. Raises StoreError."""
     try:
-        _open_sqlite(file, "rwc" if create else mode, write).close()
+        _open_sqlite(file, "rwc" if create else "rw", write).close()
     except sqlite3.Error as error:
         if write or not re.search(_NO_INDEX, str(error).lower()):
             raise explain(error, name) from error
         # an immutable file is read without its log: too little, or too much
         require_finished(file, "-wal", "-journal")
-        mode = "ro&immutable=1"
-    opened = identity(file) if write else None
+        return "ro&immutable=1"
+    return "rw"  # also for readers: only it removes the files of a write-ahead log
 
-    def creator() -> sqlite3.Connection:
-        if opened and identity(file) != opened:  # never continue in another file, or a new one
-            raise moved(name)
-        return _open_sqlite(file, mode, write)
 
+def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connection]) -> sa.Engine:
     engine = sa.create_engine(
         url,
         creator=creator,
-        execution_options={NAME_OPTION: name, FILE_OPTION: (file, opened)},
+        execution_options={NAME_OPTION: name},
         json_serializer=dump_json,
     )
 

@@ -24,6 +24,7 @@ from sqlalchemy import exc
 
 from effbench.core.cell import Cell, Environment
 from effbench.core.errors import StoreError
+from effbench.core.outputs import SQLITE
 from effbench.core.printable import one_line
 from effbench.store import connect, maintenance, sweeps
 from effbench.store.schema import CELL, ENVIRONMENT, METADATA, REVISIONS, SWEEP, SWEEP_ID
@@ -31,8 +32,8 @@ from effbench.store.values import cell_row
 
 #: rows in memory at a time
 CHUNK = 1000
-#: first bytes of files
-GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
+#: first bytes of a compressed file
+GZIP = b"\x1f\x8b"
 
 
 class RefusedError(StoreError):
@@ -62,13 +63,20 @@ class Source:
     def fetch(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
         """Yield rows. Raises RefusedError if the database fails, or holds a value of another
         type."""
-        try:
+        with self.refusing():
             result = self.connection.execute(query.execution_options(yield_per=CHUNK))
             for rows in result.partitions():
                 yield from rows
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Raise RefusedError for an error of the database, or one that a value of another type
+        causes."""
+        try:
+            yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
-        except (TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise RefusedError(f"{self.name} is damaged: {one_line(error, 100)}") from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
@@ -77,13 +85,12 @@ class Source:
 
         Raises NothingFoundError if there are none.
         """
-        names = [field.name for field in fields(sweeps.KnownSweep) if field.name in SWEEP.c]
-        query = sa.select(*(SWEEP.c[name] for name in names))
-        newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-        rows = [sweeps.KnownSweep(**row._mapping) for row in self.fetch(newest_first)]
-        if rows and not references:
-            return [row.id for row in reversed(rows)]
-        ids = [sweeps.resolve(name, rows, self.name) for name in references or ["last"]]
+        with self.refusing():
+            every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
+            ids = list(self.connection.scalars(every))
+            if references or not ids:
+                named = references or ["last"]
+                ids = [sweeps.find_sweep(self.connection, reference).id for reference in named]
         return list(dict.fromkeys(ids))
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from effbench.core.cell import Result, Trial
 from effbench.core.errors import StoreError
 from effbench.core.settings import db_setting
-from effbench.store import connect, decisions, joining, maintenance, schema
+from effbench.store import connect, decisions, joining, maintenance
 from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
@@ -27,46 +25,43 @@ from effbench.store.trials import SampledTrial
 CELLS = 20
 P = ParamSpec("P")
 R = TypeVar("R")
+Query: TypeAlias = Callable[Concatenate[sa.Connection, P], R]
+Method: TypeAlias = Callable[Concatenate["Store", P], R]
 
 
-def reads(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+def reads(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction of its own."""
-
-    @wraps(query)
-    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return store._read(query, *args, **kwargs)
-
-    return method
+    return method_of(query, write=False)
 
 
-def writes(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+def writes(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction that may write."""
+    return method_of(query, write=True)
 
+
+def method_of(query: Query[P, R], write: bool) -> Method[P, R]:
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return store._write(query, *args, **kwargs)
+        begin = store.writing if write else store.reading
+
+        def attempt() -> R:
+            with begin() as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt, store.name)
 
     return method
 
 
-class Store:
+class Store(connect.Database):
     """A results database, in SQLite (the default) or PostgreSQL.
 
-    A Store belongs to one process: open it after a fork. Every method may be called from any
-    thread, is one transaction, and raises StoreError if the database fails. Several processes may
-    write to one database: each waits for the other's transaction (on SQLite at most 30 s, then it
-    raises StoreError). A server that restarts is waited for, also 30 s. Each query is a function of
-    this package that takes a connection, so that several can share a transaction; it documents the
-    method.
+    Every method is one transaction, and raises StoreError if the database fails. Several processes
+    may write to one database: each waits for the other's transaction (on SQLite at most 30 s, then
+    it raises StoreError). A server that restarts is waited for, also 30 s. Each query is a function
+    of this package that takes a connection, so that several can share a transaction; it documents
+    the method.
     """
-
-    def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
-        self._engine = engine
-        self._writer = connect.writing(engine)
-        self._lock = threading.Lock()
-        self._writable = writable
-        self._bulk = bulk
-        self.name = name
 
     @classmethod
     def open(
@@ -80,35 +75,36 @@ class Store:
         one. `bulk`: a new SQLite file gets a write-ahead log when it is opened again, because the
         log doubles the time of large transactions. Raises StoreError, and SchemaError for another
         version's schema."""
-        parsed = connect.parse_url(url)
         write = mode == "write"
-        engine = connect.connect(parsed, write=write, create=write)
-        store = cls(engine, connect.describe(parsed), write, bulk)
+        store = cls(url, write=write, create=write)
         try:
-            store._prepare()
+            store._prepare(bulk)
         except BaseException:
             store.close()
             raise
         return store
 
-    def _prepare(self) -> None:
+    def _prepare(self, bulk: bool) -> None:
         """Require this version's schema; create it in an empty database that is opened for
         writing."""
-        current = self._read(connect.revision)
-        if current is None and not self._writable:
+        current = self._revision()
+        if current is None and not self.is_writable:
             run = f"effbench -m mode=eager,default{db_setting(self.name)}"
             raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
-        connect.require_head(current or self._write(_make_unless_there), self.name)
-        is_new_bulk = self._bulk and current is None
-        if self._writable and self._engine.dialect.name == "sqlite" and not is_new_bulk:
+        connect.require_head(current or self._make_unless_there(), self.name)
+        is_new_bulk = bulk and current is None
+        if self.is_writable and self._file is not None and not is_new_bulk:
             self._use_write_ahead_log()
 
     def _use_write_ahead_log(self) -> None:
         """Turn it on for good; if another process locks the database, a later call will do it."""
-        with self._translated(), self._engine.connect() as connection:
+        with self._explained(), self._engine.connect() as connection:
             cursor = connection.connection.cursor()
             with suppress(sqlite3.OperationalError):
                 cursor.execute("PRAGMA journal_mode = WAL")
+
+    _revision = reads(connect.revision)
+    _make_unless_there = writes(connect.make_unless_there)
 
     # --- sweeps
 
@@ -133,10 +129,13 @@ class Store:
 
     # --- trials and results
 
+    _record = writes(trial_queries.record)
+    _trials_of_cells = reads(trial_queries.trials_of_cells)
+
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`). Also raises StoreError if the database file was
         moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
-        trial_id = self._write(trial_queries.record, sweep_id, environment_id, trial)
+        trial_id = self._record(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
@@ -159,7 +158,7 @@ class Store:
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
             chosen = keys[start : start + CELLS]
-            yield from self._read(trial_queries.trials_of_cells, sweep_id, ids, chosen)
+            yield from self._trials_of_cells(sweep_id, ids, chosen)
 
     def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
         """Yield results in one transaction; see `trials.stream_results`."""
@@ -187,24 +186,14 @@ class Store:
     check = staticmethod(maintenance.check)
     upgrade = staticmethod(maintenance.upgrade)
 
-    def is_moved(self) -> bool:
-        """Return whether the path no longer leads to the file that was opened for writing (SQLite
-        only)."""
-        file, opened = self._engine.get_execution_options().get(connect.FILE_OPTION, (None, None))
-        return opened is not None and connect.identity(file) != opened
-
     def rescue(self, suffix: str) -> Path:
         """Copy a moved, deleted or replaced database, which is still open, to a new file next to
         the old path; return its path. Raises StoreError if the file cannot be written."""
-        file: Path = self._engine.get_execution_options()[connect.FILE_OPTION][0]
+        file = self._file or Path()
         copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                self._lock,
-                self._engine.connect() as connection,
-                closing(sqlite3.connect(copy)) as target,
-            ):
+            with self._engine.connect() as connection, closing(sqlite3.connect(copy)) as target:
                 database: Any = connection.connection.driver_connection
                 database.backup(target)
         except (OSError, sqlite3.Error) as error:
@@ -213,73 +202,6 @@ class Store:
             ) from error
         _remove_log(file)
         return copy
-
-    def close(self) -> None:
-        """Close every connection. The Store cannot be used afterwards."""
-        self._engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # --- transactions
-
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        with self._translated(), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        if not self._writable:
-            raise StoreError(f"{self.name} is open for reading only")
-        with self._lock, self._translated(), self._writer.begin() as connection:
-            yield connection
-
-    def _read(
-        self, query: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Return what the query returns in a transaction of its own."""
-
-        def attempt() -> R:
-            with self.reading() as connection:
-                return query(connection, *args, **kwargs)
-
-        return connect.repeated(attempt, self.name)
-
-    def _write(
-        self, query: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Return what the query returns in a transaction of its own that may write."""
-
-        def attempt() -> R:
-            with self.writing() as connection:
-                return query(connection, *args, **kwargs)
-
-        return connect.repeated(attempt, self.name)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (exc.SQLAlchemyError, sqlite3.Error) as error:
-            raise connect.explain(error, self.name) from error
-
-
-def _make_unless_there(connection: sa.Connection) -> str:
-    """Create the schema in an empty database; return the revision."""
-    if connection.dialect.name == "postgresql":
-        encoding = connection.scalar(sa.text("SHOW server_encoding"))
-        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
-            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
-            raise StoreError(
-                f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8;"
-                f" {how}"
-            )
-    schema.lock(connection)
-    return connect.revision(connection) or schema.make(connection)
 
 
 def _remove_log(file: Path) -> None:

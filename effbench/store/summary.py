@@ -7,13 +7,16 @@ each counts once, with the mean of its trials, because trials of one host share 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from operator import attrgetter
+from statistics import geometric_mean
 from typing import Any, Self
 
 from effbench.core.cell import SEVERITY, Status, Summary, Trial
+from effbench.core.labels import grouped
 from effbench.core.metrics import (
     ESTIMATED,
     INTERVALS,
@@ -23,7 +26,6 @@ from effbench.core.metrics import (
     Metric,
 )
 from effbench.stats.intervals import (
-    Interval,
     LogEstimate,
     log_difference,
     log_mean,
@@ -68,14 +70,6 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
-def by_host(trials: Iterable[Trial]) -> dict[str | None, list[Trial]]:
-    """Return host -> its trials. The trials of a sweep that joins no hosts have the host None."""
-    hosts: dict[str | None, list[Trial]] = {}
-    for trial in trials:
-        hosts.setdefault(trial.host, []).append(trial)
-    return hosts
-
-
 def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
     """Return the trials that count: last attempts, without marked ones if enough others are ok. In
     a joined sweep a host is marked if all its trials are, and marked hosts do not count if enough
@@ -84,7 +78,7 @@ def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
     `mark`: the field that says why a trial is marked.
     """
     kept = last_attempts(trials)
-    hosts = by_host(kept)
+    hosts = grouped(kept, attrgetter("host"))
     if len(hosts) <= 1:
         return _without_slower_hosts(_without_marked(kept, mark, least=ENOUGH_UNMARKED), mark)
     of_hosts = []
@@ -112,22 +106,18 @@ def _without_slower_hosts(trials: list[Trial], mark: str) -> list[Trial]:
     A shared host changes its speed for minutes. While it is slow, no trial knows that it was, or
     will be, faster.
     """
-    limit_ms = SLOWER_HOST * min((_host_ms(trial) for trial in trials), default=inf)
+    of_gpus = [trial for trial in trials if trial.gpu_uuid is not None]
+    # on the CPU, the fixed work has levels of its own
+    times = [trial.host_ms for trial in of_gpus if trial.host_ms is not None]
+    limit_ms = SLOWER_HOST * min(times, default=inf)
     kept = [
         trial
         for trial in trials
-        if trial.status is not Status.OK or trial.host_ms is None or _host_ms(trial) <= limit_ms
+        if trial.status is not Status.OK or (trial.host_ms or 0.0) <= limit_ms
     ]
     if sum(_is_unmarked(trial, mark) for trial in kept) < ENOUGH_UNMARKED:
         return trials
     return kept
-
-
-def _host_ms(trial: Trial) -> float:
-    """Return the time of the fixed work, infinite on the CPU, where it has levels of its own."""
-    if trial.gpu_uuid is None or trial.host_ms is None:
-        return inf
-    return trial.host_ms
 
 
 def _is_unmarked(trial: Trial, mark: str) -> bool:
@@ -136,17 +126,8 @@ def _is_unmarked(trial: Trial, mark: str) -> bool:
 
 def disturbance_of(trials: Iterable[Trial], mark: str = "disturbance") -> str | None:
     """Return why these counted trials are marked: the reason of the first marked one, or None."""
-    for trial in trials:
-        reason: str | None = getattr(trial, mark)
-        if reason is not None:
-            return reason
-    return None
-
-
-def worst(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that decides the result's status and reason: among equals, the first one
-    with a reason."""
-    return min(trials, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round))
+    reasons = [getattr(trial, mark) for trial in trials]
+    return next(filter(None, reasons), None)
 
 
 def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
@@ -185,6 +166,24 @@ class CountedTrials:
     def of(cls, trials: Iterable[Trial]) -> Self:
         trials = list(trials)
         return cls(counted(trials), [trial for trial in trials if trial.status.is_measured])
+
+    @property
+    def decisive(self) -> Trial:
+        """The trial that decides the result's status and reason: among equals, the first one with a
+        reason."""
+        return min(
+            self.kept, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round)
+        )
+
+    @property
+    def disturbance(self) -> str | None:
+        """Why the times are marked, None if they are not."""
+        return disturbance_of(self.kept)
+
+    @cached_property
+    def means(self) -> dict[str, HostMeans]:
+        """Time -> the mean logarithms of its hosts."""
+        return {name: host_means(self.kept, name) for name in ESTIMATED}
 
     def giving(self, metric: Metric) -> list[Trial]:
         """Return the trials that give a metric of results.
@@ -239,35 +238,12 @@ def figure_of(trial: Trial, metric: Metric) -> float | None:
 # --- the summary ---
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """What comparisons with the baseline cell need of it. `means`: time -> host -> mean logarithm.
-    `disturbance`: why its times are marked, None if they are not."""
-
-    status: Status
-    peak_reserved_bytes: float | None
-    means: Mapping[str, HostMeans]
-    disturbance: str | None = None
-
-    @classmethod
-    def of(cls, trials: Iterable[Trial]) -> Self | None:
-        """Return the baseline with these trials of one sweep and environment; None without
-        trials."""
-        of_cell = CountedTrials.of(trials)
-        kept = of_cell.kept
-        if not kept:
-            return None
-        reserved = of_cell.combined(METRICS["peak_reserved_bytes"])
-        means = {name: host_means(kept, name) for name in SPEEDUPS.values()}
-        return cls(worst(kept).status, reserved, means, disturbance_of(kept))
-
-
 def summarise(
-    trials: Iterable[Trial],
+    trials: Sequence[Trial],
     *,
     bs: float | None,
     is_baseline: bool = False,
-    baseline: Baseline | None = None,
+    baseline: CountedTrials | None = None,
 ) -> Summary:
     """Return the summary of the trials of one cell in one sweep and environment.
 
@@ -276,60 +252,56 @@ def summarise(
     of rounds behind the figures. A failed cell only has the figures that explain the failure.
     Raises ValueError without trials.
     """
-    trials = list(trials)
     of_cell = CountedTrials.of(trials)
     if not of_cell.kept:
         raise ValueError("a summary needs at least one trial")
-    decisive = worst(of_cell.kept)
-    status = decisive.status
+    status = of_cell.decisive.status
     figures: dict[str, Any] = {}
     for metric in METRICS.values():
         if metric.combine is not None and (metric.explains or status.is_measured):
             figures[metric.name] = of_cell.combined(metric)
-    rounds = len(of_cell.kept)
     summary = Summary(
         status=status,
-        reason=decisive.reason,
-        trials=rounds,
+        reason=of_cell.decisive.reason,
+        trials=len(of_cell.kept),
         is_baseline=is_baseline,
         **figures,
     )
     if not status.is_measured:
         return summary
-    means = {name: host_means(of_cell.kept, name) for name in ESTIMATED}
-    summary = replace(summary, **_estimates(means))
-    summary = _with_derived(summary, of_cell.kept, bs, baseline)
+    for name, means in of_cell.means.items():
+        summary = replace(summary, **_interval_columns(name, over_hosts(means)))
+    summary = replace(summary, **_derived(summary, of_cell, bs, baseline))
     if status is not Status.OK:
         return summary
     if is_baseline:
-        return replace(summary, **_speedups_of_baseline(means).columns())
-    separate = _separate_speedups(means, summary.disturbance, baseline)
-    summary = replace(summary, **_speedups(trials, separate).columns())
+        return replace(summary, **_speedups_of_baseline(of_cell))
+    summary = replace(summary, **_speedups(trials, of_cell, baseline))
     if baseline is None:
         return summary
-    return replace(summary, break_even_calls=_break_even(summary, of_cell.kept, baseline))
+    return replace(summary, break_even_calls=_break_even(summary, of_cell, baseline))
 
 
-def _with_derived(
-    summary: Summary, kept: Sequence[Trial], bs: float | None, baseline: Baseline | None
-) -> Summary:
-    """Return the summary with what is behind its figures, and what follows from them."""
-    disturbance = disturbance_of(kept)
+def _derived(
+    summary: Summary, of_cell: CountedTrials, bs: float | None, baseline: CountedTrials | None
+) -> dict[str, Any]:
+    """Return what is behind the figures of a summary, and what follows from them."""
+    kept = of_cell.kept
     floors = Floors(_mean(kept, "compute_floor_ms"), _mean(kept, "memory_floor_ms"))
     busy_ms, period_ms = summary.gpu_busy_ms, summary.period_ms
-    return replace(
-        summary,
-        marked=disturbance is not None,
-        disturbance=disturbance,
-        compilations=_distinct(trial.compilation for trial in kept),
-        hosts=_distinct(trial.host for trial in kept),
-        unsteady_trials=_unsteady(kept),
-        throughput_per_s=_throughput(bs, period_ms or summary.latency_ms),
-        gpu_idle_fraction=idle_fraction(busy_ms, period_ms),
-        bound=bound(busy_ms, period_ms, floors),
-        roofline_fraction=roofline_fraction(period_ms, floors),
-        relative_memory=_relative_memory(summary, baseline),
-    )
+    steady = [trial.steady for trial in kept if trial.steady is not None]
+    return {
+        "marked": of_cell.disturbance is not None,
+        "disturbance": of_cell.disturbance,
+        "compilations": _distinct(trial.compilation for trial in kept),
+        "hosts": _distinct(trial.host for trial in kept),
+        "unsteady_trials": steady.count(False) if steady else None,
+        "throughput_per_s": _throughput(bs, period_ms or summary.latency_ms),
+        "gpu_idle_fraction": idle_fraction(busy_ms, period_ms),
+        "bound": bound(busy_ms, period_ms, floors),
+        "roofline_fraction": roofline_fraction(period_ms, floors),
+        "relative_memory": _relative_memory(summary, baseline),
+    }
 
 
 def _distinct(values: Iterable[object]) -> int | None:
@@ -340,118 +312,84 @@ def _distinct(values: Iterable[object]) -> int | None:
     return len(distinct)
 
 
-def _unsteady(kept: Iterable[Trial]) -> int | None:
-    """Return how many trials were not steady after their warm-up; None if that was not judged."""
-    steady = [trial.steady for trial in kept if trial.steady is not None]
-    if not steady:
-        return None
-    return steady.count(False)
-
-
 def _throughput(bs: float | None, call_ms: float | None) -> float | None:
     if not bs or not call_ms:
         return None
     return bs * 1000.0 / call_ms
 
 
-def _estimates(means: Mapping[str, HostMeans]) -> dict[str, Any]:
-    """Return the means with their intervals."""
-    columns: dict[str, Any] = {}
-    for name, of_hosts in means.items():
-        mean = over_hosts(of_hosts)
-        if mean is not None:
-            columns |= _interval_columns(name, mean.interval())
-    return columns
-
-
-def _interval_columns(name: str, figure: Interval) -> dict[str, Any]:
+def _interval_columns(name: str, mean: LogEstimate | None) -> dict[str, Any]:
+    """Return a mean and the bounds of its interval by column; none without a mean."""
+    if mean is None:
+        return {}
+    figure = mean.interval()
     low, high = INTERVALS[name]
     return {name: figure.value, low: figure.low, high: figure.high}
 
 
-def _relative_memory(summary: Summary, baseline: Baseline | None) -> float | None:
-    if baseline is None or not baseline.status.is_measured:
+def _relative_memory(summary: Summary, baseline: CountedTrials | None) -> float | None:
+    if baseline is None or not baseline.decisive.status.is_measured:
         return None
-    if not baseline.peak_reserved_bytes or not summary.peak_reserved_bytes:
+    reserved = baseline.combined(METRICS["peak_reserved_bytes"])
+    if not reserved or not summary.peak_reserved_bytes:
         return None
-    return summary.peak_reserved_bytes / baseline.peak_reserved_bytes
+    return summary.peak_reserved_bytes / reserved
 
 
-@dataclass(frozen=True)
-class Speedups:
-    """Speedups by metric. `origin`: PAIRS or SEPARATE; `disturbance`: why they are marked; `busy`:
-    those of pairs during which the host was disturbed."""
-
-    intervals: Mapping[str, Interval]
-    origin: str | None = None
-    disturbance: str | None = None
-    busy: Mapping[str, float | None] = field(default_factory=dict)
-
-    def columns(self) -> dict[str, Any]:
-        """Return them as fields of a summary."""
-        columns: dict[str, Any] = {
-            "speedup_from": self.origin,
-            "speedup_disturbance": self.disturbance,
-            **self.busy,
-        }
-        for name, speedup in self.intervals.items():
-            columns |= _interval_columns(name, speedup)
-        return columns
-
-
-def _speedups_of_baseline(means: Mapping[str, HostMeans]) -> Speedups:
+def _speedups_of_baseline(of_cell: CountedTrials) -> dict[str, Any]:
     """Return 1 by definition: an interval would wrongly suggest doubt."""
-    names = [name for name, time in SPEEDUPS.items() if means[time]]
-    return Speedups(dict.fromkeys(names, Interval(1.0, 1.0, 1.0)))
-
-
-def _separate_speedups(
-    means: Mapping[str, HostMeans], disturbance: str | None, baseline: Baseline | None
-) -> Speedups:
-    """Return the speedups of separate processes, none without an ok baseline. `disturbance`: why
-    the cell's times are marked."""
-    intervals: dict[str, Interval] = {}
-    if baseline is None or baseline.status is not Status.OK:
-        return Speedups(intervals)
+    columns: dict[str, Any] = {}
     for name, time in SPEEDUPS.items():
-        ratio = speedup_over_hosts(baseline.means[time], means[time])
-        if ratio is not None:
-            intervals[name] = ratio.interval()
-            intervals[SPEEDUP_COLUMNS[name].separate] = ratio.interval()
-    if not intervals:
-        return Speedups(intervals)
-    if disturbance is None and baseline.disturbance is not None:
-        disturbance = f"{OF_BASELINE}{baseline.disturbance}"
-    return Speedups(intervals, SEPARATE, disturbance)
+        if of_cell.means[time]:
+            columns |= dict.fromkeys((name, *INTERVALS[name]), 1.0)
+    return columns
 
 
-def _speedups(trials: Sequence[Trial], separate: Speedups) -> Speedups:
-    """Return the speedups of pairs, if every trial that counts has pairs, otherwise those of
-    separate processes.
+def _speedups(
+    trials: Sequence[Trial], of_cell: CountedTrials, baseline: CountedTrials | None
+) -> dict[str, Any]:
+    """Return the columns with the speedups of pairs, if every trial that counts has pairs,
+    otherwise with those of separate processes.
 
     On a GPU, marked pairs give way to unmarked separate times: where only one side waits for the
     host, pairs need its quiet moments, and long series find more of them. On the CPU, both sides
     wait for it, and separate processes may meet different speeds without a trace.
     """
+    separate = _separate_speedups(of_cell, baseline)
     kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status.is_measured]
     if any(trial.pair_speedup is None for trial in kept):
         return separate
-    paired: dict[str, Interval] = {}
+    disturbance = disturbance_of(kept, "pair_disturbance")
+    paired: dict[str, Any] = {"speedup_from": PAIRS, "speedup_disturbance": disturbance}
     busy: dict[str, float | None] = {}
     for name, columns in SPEEDUP_COLUMNS.items():
         busy[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
-        mean = estimate(kept, columns.paired)
-        if mean is not None:
-            paired[name] = mean.interval()
-    disturbance = disturbance_of(kept, "pair_disturbance")
-    has_unmarked_times = separate.origin is not None and separate.disturbance is None
+        paired |= _interval_columns(name, estimate(kept, columns.paired))
+    has_unmarked_times = bool(separate) and separate["speedup_disturbance"] is None
     is_on_gpu = all(trial.gpu_uuid is not None for trial in kept)
     if disturbance is not None and has_unmarked_times and is_on_gpu:
-        return replace(separate, busy=busy)
-    return Speedups({**separate.intervals, **paired}, PAIRS, disturbance, busy)
+        return separate | busy
+    return separate | busy | paired
 
 
-def _break_even(summary: Summary, kept: Sequence[Trial], baseline: Baseline) -> int | None:
+def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -> dict[str, Any]:
+    """Return the columns with the speedups of separate processes, none without an ok baseline."""
+    columns: dict[str, Any] = {}
+    if baseline is None or baseline.decisive.status is not Status.OK:
+        return columns
+    for name, time in SPEEDUPS.items():
+        ratio = speedup_over_hosts(baseline.means[time], of_cell.means[time])
+        columns |= _interval_columns(name, ratio)
+        columns |= _interval_columns(SPEEDUP_COLUMNS[name].separate, ratio)
+    if not columns:
+        return columns
+    disturbance = of_cell.disturbance
+    if disturbance is None and baseline.disturbance is not None:
+        disturbance = f"{OF_BASELINE}{baseline.disturbance}"
+    return columns | {"speedup_from": SEPARATE, "speedup_disturbance": disturbance}
+
+
+def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrials) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
     baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
@@ -464,7 +402,7 @@ def _break_even(summary: Summary, kept: Sequence[Trial], baseline: Baseline) -> 
     if not is_significant or summary.throughput_per_s is None:
         return None
     baseline_ms = baseline_latency.interval().value
-    return break_even_calls(_preparation_s(summary, kept), baseline_ms, summary.latency_ms)
+    return break_even_calls(_preparation_s(summary, of_cell.kept), baseline_ms, summary.latency_ms)
 
 
 def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:
@@ -501,7 +439,7 @@ def host_means(trials: Sequence[Trial], name: str) -> HostMeans:
     """Return the mean logarithm of a time over the trials of each host, without hosts that have no
     value."""
     means: HostMeans = {}
-    for host, of_host in by_host(trials).items():
+    for host, of_host in grouped(trials, attrgetter("host")).items():
         mean = _mean_of_processes(of_host, name)
         if mean is not None:
             means[host] = mean
@@ -595,14 +533,10 @@ def _positive(values: Iterable[float | None]) -> list[float]:
 def _mean(trials: Iterable[Trial], name: str) -> float | None:
     """Return the geometric mean of a figure; in a joined sweep that of the means of its hosts."""
     means = []
-    for of_host in by_host(trials).values():
+    for of_host in grouped(trials, attrgetter("host")).values():
         values = _positive(getattr(trial, name) for trial in of_host)
         if values:
-            means.append(_geometric_mean(values))
-    if not means:
-        return None
-    return means[0] if len(means) == 1 else _geometric_mean(means)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+            means.append(geometric_mean(values))
+    if len(means) > 1:
+        return geometric_mean(means)
+    return means[0] if means else None

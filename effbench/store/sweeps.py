@@ -7,7 +7,7 @@ import datetime as dt
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -37,19 +37,37 @@ PARTS = "first_rounds"
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
 MOST_LISTED = 20
+#: Order of sweeps.
+NEWEST_FIRST = (SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownSweep:
-    """What identifies a sweep. `imported_at`: None if it was recorded in this database. `user`: who
-    began it, None if unknown. Times are UTC."""
+class SweepInfo:
+    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by
+    status. Times are UTC. `imported_at`: None if it was recorded in this database.
+
+    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
+    shards)` if shards of a completed one are missing.
+    """
 
     id: str
     name: str | None
     label: str | None
+    state: str
     started_at: dt.datetime
+    finished_at: dt.datetime | None
+    command: list[str]
+    overrides: list[str]
+    protocol: dict[str, Any]
+    baseline_mode: str
+    seed: int
+    rounds: int
+    git_revision: str | None
+    host: dict[str, Any]
     imported_at: dt.datetime | None = None
-    user: str | None = None
+    cells: int = 0
+    trials: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_rerun(self) -> bool:
@@ -60,40 +78,7 @@ class KnownSweep:
         return f"{self.id} ({self.name})" if self.name else self.id
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepInfo(KnownSweep):
-    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by
-    status.
-
-    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
-    shards)` if shards of a completed one are missing.
-    """
-
-    state: str
-    finished_at: dt.datetime | None
-    command: list[str]
-    overrides: list[str]
-    protocol: dict[str, Any]
-    baseline_mode: str
-    seed: int
-    rounds: int
-    git_revision: str | None
-    host: dict[str, Any]
-    cells: int = 0
-    trials: int = 0
-    statuses: dict[str, int] = field(default_factory=dict)
-
-
-def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
-    """Return the identities of the processes that run the sweep, or its `shard`, as its facts
-    `host` say."""
-    of_shards = host.get("processes") or {}
-    running = [name for name, state in (host.get("shards") or {}).items() if state == "running"]
-    if shard is not None:
-        running = [name for name in running if name == shard]
-    elif not running:
-        return [host.get("process")]
-    return [of_shards.get(name, host.get("process")) for name in running]
+# --- find sweeps ---
 
 
 def is_future(time: dt.datetime) -> bool:
@@ -110,16 +95,15 @@ def sweeps(
 
     `brief`: without `statuses`, and `cells` and `trials` are 1 if there are any: counting all takes
     long in a large database."""
-    chosen = sa.true() if sweep_id is None else SWEEP.c.id == sweep_id
-    statuses = {} if brief else _statuses(connection, chosen)
+    statuses = {} if brief else _statuses(connection, sweep_id)
     numbers = [_number_of(PLANNED, brief).label("cells"), _number_of(TRIAL, brief).label("trials")]
-    query = sa.select(SWEEP, *numbers).where(chosen)
-    newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    query = sa.select(SWEEP, *numbers).order_by(*NEWEST_FIRST)
+    if sweep_id is not None:
+        query = query.where(SWEEP.c.id == sweep_id)
     infos = []
-    for row in connection.execute(newest_first).mappings():
+    for row in connection.execute(query).mappings():
         facts = {**row, "state": _state_now(row["state"], row["host"])}
-        user = row["host"].get("user")
-        infos.append(SweepInfo(**facts, user=user, statuses=statuses.get(row["id"], {})))
+        infos.append(SweepInfo(**facts, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 
 
@@ -131,17 +115,16 @@ def _number_of(table: sa.Table, brief: bool) -> sa.ColumnElement[int]:
     return sa.select(sa.func.count()).select_from(table).where(is_of_sweep).scalar_subquery()
 
 
-def _statuses(
-    connection: sa.Connection, chosen: sa.ColumnElement[bool]
-) -> dict[str, dict[str, int]]:
+def _statuses(connection: sa.Connection, sweep_id: str | None) -> dict[str, dict[str, int]]:
     """Return sweep id -> status -> number of results."""
-    by = RESULT.c.sweep_id, RESULT.c.status
-    query = sa.select(*by, sa.func.count()).join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+    by = RESULT.c["sweep_id", "status"]
     # else PostgreSQL gives any order
-    ordered = query.where(chosen).group_by(*by).order_by(*by)
+    query = sa.select(*by, sa.func.count().label("number")).group_by(*by).order_by(*by)
+    if sweep_id is not None:
+        query = query.where(RESULT.c.sweep_id == sweep_id)
     statuses: dict[str, dict[str, int]] = {}
-    for sweep_id, status, number in connection.execute(ordered):
-        statuses.setdefault(sweep_id, {})[status] = number
+    for row in connection.execute(query):
+        statuses.setdefault(row.sweep_id, {})[row.status] = row.number
     return statuses
 
 
@@ -158,10 +141,17 @@ def _state_now(state: str, host: Mapping[str, Any]) -> str:
     return state
 
 
-Dated = TypeVar("Dated", bound=KnownSweep)
+def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
+    """Return the identities of the processes that run the sweep, or its `shard`, as its facts
+    `host` say."""
+    process, of_shards = host.get("process"), host.get("processes") or {}
+    running = [name for name, state in (host.get("shards") or {}).items() if state == "running"]
+    if shard is None and not running:
+        return [process]
+    return [of_shards.get(name, process) for name in running if shard in (None, name)]
 
 
-def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
+def recorded_here_first(newest_first: Iterable[SweepInfo]) -> list[SweepInfo]:
     """Return the sweeps in the order in which the newest one is looked for: imported ones come
     last, because they may be of another machine with another clock, and those that start in the
     future come last among each kind."""
@@ -178,89 +168,68 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    known = known_sweeps(connection)
-    sweep_id = resolve(ref, known, name_of(connection))
-    if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
-        raise StoreError(
-            f"{name_of(connection)}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or"
-            " forged"
-        )
-    return sweeps(connection, sweep_id)[0]
-
-
-def known_sweeps(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[KnownSweep]:
-    """Return the sweeps that meet these conditions, newest first."""
-    columns = [SWEEP.c[field.name] for field in fields(KnownSweep) if field.name in SWEEP.c]
-    query = sa.select(*columns, SWEEP.c.host["user"].as_string().label("user")).where(*where)
-    newest_first = query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    return [KnownSweep(**row) for row in connection.execute(newest_first).mappings()]
-
-
-def resolve(ref: str, newest_first: Sequence[KnownSweep], database: str) -> str:
-    """Return the id that `ref` means (see `find_sweep`) among these sweeps."""
     if not isinstance(ref, str):  # None would be the newest sweep without a name
         raise UsageError(
             f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it"
             " is unique"
         )
-    known = recorded_here_first(newest_first)
+    known = recorded_here_first(sweeps(connection, brief=True))
+    database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
-    if ref == "last":
-        return _last(known).id
-    exact = [sweep for sweep in known if sweep.id == ref]
-    exact += [sweep for sweep in known if sweep.name == ref]
-    if exact:
-        return exact[0].id
-    sweep = with_label(ref, known) or _starting(ref, known)
+    sweep = _last(known) if ref == "last" else _matching(ref, known)
     if sweep is None:
         some = listed([str(sweep) for sweep in known], 4)
         raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
-    return sweep.id
+    if not SWEEP_ID.fullmatch(sweep.id):  # it is part of paths
+        raise StoreError(
+            f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
+        )
+    return sweeps(connection, sweep.id)[0]
 
 
-def _last(known: Sequence[KnownSweep]) -> KnownSweep:
-    """Return the sweep that `last` means among these, in the order of `recorded_here_first`."""
+def _last(known: Sequence[SweepInfo]) -> SweepInfo:
+    """Return the sweep that `last` means among these, in the order of `recorded_here_first`. A
+    re-run does not count."""
     known = [sweep for sweep in known if not sweep.is_rerun] or known
     user = liveness.current_user()
     for sweep in known:
-        if sweep.imported_at is None and sweep.user in (None, user):
+        if sweep.imported_at is None and sweep.host.get("user") in (None, user):
             return sweep
     return known[0]
 
 
-def with_label(label: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
-    """Return the only sweep with this label, or None. A re-run has the label of the sweep that it
-    confirms and does not count. Raises UsageError if there are several."""
-    labelled = [sweep for sweep in known if sweep.label == label]
+def _matching(ref: str, known: Sequence[SweepInfo]) -> SweepInfo | None:
+    """Return the sweep with this id, name, label or start of its id, or None. Raises UsageError for
+    several with this label or start of an id."""
+    exact = [sweep for sweep in known if sweep.id == ref]
+    exact += [sweep for sweep in known if sweep.name == ref]
+    if exact:
+        return exact[0]
+    labelled = [sweep for sweep in known if sweep.label == ref]
+    # a re-run has the label of the sweep that it confirms
     labelled = [sweep for sweep in labelled if not sweep.is_rerun] or labelled
-    return _only(labelled, f"have the label {label!r}")
-
-
-def _starting(ref: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
-    """Return the only sweep whose id starts like this, or None. Raises UsageError if there are
-    several."""
     starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
-    return _only(starting, f"have ids that start with {ref!r}")
-
-
-def _only(matching: Sequence[KnownSweep], what: str) -> KnownSweep | None:
+    what = f"have the label {ref!r}" if labelled else f"have ids that start with {ref!r}"
+    matching = labelled or starting
     if len(matching) > 1:
         ids = listed([str(sweep) for sweep in matching], MOST_LISTED)
         raise UsageError(f"{len(matching)} sweeps {what}: {ids}; name one by its id")
     return matching[0] if matching else None
 
 
-def lock(connection: sa.Connection, sweep_id: str) -> str:
-    """Lock the sweep's row, so that no process derives results while another adds trials; return
-    its baseline mode."""
-    mode = connection.scalar(
-        sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
-    )
-    if mode is None:
+# --- begin, extend and finish sweeps ---
+
+
+def lock(connection: sa.Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
+    """Lock the sweep, so that no process derives results while another adds trials; return its id
+    and columns with these names."""
+    query = sa.select(*SWEEP.c["id", *names]).where(SWEEP.c.id == sweep_id).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
-    return str(mode)
+    return row
 
 
 @dataclass(frozen=True)
@@ -294,38 +263,40 @@ def begin_sweep(
     the cell. `shard`: add this part to the sweep of its parts. Raises UsageError if the shard is
     there.
     """
-    started = now()
-    values = {name: scalar(value) for name, value in facts.items()}
-    values |= {"state": "running", "started_at": started}
+    row = {name: scalar(value) for name, value in facts.items()}
+    row |= {"state": "running", "started_at": now()}
     if shard is not None:
-        add_shard(connection, shard, values)
+        add_shard(connection, shard, row)
         positions = {cell.key: position for position, cell in enumerate(shard.matrix)}
         extend_sweep(connection, shard.sweep_id, plan, cell_overrides, positions)
         return shard.sweep_id
-    sweep_id = None
-    # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
-    while sweep_id is None:
-        unique = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        new = insert(connection, SWEEP).values(id=unique, **values)
-        sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
-    extend_sweep(connection, sweep_id, plan, cell_overrides)
-    return str(sweep_id)
+    is_added = False
+    while not is_added:  # the id may be taken
+        row["id"] = f"{row['started_at']:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        is_added = add_sweep(connection, row)
+    extend_sweep(connection, row["id"], plan, cell_overrides)
+    return str(row["id"])
 
 
-def add_shard(connection: sa.Connection, shard: Shard, values: Mapping[str, Any]) -> None:
-    """Store the sweep of this shard, or add the shard to it, without its cells. `values`: its row
+def add_sweep(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
+    """Add a row of `sweep`; return whether its id is new."""
+    new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
+    # RETURNING, because PostgreSQL's driver has no rowcount
+    return connection.scalar(new.returning(SWEEP.c.id)) is not None
+
+
+def add_shard(connection: sa.Connection, shard: Shard, row: Mapping[str, Any]) -> None:
+    """Store the sweep of this shard, or add the shard to it, without its cells. `row`: its columns
     of `sweep`."""
-    process = values["host"].get("process")
+    process = row["host"].get("process")
     host = {
-        **values["host"],
+        **row["host"],
         "shards": {shard.name: "running"},
         "processes": {shard.name: process},
     }
-    row = {**values, "host": host, "id": shard.sweep_id}
-    new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
-    if connection.scalar(new.returning(SWEEP.c.id)) is not None:
+    if add_sweep(connection, {**row, "host": host, "id": shard.sweep_id}):
         return
-    known = locked_host(connection, shard.sweep_id)
+    known = lock(connection, shard.sweep_id, "host").host
     if shard.name in known["shards"]:
         how = (
             f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another"
@@ -333,22 +304,11 @@ def add_shard(connection: sa.Connection, shard: Shard, values: Mapping[str, Any]
         )
         raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
     joined = {**with_shards(known, host), "process": process}
-    _update(connection, shard.sweep_id, host=joined, state="running", finished_at=None)
+    update(connection, shard.sweep_id, host=joined, state="running", finished_at=None)
 
 
-def _host(connection: sa.Connection, sweep_id: str) -> dict[str, Any]:
-    """Return what a sweep records about its machine and processes."""
-    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    return dict(host or {})
-
-
-def locked_host(connection: sa.Connection, sweep_id: str) -> dict[str, Any]:
-    """Return what a sweep records about its machine and processes, to be changed."""
-    lock(connection, sweep_id)
-    return _host(connection, sweep_id)
-
-
-def _update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
+def update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
+    """Change columns of a sweep."""
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
@@ -383,22 +343,79 @@ def extend_sweep(
     """Append cells to the sweep's plan; cells that are already planned keep their position.
     `positions`: cell key -> position in the plan."""
     lock(connection, sweep_id)
-    query = sa.select(PLANNED.c.cell_key, PLANNED.c.position)
-    planned = connection.execute(query.where(PLANNED.c.sweep_id == sweep_id)).all()
-    known = {row.cell_key: row.position for row in planned}
+    of_plan = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(
+        PLANNED.c.sweep_id == sweep_id
+    )
+    known = {row.cell_key: row.position for row in connection.execute(of_plan)}
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not rows:
         return
-    if positions is None:
-        first = 1 + max(known.values(), default=-1)
-        positions = {key: position for position, key in enumerate(rows, first)}
-    words = cell_overrides or {}
+    first = 1 + max(known.values(), default=-1)
     places = []
-    for key in rows:
-        place = {"sweep_id": sweep_id, "cell_key": key, "position": positions[key]}
-        places.append({**place, "overrides": words.get(key)})
+    for position, key in enumerate(rows, first):
+        place: dict[str, Any] = {"sweep_id": sweep_id, "cell_key": key, "position": position}
+        if positions is not None:
+            place["position"] = positions[key]
+        places.append({**place, "overrides": (cell_overrides or {}).get(key)})
     connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
     connection.execute(sa.insert(PLANNED), places)
+
+
+def note_environments(
+    connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]
+) -> None:
+    """Append facts of further environments to the sweep's `host["environments"]`; existing ones
+    stay unchanged."""
+    host = lock(connection, sweep_id, "host").host
+    known = host.get("environments") or {}
+    added = {key: value for key, value in facts.items() if key not in known}
+    update(connection, sweep_id, host={**host, "environments": {**known, **added}})
+
+
+def add_rounds(
+    connection: sa.Connection,
+    sweep_id: str,
+    protocol: Mapping[str, Any],
+    overrides: Sequence[str],
+    starts_part: bool,
+) -> None:
+    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it.
+
+    `starts_part`: its compile caches are gone, so the new rounds compile again.
+    """
+    sweep = lock(connection, sweep_id, "rounds", "host")
+    host = dict(sweep.host)
+    if starts_part:
+        host[PARTS] = [*(host.get(PARTS) or [0]), sweep.rounds]
+    row = {"protocol": dict(protocol), "overrides": list(overrides), "host": host}
+    update(connection, sweep_id, rounds=protocol["rounds"], **row)
+
+
+def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
+    """Return the first round of each part of the sweep, which has compile caches of its own. Only
+    its first part has the round 0."""
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)) or {}
+    return list(host.get(PARTS) or [0])
+
+
+def finish_sweep(
+    connection: sa.Connection, sweep_id: str, state: str, shard: str | None = None
+) -> None:
+    """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
+    names this process as the one that runs it."""
+    host = dict(lock(connection, sweep_id, "host").host)
+    finished_at = None if state == "running" else now()
+    if state == "running":
+        host["process"] = liveness.identity()
+    if shard is not None:
+        host["shards"] = {**(host.get("shards") or {}), shard: state}
+        if state == "running":
+            host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
+        state = state_of(host["shards"])
+    update(connection, sweep_id, state=state, finished_at=finished_at, host=host)
+
+
+# --- plans ---
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
@@ -435,63 +452,7 @@ def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[s
     }
 
 
-def note_environments(
-    connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]
-) -> None:
-    """Append facts of further environments to the sweep's `host["environments"]`; existing ones
-    stay unchanged."""
-    host = locked_host(connection, sweep_id)
-    known = host.get("environments") or {}
-    added = {key: value for key, value in facts.items() if key not in known}
-    _update(connection, sweep_id, host={**host, "environments": {**known, **added}})
-
-
-def add_rounds(
-    connection: sa.Connection,
-    sweep_id: str,
-    protocol: Mapping[str, Any],
-    overrides: Sequence[str],
-    starts_part: bool,
-) -> None:
-    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it.
-
-    `starts_part`: its compile caches are gone, so the new rounds compile again.
-    """
-    host = locked_host(connection, sweep_id)
-    if starts_part:
-        rounds = connection.scalar(sa.select(SWEEP.c.rounds).where(SWEEP.c.id == sweep_id))
-        host[PARTS] = [*first_rounds_of(host), rounds]
-    row = {"protocol": dict(protocol), "overrides": list(overrides), "host": host}
-    _update(connection, sweep_id, rounds=protocol["rounds"], **row)
-
-
-def first_rounds_of(host: Mapping[str, Any]) -> list[int]:
-    """Return the first round of each part of a sweep with these facts. Only its first part has the
-    round 0."""
-    return list(host.get(PARTS) or [0])
-
-
-def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
-    """Return the first round of each part of the sweep: a part has compile caches of its own."""
-    return first_rounds_of(_host(connection, sweep_id))
-
-
-def finish_sweep(
-    connection: sa.Connection, sweep_id: str, state: str, shard: str | None = None
-) -> None:
-    """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
-    names this process as the one that runs it."""
-    host = locked_host(connection, sweep_id)
-    if state == "running":
-        host["process"] = liveness.identity()
-    if shard is not None:
-        host["shards"] = {**(host.get("shards") or {}), shard: state}
-        if state == "running":
-            host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
-    finished_at = None if state == "running" else now()
-    if shard is not None:
-        state = state_of(host["shards"])
-    _update(connection, sweep_id, state=state, finished_at=finished_at, host=host)
+# --- environments ---
 
 
 def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:

@@ -141,24 +141,19 @@ class SweepCopy:
         row["command"] = masked(row["command"])
         row["imported_at"] = now()
         self.arrival.name = row["name"]
-        insert = connect.insert(self.connection, SWEEP).values(**row).on_conflict_do_nothing()
-        self.is_new = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
+        self.is_new = sweeps.add_sweep(self.connection, row)
         if not self.is_new:
             sweeps.lock(self.connection, self.sweep_id)
             self.merge(SWEEP, [row])
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
         is_planned = PLANNED.c.sweep_id == self.sweep_id
         environments = sa.select(TRIAL.c.environment_id).where(of_sweep)
-        cells = sa.select(PLANNED.c.cell_key).where(is_planned)
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
-        self.take(CELL, CELL.c.key.in_(cells))
+        self.take(CELL, CELL.c.key.in_(sa.select(PLANNED.c.cell_key).where(is_planned)))
         self.take(PLANNED, is_planned)
         self.take(TRIAL, of_sweep)
         if samples:
             self.take_samples(of_sweep)
-        # calibrations and verdicts have no unique key: another import of the same ones must wait
-        ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
-        self.connection.execute(ordered.with_for_update(key_share=True))
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
@@ -189,7 +184,7 @@ class SweepCopy:
 
     def take_samples(self, of_sweep: sa.ColumnElement[bool]) -> None:
         """Take the samples, which belong to trials by their numbers here."""
-        keys = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(of_sweep)
+        keys = sa.select(*TRIAL.c["id", *_KEYS[TRIAL]]).where(of_sweep)
         numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
         trials = {row[0]: numbers[tuple(row[1:])] for row in self.source.fetch(keys)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
@@ -238,28 +233,24 @@ class SweepCopy:
 
         Mark a sweep that ran here as imported if the source changes its plan or state.
         """
-        query = sa.select(SWEEP).where(SWEEP.c.id == self.sweep_id)
-        known = self.connection.execute(query).mappings().one()
-        host = sweeps.with_shards(known["host"], row["host"])
-        state: Row = {"host": host}
+        names = ("state", "started_at", "finished_at", "host", "imported_at")
+        known = sweeps.lock(self.connection, self.sweep_id, *names)._mapping
         ends = [end for end in (row["finished_at"], known["finished_at"]) if end is not None]
         last = max(ends, default=None)
+        state: Row = {"host": sweeps.with_shards(known["host"], row["host"])}
         if "shards" in row["host"]:
-            state["state"] = sweeps.state_of(host["shards"])
+            state["state"] = sweeps.state_of(state["host"]["shards"])
             state["started_at"] = min(row["started_at"], known["started_at"])
             state["finished_at"] = last
         elif self.arrival.added["trial"] or last != known["finished_at"]:
-            state["state"] = row["state"]
-            state["finished_at"] = row["finished_at"]
+            state |= {name: row[name] for name in ("state", "finished_at")}
         has_changed = any(known[name] != value for name, value in state.items())
-        is_changed = has_changed or self.arrival.added["sweep_cell"] > 0
-        if known["imported_at"] is None and is_changed:
+        if known["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()
             self.arrival.notes.append(
                 "it ran here, but now counts as imported: its plan or state has changed"
             )
-        update = sa.update(SWEEP).where(SWEEP.c.id == self.sweep_id)
-        self.connection.execute(update.values(**state))
+        sweeps.update(self.connection, self.sweep_id, **state)
         return has_changed
 
 

@@ -4,14 +4,12 @@ connection."""
 from __future__ import annotations
 
 import platform
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from effbench.core.cell import Result, StoredTrial, Summary, Trial
 from effbench.core.errors import StoreError
@@ -27,7 +25,7 @@ from effbench.store.schema import (
     SWEEP,
     TRIAL,
 )
-from effbench.store.summary import Baseline, last_attempts, summarise
+from effbench.store.summary import CountedTrials, last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
@@ -93,26 +91,21 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     """Store a trial with its samples, and derive the results of its cell and of all cells compared
     with it; return its id. Recording the same trial twice changes nothing.
 
-    Raises StoreError if another trial is recorded in its place, or if its cell or environment is
-    unknown.
+    Raises StoreError if another trial is recorded in its place.
     """
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
-    what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
-    try:
-        trial_id: int | None = connection.scalar(new)
-    except exc.IntegrityError as error:
-        if "foreign key" not in str(error.orig).lower():
-            raise
-        fault = "belongs to an unknown environment or a cell that is not planned"
-        raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
+    trial_id: int | None = connection.scalar(new)
     if trial_id is None:
         names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
         query = sa.select(TRIAL).filter_by(**{name: row[name] for name in names})
         known = connection.execute(query).mappings().one()
         if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
-            raise StoreError(f"{what} is already recorded in sweep {sweep_id}")
+            what = f"round {trial.round + 1}, attempt {trial.attempt + 1}"
+            raise StoreError(
+                f"{what} of cell {trial.cell_key[:12]} is already recorded in sweep {sweep_id}"
+            )
         return int(known["id"])  # the connection broke after its commit
     _add_samples(connection, trial_id, trial)
     key = sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key)
@@ -123,15 +116,9 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
 def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None:
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        new = sa.insert(SAMPLE).values(
-            trial_id=trial_id,
-            timer=scalar(timer),
-            count=len(values),
-            stored=stored,
-            codec=CODEC,
-            data=data,
-        )
-        connection.execute(new)
+        row = {"trial_id": trial_id, "timer": scalar(timer), "count": len(values)}
+        row |= {"stored": stored, "codec": CODEC, "data": data}
+        connection.execute(sa.insert(SAMPLE).values(**row))
 
 
 def read_trials(
@@ -142,7 +129,7 @@ def read_trials(
     """Return the trials of each result with these columns, in the order of their rounds and
     attempts. Columns that are not read have the value of a trial that did not measure them."""
     names = dict.fromkeys(("cell_key", "environment_id", "round", "attempt", "status", *columns))
-    query = sa.select(*(TRIAL.c[name] for name in names)).where(*where)
+    query = sa.select(*TRIAL.c[*names]).where(*where)
     trials: dict[ResultKey, list[Trial]] = {}
     for row in as_dicts(connection, query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
         key = ResultKey(row["cell_key"], row["environment_id"])
@@ -203,28 +190,29 @@ class HostSpeeds:
     def quiet_ms(self) -> float | None:
         """Return the time on an undisturbed host, a low quantile; None if no trial has measured
         it."""
-        return quantile(self.quiet[-RECENT_TRIALS:], 1)
+        return _quantile(self.quiet, 0.2)
 
     def high_ms(self) -> float | None:
         """Return the time in the slower moments of a usual host, a high quantile; None if no trial
         has measured it.
 
         Trials for which a shared machine was far slower than usual do not count."""
-        recent = self.high[-RECENT_TRIALS:]
-        if not recent:
+        median_ms = _quantile(self.high, 0.5)
+        if median_ms is None:
             return None
-        limit_ms = FAR_SLOWER * statistics.median(recent)
-        return quantile([high_ms for high_ms in recent if high_ms <= limit_ms], 4)
+        limit_ms = FAR_SLOWER * median_ms
+        return _quantile(
+            [high_ms for high_ms in self.high[-RECENT_TRIALS:] if high_ms <= limit_ms], 0.8
+        )
 
 
-def quantile(values: Sequence[float], fifths: int) -> float | None:
-    """Return the quantile that this many fifths of the values do not exceed; None without
-    values."""
+def _quantile(values: Sequence[float], fraction: float) -> float | None:
+    """Return the quantile of the last RECENT_TRIALS values; None without values."""
+    import numpy as np
+
     if not values:
         return None
-    if len(values) == 1:
-        return values[0]
-    return statistics.quantiles(values, n=5, method="inclusive")[fifths - 1]
+    return float(np.quantile(values[-RECENT_TRIALS:], fraction))
 
 
 def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
@@ -232,7 +220,7 @@ def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
     host."""
     names = ("cell_key", "round", "status", "gpu_uuid", "host_ms", "host_high_ms", "disturbance")
     query = (
-        sa.select(*(TRIAL.c[name] for name in names))
+        sa.select(*TRIAL.c[names])
         .join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
         .where(
             TRIAL.c.environment_id == environment_id,
@@ -311,85 +299,7 @@ def trials_of_cells(
     return list(sampled.values())
 
 
-@dataclass(frozen=True)
-class PlannedCell:
-    """What a summary needs to know of a planned cell. `samples_per_call`: None if unknown."""
-
-    key: str
-    comparison_key: str
-    mode: str
-    samples_per_call: float | None
-
-    @classmethod
-    def of(cls, row: sa.Row[Any]) -> Self:
-        """Return the cell of a row of `cell`.
-
-        The mean size of a stream is unknown if the server chooses it, and for streams without a
-        period, because their median latency is not that of the mean size.
-        """
-        size: float | None = row.bs
-        stream = row.params.get("stream")
-        if stream is not None:
-            size = stream.get("samples_per_call", row.bs)
-            if stream.get("rate") is not None or row.device == "cpu":
-                size = None
-        return cls(row.key, row.comparison_key, row.mode, size)
-
-
-def derive(
-    connection: sa.Connection,
-    sweep_id: str,
-    baseline_mode: str,
-    environment_id: str | None = None,
-    comparison_key: str | None = None,
-) -> list[dict[str, Any]]:
-    """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells
-    with this `comparison_key` in one environment."""
-    plan = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-    plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
-    if comparison_key is not None:
-        plan = plan.where(CELL.c.comparison_key == comparison_key)
-    cells = [PlannedCell.of(row) for row in connection.execute(plan)]
-    scope = _in_scope(TRIAL, environment_id, comparison_key)
-    trials: dict[str, dict[str, list[Trial]]] = {}
-    for result, of_result in read_trials(
-        connection, _READ, TRIAL.c.sweep_id == sweep_id, *scope
-    ).items():
-        trials.setdefault(result.environment_id, {})[result.cell_key] = of_result
-    rows = []
-    for environment, of_cells in trials.items():
-        measured = [cell for cell in cells if cell.key in of_cells]
-        for compared in grouped(measured, attrgetter("comparison_key")).values():
-            for key, summary in _summaries(compared, of_cells, baseline_mode):
-                keys = {"sweep_id": sweep_id, "environment_id": environment, "cell_key": key}
-                rows.append(keys | {name: scalar(value) for name, value in vars(summary).items()})
-    return rows
-
-
-def _summaries(
-    cells: Sequence[PlannedCell], trials: Mapping[str, list[Trial]], baseline_mode: str
-) -> Iterator[tuple[str, Summary]]:
-    """Yield key and summary of cells that are compared with each other."""
-    # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    references = [cell.key for cell in cells if cell.mode == baseline_mode]
-    reference = references[0] if references else None
-    baseline = None if reference is None else Baseline.of(trials[reference])
-    for cell in cells:
-        is_baseline = cell.key == reference
-        of_cell = trials[cell.key]
-        size = cell.samples_per_call
-        summary = summarise(of_cell, bs=size, is_baseline=is_baseline, baseline=baseline)
-        yield cell.key, summary
-
-
-def _in_scope(
-    table: sa.Table, environment_id: str | None, comparison_key: str | None
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for the rows of `derive` with these arguments."""
-    if comparison_key is None:
-        return []
-    keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
-    return [table.c.environment_id == environment_id, table.c.cell_key.in_(keys)]
+# --- results ---
 
 
 def rebuild_results(
@@ -398,32 +308,80 @@ def rebuild_results(
     environment_id: str | None = None,
     comparison_key: str | None = None,
 ) -> None:
-    """Replace results of the sweep by newly derived ones: all, or those that `derive` returns for
-    these arguments."""
-    baseline_mode = lock(connection, sweep_id)
-    rows = derive(connection, sweep_id, baseline_mode, environment_id, comparison_key)
-    is_stale = [RESULT.c.sweep_id == sweep_id, *_in_scope(RESULT, environment_id, comparison_key)]
-    connection.execute(sa.delete(RESULT).where(*is_stale))
+    """Replace results of the sweep by newly derived ones: all, or those of the cells with this
+    `comparison_key` in one environment."""
+    baseline_mode = lock(connection, sweep_id, "baseline_mode").baseline_mode
+    plan = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    if comparison_key is not None:
+        plan = plan.where(CELL.c.comparison_key == comparison_key)
+    cells = connection.execute(plan).all()
+
+    def is_in_scope(table: sa.Table) -> sa.ColumnElement[bool]:
+        is_of_sweep = table.c.sweep_id == sweep_id
+        if comparison_key is None:
+            return is_of_sweep
+        is_of_cells = table.c.cell_key.in_([cell.key for cell in cells])
+        return sa.and_(is_of_sweep, is_of_cells, table.c.environment_id == environment_id)
+
+    trials = read_trials(connection, _READ, is_in_scope(TRIAL))
+    rows = []
+    for environment in {key.environment_id for key in trials}:
+        keys = {"sweep_id": sweep_id, "environment_id": environment}
+        measured = [cell for cell in cells if ResultKey(cell.key, environment) in trials]
+        for compared in grouped(measured, attrgetter("comparison_key")).values():
+            of_cells = {cell.key: trials[ResultKey(cell.key, environment)] for cell in compared}
+            for key, summary in _summaries(compared, of_cells, baseline_mode):
+                figures = {name: scalar(value) for name, value in vars(summary).items()}
+                rows.append({**keys, "cell_key": key, **figures})
+    connection.execute(sa.delete(RESULT).where(is_in_scope(RESULT)))
     if rows:
         connection.execute(sa.insert(RESULT), rows)
 
 
+def _summaries(
+    cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[Trial]], baseline_mode: str
+) -> Iterator[tuple[str, Summary]]:
+    """Yield key and summary of cells that are compared with each other."""
+    # of several variants of the baseline mode, the first in the plan is the baseline of all cells
+    references = [cell.key for cell in cells if cell.mode == baseline_mode]
+    baseline = CountedTrials.of(trials[references[0]]) if references else None
+    for cell in cells:
+        is_baseline = cell.key in references[:1]
+        size = _samples_per_call(cell)
+        of_cell = trials[cell.key]
+        yield (
+            cell.key,
+            summarise(of_cell, bs=size, is_baseline=is_baseline, baseline=baseline),
+        )
+
+
+def _samples_per_call(cell: sa.Row[Any]) -> float | None:
+    """Return the batch size of a cell, or the mean size of its stream.
+
+    It is unknown if the server chooses it, and for streams without a period, because their median
+    latency is not that of the mean size.
+    """
+    stream = cell.params.get("stream")
+    if stream is None:
+        return float(cell.bs)
+    if stream.get("rate") is not None or cell.device == "cpu":
+        return None
+    return float(stream.get("samples_per_call", cell.bs))
+
+
 def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
     """Yield the results of these sweeps (empty: all, oldest first), in the order of the plan."""
-    place = sa.and_(
+    is_place = sa.and_(
         PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key
     )
-    query = (
-        sa.select(RESULTS)
-        .join(PLANNED, place)
-        .order_by(PLANNED.c.position, RESULTS.c.environment_id)
-        .execution_options(yield_per=500)
-    )
+    query = sa.select(RESULTS).join(PLANNED, is_place)
+    query = query.order_by(PLANNED.c.position, RESULTS.c.environment_id)
     every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
     ids = list(sweep_ids) or connection.scalars(every).all()
     for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
         of_sweep = query.where(PLANNED.c.sweep_id == sweep_id)
-        yield from map(result_of, as_dicts(connection, of_sweep))
+        yield from map(result_of, as_dicts(connection, of_sweep.execution_options(yield_per=500)))
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:

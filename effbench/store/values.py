@@ -76,6 +76,14 @@ def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[
         yield dict(zip(names, row, strict=True))
 
 
+def query(sql: str, **values: Any) -> sa.TextClause:
+    """Return a query in SQL that every database understands, with these values in place of
+    `:name`; a list is meant for `IN :name`."""
+    lists = [name for name, value in values.items() if isinstance(value, list)]
+    bound = sa.text(sql).bindparams(*(sa.bindparam(name, expanding=True) for name in lists))
+    return bound.bindparams(**values)
+
+
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of `size` rows; the last one may be shorter."""
     iterator = iter(rows)
