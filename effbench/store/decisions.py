@@ -21,7 +21,7 @@ from effbench.store.schema import (
     ClaimVerdict,
 )
 from effbench.store.sweeps import hardware
-from effbench.store.values import now, text
+from effbench.store.values import as_dicts, now, text
 
 __all__ = ["ClaimVerdict"]
 
@@ -70,18 +70,19 @@ def set_baseline(
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
     """Return all baselines in order, or those with this name. Raises NothingFoundError for an
     unknown name."""
-    query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
+    columns = SWEEP.c.name.label("sweep_name"), *SWEEP.c["label", "started_at"]
     # a sweep may have been deleted by hand
-    query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)
-    query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)
-    known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
+    every = sa.select(BASELINE, *columns).outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)
+    in_order = every.order_by(*BASELINE.primary_key)
+    known = [BaselineInfo(**row) for row in as_dicts(connection, in_order)]
     named = [baseline for baseline in known if name in (None, baseline.name)]
     if named or name is None:
         return named
     names = sorted({baseline.name for baseline in known})
     database = name_of(connection)
-    how = f"`effbench baseline set {name} last{db_option(database)}` sets it"
-    hint = f"choose from {', '.join(names)}" if names else how
+    hint = f"`effbench baseline set {name} last{db_option(database)}` sets it"
+    if names:
+        hint = f"choose from {', '.join(names)}"
     raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
 
 
@@ -97,10 +98,9 @@ def remove_baseline(
         raise NothingFoundError(
             f"baseline {name!r} is set on {places}, not on {hardware}; use one of these"
         )
-    machines = [baseline.hardware for baseline in removed]
-    connection.execute(
-        sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines))
-    )
+    for baseline in removed:
+        is_removed = BASELINE.c.name == name, BASELINE.c.hardware == baseline.hardware
+        connection.execute(sa.delete(BASELINE).where(*is_removed))
     return removed
 
 
@@ -117,14 +117,12 @@ def add_verdicts(
 def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
     """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest
     first, with `gpu_name`, `cpu_name` and `torch_version` of its environment."""
-    query = sa.select(
-        VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version
-    )
-    query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
-    query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
+    facts = ENVIRONMENT.c["gpu_name", "cpu_name", "torch_version"]
+    of_claims = sa.select(VERDICT, *facts).join(ENVIRONMENT)
+    oldest_first = of_claims.order_by(*VERDICT.c["judged_at", "id"])  # ids follow the import
     newest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in connection.execute(query).mappings():
+    for row in as_dicts(connection, oldest_first):
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
         newest.pop(key, None)
-        newest[key] = dict(row)
+        newest[key] = row
     return list(newest.values())

@@ -50,7 +50,7 @@ class HostSweep:
     def read(cls, connection: sa.Connection, sweep_id: str) -> Self:
         """Return a sweep to join. Raises StoreError for a joined one, and for one with several
         environments."""
-        (sweep,) = sweeps.sweeps(connection, sweep_id)
+        sweep = sweeps.find_sweep(connection, sweep_id)
         if JOINED in sweep.host:
             raise StoreError(f"{sweep_id} is a joined sweep; name the sweeps that it joins instead")
         environments = sweeps.environments_of(connection, sweep_id)

@@ -46,7 +46,9 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
         elif before not in schema.REVISIONS:
             connect.require_head(before, connect.name_of(connection))
         elif before != HEAD_REVISION:
-            copy_file(url, before)
+            copy = copy_before(url, before)
+            if copy is not None:
+                copy_file(url, copy)
             renew(connection, before)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
                 rebuild_results(connection, sweep_id)
@@ -93,35 +95,37 @@ def extend_tables(connection: sa.Connection) -> None:
     their privileges."""
     inspector = sa.inspect(connection)
     for table in METADATA.sorted_tables:
-        known: set[str | None] = {
-            check["name"] for check in inspector.get_check_constraints(table.name)
-        }
-        known |= {column["name"] for column in inspector.get_columns(table.name)}
-        changes = []
+        columns = inspector.get_columns(table.name)
+        checks = inspector.get_check_constraints(table.name)
+        known = {part["name"] for part in (*columns, *checks)}
         for column in table.columns:
             if column.name not in known:
                 declared = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-                changes.append(f"ADD COLUMN {declared}")
-        checks = [part for part in table.constraints if isinstance(part, sa.CheckConstraint)]
-        for check in checks:
-            if check.name not in known and not check.info.get(schema.ONLY_SQLITE):
-                changes.append(f"ADD CONSTRAINT {check.name} CHECK ({check.sqltext})")
-        if changes:
-            connection.exec_driver_sql(f"ALTER TABLE {table.name} {', '.join(changes)}")
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {declared}")
+        for check in table.constraints:
+            if not isinstance(check, sa.CheckConstraint) or check.info.get(schema.ONLY_SQLITE):
+                continue
+            if check.name not in known:
+                added = f"ADD CONSTRAINT {check.name} CHECK ({check.sqltext})"
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} {added}")
 
 
 def mark_noisy_trials(connection: sa.Connection) -> None:
     """Give the trials that are `noisy` in a database of an earlier revision the status `ok` and a
     mark; those that compiled while they were timed are `degraded`."""
     connection.execute(sa.text("ALTER TABLE trial ADD COLUMN disturbance TEXT"))
-    trials = sa.table("trial", *map(sa.column, ("id", "status", "reason", "disturbance")))
-    for trial in connection.execute(sa.select(trials).where(trials.c.status == "noisy")).all():
+    noisy = connection.execute(sa.text("SELECT id, reason FROM trial WHERE status = 'noisy'")).all()
+    degraded = sa.text("UPDATE trial SET status = 'degraded' WHERE id = :id")
+    marked = sa.text(
+        "UPDATE trial SET status = 'ok', reason = NULL, disturbance = :disturbance WHERE id = :id"
+    )
+    for trial in noisy:
         reason = trial.reason or "host or GPU busy"
-        values: dict[str, str | None] = {"status": "degraded"}
-        if not reason.startswith(COMPILED):
+        if reason.startswith(COMPILED):
+            connection.execute(degraded, {"id": trial.id})
+        else:
             disturbance = DISTURBED.sub(r"host busy for \1 of the timing", reason)
-            values = {"status": "ok", "reason": None, "disturbance": disturbance}
-        connection.execute(sa.update(trials).where(trials.c.id == trial.id).values(**values))
+            connection.execute(marked, {"id": trial.id, "disturbance": disturbance})
 
 
 def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
@@ -133,13 +137,10 @@ def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
     return file.with_name(f"{file.stem}.before-upgrade-{revision}{file.suffix}")
 
 
-def copy_file(url: str | os.PathLike[str], revision: str) -> None:
-    """Copy a SQLite file to `copy_before`, with what its write-ahead log holds."""
-    file = connect.sqlite_file(url)
-    copy = copy_before(url, revision)
-    if file is None or copy is None:
-        return
+def copy_file(url: str | os.PathLike[str], copy: Path) -> None:
+    """Copy a SQLite file. Raises StoreError if that fails."""
     unfinished = copy.with_name(f"{copy.name}.part")
+    file = Path(connect.sqlite_file(url) or "")
     try:
         back_up(file, unfinished)
         unfinished.replace(copy)
@@ -208,7 +209,7 @@ def damaged_samples(connection: sa.Connection) -> list[str]:
     faults = []
     for row in connection.execute(query.execution_options(yield_per=1000)):
         try:
-            decode_samples(row.codec, row.data, row.stored)
+            decode_samples(row.data, row.stored)
         except StoreError as error:
             faults.append(f"{error} (sample trial_id {row.trial_id}, timer {row.timer})")
     return faults

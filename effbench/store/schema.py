@@ -16,7 +16,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, Text
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from effbench.core.cell import Status
@@ -60,36 +59,21 @@ def utc(value: dt.datetime) -> dt.datetime:
     return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
-class SqliteBoolean(sa.Boolean):
-    """A boolean that a STRICT table can hold."""
+class Boolean(sa.Boolean):
+    """A boolean that a STRICT table of SQLite can hold, too."""
 
 
-class SqliteJson(sqlite.JSON):
-    """JSON that a STRICT table can hold."""
+class Json(sa.JSON):
+    """JSON that a STRICT table of SQLite can hold, too."""
 
-
-class SqliteTime(sqlite.DATETIME):
-    """A time that a STRICT table can hold."""
-
-
-@compiles(SqliteBoolean)
-def _integer(*_: object, **__: object) -> str:
-    return "INTEGER"
-
-
-@compiles(SqliteJson)
-@compiles(SqliteTime)
-def _text(*_: object, **__: object) -> str:
-    return "TEXT"
+    def __init__(self) -> None:
+        super().__init__(none_as_null=True)
 
 
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
-    """An aware UTC datetime, which SQLite stores without its zone."""
+    """An aware UTC datetime, which SQLite stores without its zone, also in a STRICT table."""
 
-    impl = sa.DateTime(timezone=True).with_variant(
-        SqliteTime(),  # type: ignore[no-untyped-call]
-        "sqlite",
-    )
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(
@@ -105,6 +89,17 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
         return None if value is None else utc(value)
 
 
+@compiles(Boolean, "sqlite")
+def _integer(*_: object, **__: object) -> str:
+    return "INTEGER"
+
+
+@compiles(Json, "sqlite")
+@compiles(UtcDateTime, "sqlite")
+def _text(*_: object, **__: object) -> str:
+    return "TEXT"
+
+
 METADATA = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -116,8 +111,8 @@ METADATA = sa.MetaData(
 )
 BIG_INTEGER = sa.BigInteger().with_variant(Integer(), "sqlite")
 DOUBLE: sa.Double[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
-BOOLEAN = sa.Boolean().with_variant(SqliteBoolean(), "sqlite")
-JSON = sa.JSON(none_as_null=True).with_variant(SqliteJson(none_as_null=True), "sqlite")
+BOOLEAN = Boolean()
+JSON = Json()
 TYPES: dict[type, sa.types.TypeEngine[Any]] = {
     float: DOUBLE,
     int: BIG_INTEGER,

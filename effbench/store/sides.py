@@ -6,7 +6,7 @@ import datetime as dt
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from effbench.core.cell import Cell, StoredEnvironment, Trial
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric
-from effbench.store.schema import CELL, RESULT, TRIAL
+from effbench.store.schema import RESULT, TRIAL
 from effbench.store.summary import FACTS, PREPARING, CountedTrials, figure_of
-from effbench.store.sweeps import SweepInfo, are_cells_of, cells, environments, sweeps
-from effbench.store.trials import read_trials
-from effbench.store.values import ResultKey, as_dicts, query
+from effbench.store.sweeps import SweepInfo, cells, environments, sweeps
+from effbench.store.trials import by_result, read
+from effbench.store.values import ResultKey, as_dicts, sql_query
 
 #: Compared metrics that every trial has.
 PER_TRIAL = tuple(
@@ -66,8 +66,9 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResul
     """Return the results of a sweep, with the figures of their counted trials."""
     is_of_sweep = TRIAL.c.sweep_id == sweep_id
     prepared = (preparing.column for preparing in PREPARING.values())
-    trials = read_trials(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
-    hosts = sorted({str(trial.host) for trial in chain.from_iterable(trials.values())})
+    of_sweep = read(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
+    hosts = sorted({str(trial.host) for trial in of_sweep})
+    trials = by_result(of_sweep)
     columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
     results = {}
     for row in as_dicts(connection, sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
@@ -139,9 +140,9 @@ def _alike(
 ) -> list[SweepInfo]:
     """Return the sweeps, newest first, that have a result of one of this sweep's cells, both in
     these environments."""
-    of_these = query(_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
+    of_these = sql_query(_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
     ids = set(connection.scalars(of_these))
-    return [sweep for sweep in sweeps(connection, brief=True) if sweep.id in ids]
+    return [sweep for sweep in sweeps(connection) if sweep.id in ids]
 
 
 def levels(
@@ -172,7 +173,7 @@ def levels(
     values = {"sweeps": earlier[:MOST_LEVELS], "environments": list(environment_ids)}
     known = [name for name in metrics if name in RESULT.columns]
     found: Levels = {}
-    for row in connection.execute(query(_LEVELS, sweep_id=sweep_id, **values)).mappings():
+    for row in connection.execute(sql_query(_LEVELS, sweep_id=sweep_id, **values)).mappings():
         for name in known:
             if row[name] is not None:
                 by_environment = found.setdefault((row["cell_key"], name), {})
@@ -215,7 +216,7 @@ def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
     """Return the time of the fixed host work in ms in a sweep's quieter moments: the median over
     its trials; None if no trial has measured it."""
     sql = "SELECT host_ms FROM trial WHERE sweep_id = :sweep_id AND host_ms > 0"
-    times = connection.scalars(query(sql, sweep_id=sweep_id)).all()
+    times = connection.scalars(sql_query(sql, sweep_id=sweep_id)).all()
     return statistics.median(times) if times else None
 
 
@@ -246,12 +247,12 @@ def past_results(
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
     `columns`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
     only the newest sweeps, with at most this many results in total, but at least one."""
-    infos = sweeps(connection, brief=True)
+    infos = sweeps(connection)
+    known_cells = cells(connection, models, modes)
     names = dict.fromkeys(("sweep_id", *ResultKey._fields, "status", "reason", *columns))
     results = sa.select(*RESULT.c[*names])
     if models or modes:
-        of_cells = sa.select(CELL.c.key).where(*are_cells_of(models, modes))
-        results = results.where(RESULT.c.cell_key.in_(of_cells))
+        results = results.where(RESULT.c.cell_key.in_(known_cells.keys()))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
@@ -267,7 +268,7 @@ def past_results(
     return PastResults(
         sweeps=infos,
         environments={known.id: known for known in environments(connection)},
-        cells=cells(connection, models, modes),
+        cells=known_cells,
         rows=list(as_dicts(connection, results)),
         older=older,
     )

@@ -22,12 +22,11 @@ from effbench.store.schema import (
     CELL,
     ENVIRONMENT,
     PLANNED,
-    RESULT,
     SWEEP,
     SWEEP_ID,
     TRIAL,
 )
-from effbench.store.values import cell_row, now, scalar, text
+from effbench.store.values import as_dicts, cell_row, now, scalar, sql_query, text
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
@@ -87,45 +86,26 @@ def is_future(time: dt.datetime) -> bool:
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def sweeps(
-    connection: sa.Connection, sweep_id: str | None = None, *, brief: bool = False
-) -> list[SweepInfo]:
-    """Return every sweep (or the one with this id), newest first; those that start in the future
-    come last.
-
-    `brief`: without `statuses`, and `cells` and `trials` are 1 if there are any: counting all takes
-    long in a large database."""
-    statuses = {} if brief else _statuses(connection, sweep_id)
-    numbers = [_number_of(PLANNED, brief).label("cells"), _number_of(TRIAL, brief).label("trials")]
-    query = sa.select(SWEEP, *numbers).order_by(*NEWEST_FIRST)
-    if sweep_id is not None:
-        query = query.where(SWEEP.c.id == sweep_id)
-    infos = []
-    for row in connection.execute(query).mappings():
-        facts = {**row, "state": _state_now(row["state"], row["host"])}
-        infos.append(SweepInfo(**facts, statuses=statuses.get(row["id"], {})))
-    return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
+_STATUSES = """
+    SELECT sweep_id, status, count(*) AS number FROM result
+    GROUP BY sweep_id, status ORDER BY sweep_id, status
+"""
 
 
-def _number_of(table: sa.Table, brief: bool) -> sa.ColumnElement[int]:
-    """Return the number of rows of a sweep; `brief`: 1 if there are any."""
-    is_of_sweep = table.c.sweep_id == SWEEP.c.id
-    if brief:
-        return sa.cast(sa.exists().where(is_of_sweep), sa.Integer)
-    return sa.select(sa.func.count()).select_from(table).where(is_of_sweep).scalar_subquery()
-
-
-def _statuses(connection: sa.Connection, sweep_id: str | None) -> dict[str, dict[str, int]]:
-    """Return sweep id -> status -> number of results."""
-    by = RESULT.c["sweep_id", "status"]
-    # else PostgreSQL gives any order
-    query = sa.select(*by, sa.func.count().label("number")).group_by(*by).order_by(*by)
-    if sweep_id is not None:
-        query = query.where(RESULT.c.sweep_id == sweep_id)
+def sweeps(connection: sa.Connection) -> list[SweepInfo]:
+    """Return every sweep, newest first; those that start in the future come last."""
     statuses: dict[str, dict[str, int]] = {}
-    for row in connection.execute(query):
+    for row in connection.execute(sql_query(_STATUSES)):
         statuses.setdefault(row.sweep_id, {})[row.status] = row.number
-    return statuses
+    numbers = []
+    for name, table in (("cells", PLANNED), ("trials", TRIAL)):
+        number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
+        numbers.append(number.scalar_subquery().label(name))
+    infos = []
+    for facts in as_dicts(connection, sa.select(SWEEP, *numbers).order_by(*NEWEST_FIRST)):
+        facts["state"] = _state_now(facts["state"], facts["host"])
+        infos.append(SweepInfo(**facts, statuses=statuses.get(facts["id"], {})))
+    return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 
 
 def _state_now(state: str, host: Mapping[str, Any]) -> str:
@@ -173,7 +153,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
             f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it"
             " is unique"
         )
-    known = recorded_here_first(sweeps(connection, brief=True))
+    known = recorded_here_first(sweeps(connection))
     database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
@@ -186,7 +166,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
         raise StoreError(
             f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
         )
-    return sweeps(connection, sweep.id)[0]
+    return sweep
 
 
 def _last(known: Sequence[SweepInfo]) -> SweepInfo:
@@ -429,17 +409,11 @@ def cells(
     connection: sa.Connection, models: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> dict[str, Cell]:
     """Return key -> cell of all cells with these models and modes (empty: all)."""
-    query = sa.select(CELL.c.key, CELL.c.params).where(*are_cells_of(models, modes))
-    return {row.key: Cell.from_params(row.params) for row in connection.execute(query)}
-
-
-def are_cells_of(models: Sequence[str], modes: Sequence[str]) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for cells with these models and modes (empty: all)."""
-    conditions: list[sa.ColumnElement[bool]] = []
+    query = sa.select(CELL.c.key, CELL.c.params)
     for column, names in ((CELL.c.model, models), (CELL.c.mode, modes)):
         if names:
-            conditions.append(column.in_([text(name) for name in names]))
-    return conditions
+            query = query.where(column.in_([text(name) for name in names]))
+    return {row.key: Cell.from_params(row.params) for row in connection.execute(query)}
 
 
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:

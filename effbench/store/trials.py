@@ -36,7 +36,7 @@ from effbench.store.values import (
     encode_samples,
     result_of,
     scalar,
-    stored_trial_of,
+    sql_query,
     trial_of,
     trial_row,
 )
@@ -83,6 +83,8 @@ RECENT_TRIALS = 50
 FAR_SLOWER = 2.0
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"
+#: Columns by which trials are ordered.
+_ORDER = ("cell_key", "environment_id", "round", "attempt")
 #: what a summary reads of a trial; not `extra`, which can be large
 _READ = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
@@ -98,9 +100,9 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     trial_id: int | None = connection.scalar(new)
     if trial_id is None:
-        names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
-        query = sa.select(TRIAL).filter_by(**{name: row[name] for name in names})
-        known = connection.execute(query).mappings().one()
+        names = ("sweep_id", *_ORDER)
+        same = sa.select(TRIAL).filter_by(**{name: row[name] for name in names})
+        known = connection.execute(same).mappings().one()
         if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
             what = f"round {trial.round + 1}, attempt {trial.attempt + 1}"
             raise StoreError(
@@ -121,20 +123,28 @@ def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None
         connection.execute(sa.insert(SAMPLE).values(**row))
 
 
-def read_trials(
-    connection: sa.Connection,
-    columns: Sequence[str],
-    *where: sa.ColumnElement[bool],
-) -> dict[ResultKey, list[Trial]]:
-    """Return the trials of each result with these columns, in the order of their rounds and
-    attempts. Columns that are not read have the value of a trial that did not measure them."""
-    names = dict.fromkeys(("cell_key", "environment_id", "round", "attempt", "status", *columns))
-    query = sa.select(*TRIAL.c[*names]).where(*where)
-    trials: dict[ResultKey, list[Trial]] = {}
-    for row in as_dicts(connection, query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
-        key = ResultKey(row["cell_key"], row["environment_id"])
-        trials.setdefault(key, []).append(trial_of(row))
-    return trials
+def read(
+    connection: sa.Connection, columns: Iterable[str], *where: sa.ColumnElement[bool]
+) -> list[StoredTrial]:
+    """Return the trials that meet these conditions, by cell, environment, round and attempt.
+
+    Columns that are not read have the value of a trial that did not measure them.
+    """
+    names = dict.fromkeys(("id", *_ORDER, "status", *columns))
+    query = sa.select(*TRIAL.c[*names]).where(*where).order_by(*TRIAL.c[_ORDER])
+    return [trial_of(row) for row in as_dicts(connection, query)]
+
+
+def by_result(trials: Iterable[StoredTrial]) -> dict[ResultKey, list[StoredTrial]]:
+    """Return the trials of each result."""
+    return grouped(trials, lambda trial: ResultKey(trial.cell_key, trial.environment_id))
+
+
+def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
+    """Return the trials of the sweep in the order they were recorded, all attempts."""
+    return sorted(
+        read(connection, TRIAL_FIELDS, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id")
+    )
 
 
 def history(
@@ -143,30 +153,28 @@ def history(
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
     is_chosen = TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id
-    by_cell = read_trials(connection, TRIAL_FIELDS, *is_chosen)
-    return {key.cell_key: last_attempts(trials) for key, trials in by_cell.items()}
+    by_cell = grouped(read(connection, TRIAL_FIELDS, *is_chosen), attrgetter("cell_key"))
+    return {key: last_attempts(trials) for key, trials in by_cell.items()}
+
+
+_DURATIONS = """
+    SELECT device, cell.phase, mode, model, compile_cache, wall_s
+    FROM trial JOIN cell ON cell.key = cell_key
+    WHERE sweep_id IN :sweeps AND environment_id IN :environments AND wall_s IS NOT NULL
+    ORDER BY trial.id DESC LIMIT :most
+"""
 
 
 def durations(
     connection: sa.Connection,
-    sweep_ids: Sequence[str],
-    environment_ids: Sequence[str],
+    sweep_ids: Iterable[str],
+    environment_ids: Iterable[str],
     most: int = 50_000,
 ) -> list[TrialDuration]:
     """Return the durations of the newest trials of these sweeps in these environments."""
-    of_cell = (CELL.c.device, CELL.c.phase, CELL.c.mode, CELL.c.model)
-    query = (
-        sa.select(*of_cell, TRIAL.c.compile_cache, TRIAL.c.wall_s)
-        .join(CELL, CELL.c.key == TRIAL.c.cell_key)
-        .where(
-            TRIAL.c.sweep_id.in_(sweep_ids),
-            TRIAL.c.environment_id.in_(environment_ids),
-            TRIAL.c.wall_s.is_not(None),
-        )
-        .order_by(TRIAL.c.id.desc())
-        .limit(most)
-    )
-    return [TrialDuration(**row) for row in connection.execute(query).mappings()]
+    values = {"sweeps": list(sweep_ids), "environments": list(environment_ids), "most": most}
+    rows = connection.execute(sql_query(_DURATIONS, **values))
+    return [TrialDuration(**row) for row in rows.mappings()]
 
 
 @dataclass
@@ -218,29 +226,21 @@ def _quantile(values: Sequence[float], fraction: float) -> float | None:
 def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
     """Return what the newest trials of this machine in an environment tell of the speed of its
     host."""
-    names = ("cell_key", "round", "status", "gpu_uuid", "host_ms", "host_high_ms", "disturbance")
-    query = (
-        sa.select(*TRIAL.c[names])
-        .join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
-        .where(
-            TRIAL.c.environment_id == environment_id,
-            TRIAL.c.host_ms.is_not(None),
-            SWEEP.c.host["hostname"].as_string() == platform.node(),
-            SWEEP.c.imported_at.is_(None),
-        )
-        .order_by(TRIAL.c.id.desc())
-        .limit(4 * RECENT_TRIALS)
+    of_machine = sa.select(SWEEP.c.id).where(
+        SWEEP.c.host["hostname"].as_string() == platform.node(), SWEEP.c.imported_at.is_(None)
     )
+    is_recent = (
+        TRIAL.c.environment_id == environment_id,
+        TRIAL.c.host_ms.is_not(None),
+        TRIAL.c.sweep_id.in_(of_machine),
+    )
+    newest = sa.select(TRIAL.c.id).where(*is_recent).order_by(TRIAL.c.id.desc())
+    names = ("gpu_uuid", "host_ms", "host_high_ms", "disturbance")
+    recent = read(connection, names, TRIAL.c.id.in_(newest.limit(4 * RECENT_TRIALS)))
     speeds = HostSpeeds()
-    for row in reversed(list(as_dicts(connection, query))):
-        speeds.add(trial_of(row))
+    for trial in sorted(recent, key=attrgetter("id")):
+        speeds.add(trial)
     return speeds
-
-
-def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
-    """Return the trials of the sweep in the order they were recorded, all attempts."""
-    query = sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
-    return [stored_trial_of(row) for row in as_dicts(connection, query)]
 
 
 def trial_facts(
@@ -249,10 +249,10 @@ def trial_facts(
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
     parts = [TRIAL.c.extra[name].label(name) for name in names]
-    query = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts)
-    query = query.where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
+    of_sweep = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts)
+    of_sweep = of_sweep.where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
     newest: dict[ResultKey, dict[str, Any]] = {}
-    for row in as_dicts(connection, query):
+    for row in as_dicts(connection, of_sweep):
         facts = {name: row[name] for name in names if row[name] is not None}
         if facts:
             newest[ResultKey(row["cell_key"], row["environment_id"])] = facts
@@ -262,15 +262,15 @@ def trial_facts(
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit."""
-    query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
-    return {row["timer"]: _decoded(row) for row in connection.execute(query).mappings()}
+    of_trial = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
+    return {row["timer"]: _decoded(row) for row in connection.execute(of_trial).mappings()}
 
 
 def _decoded(row: sa.RowMapping) -> Samples:
     """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
     timer = one_line(row["timer"], 40)
     name = f"samples (timer {timer} of trial {row['trial_id']}, see `effbench db check`)"
-    return decode_samples(row["codec"], row["data"], row["stored"], name)
+    return decode_samples(row["data"], row["stored"], name)
 
 
 def trials_of_cells(
@@ -283,10 +283,9 @@ def trials_of_cells(
         TRIAL.c.environment_id.in_(environment_ids),
         TRIAL.c.cell_key.in_(cell_keys),
     )
-    order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
-    sampled = {}
-    for row in as_dicts(connection, sa.select(TRIAL).where(*cells).order_by(*order)):
-        sampled[row["id"]] = SampledTrial(stored_trial_of(row), {})
+    sampled = {
+        trial.id: SampledTrial(trial, {}) for trial in read(connection, TRIAL_FIELDS, *cells)
+    }
     blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     for blob in connection.execute(blobs).mappings():
         of_trial = sampled[blob["trial_id"]]
@@ -324,9 +323,9 @@ def rebuild_results(
         is_of_cells = table.c.cell_key.in_([cell.key for cell in cells])
         return sa.and_(is_of_sweep, is_of_cells, table.c.environment_id == environment_id)
 
-    trials = read_trials(connection, _READ, is_in_scope(TRIAL))
+    trials = by_result(read(connection, _READ, is_in_scope(TRIAL)))
     rows = []
-    for environment in {key.environment_id for key in trials}:
+    for environment in dict.fromkeys(key.environment_id for key in trials):
         keys = {"sweep_id": sweep_id, "environment_id": environment}
         measured = [cell for cell in cells if ResultKey(cell.key, environment) in trials]
         for compared in grouped(measured, attrgetter("comparison_key")).values():
@@ -340,7 +339,7 @@ def rebuild_results(
 
 
 def _summaries(
-    cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[Trial]], baseline_mode: str
+    cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[StoredTrial]], baseline_mode: str
 ) -> Iterator[tuple[str, Summary]]:
     """Yield key and summary of cells that are compared with each other."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
@@ -375,12 +374,12 @@ def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> 
     is_place = sa.and_(
         PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key
     )
-    query = sa.select(RESULTS).join(PLANNED, is_place)
-    query = query.order_by(PLANNED.c.position, RESULTS.c.environment_id)
+    in_order = sa.select(RESULTS).join(PLANNED, is_place)
+    in_order = in_order.order_by(PLANNED.c.position, RESULTS.c.environment_id)
     every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
     ids = list(sweep_ids) or connection.scalars(every).all()
     for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
-        of_sweep = query.where(PLANNED.c.sweep_id == sweep_id)
+        of_sweep = in_order.where(PLANNED.c.sweep_id == sweep_id)
         yield from map(result_of, as_dicts(connection, of_sweep.execution_options(yield_per=500)))
 
 

@@ -76,7 +76,7 @@ def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[
         yield dict(zip(names, row, strict=True))
 
 
-def query(sql: str, **values: Any) -> sa.TextClause:
+def sql_query(sql: str, **values: Any) -> sa.TextClause:
     """Return a query in SQL that every database understands, with these values in place of
     `:name`; a list is meant for `IN :name`."""
     lists = [name for name, value in values.items() if isinstance(value, list)]
@@ -155,23 +155,13 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
-def trial_of(row: Mapping[str, Any]) -> Trial:
-    """Return the Trial of a row of `trial`, or of some of its columns, without its samples."""
-    return Trial(**_trial_fields(row))
-
-
-def stored_trial_of(row: Mapping[str, Any]) -> StoredTrial:
-    """Return the trial of a whole row of `trial`, without its samples."""
-    keys = {"id": row["id"], "environment_id": row["environment_id"]}
-    return StoredTrial(**_trial_fields(row), **keys)
-
-
-def _trial_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+def trial_of(row: Mapping[str, Any]) -> StoredTrial:
+    """Return the trial of a row of `trial`, or of some of its columns, without its samples."""
     fields = {name: row[name] for name in row if name in _FIELDS}
     fields["status"] = Status(row["status"])
     if fields.get("started_at") is not None:
         fields["started_at"] = fields["started_at"].isoformat()
-    return fields
+    return StoredTrial(**fields, id=row["id"], environment_id=row["environment_id"])
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
@@ -187,17 +177,11 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
     return len(array), zlib.compress(array.tobytes(), 6)
 
 
-def decode_samples(codec: str, data: bytes, stored: int, name: str = "samples") -> Samples:
+def decode_samples(data: bytes, stored: int, name: str = "samples") -> Samples:
     """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError
     if it is damaged. `name`: what the error calls them."""
     import numpy as np
 
-    if codec != CODEC:
-        raise StoreError(
-            f"{name} are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench"
-        )
-    if not 0 <= stored <= SAMPLE_LIMIT:
-        raise StoreError(f"damaged {name}: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(data, 4 * stored + 1)

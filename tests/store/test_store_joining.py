@@ -145,9 +145,9 @@ def test_the_sweep_names_its_hosts(made, opened):
     ("changed", "reason"),
     [
         ({"env": {"gpu_name": "NVIDIA H100"}}, "GPU NVIDIA H200 and NVIDIA H100"),
-        ({"env": {"python": "3.10.1"}}, "Python 3.12.4 and 3.10.1"),
+        ({"env": {"python": "3.10.1"}}, "Python 3.12 and 3.10"),
         ({"protocol": {"name": "quick", "budget_s": 2.0}}, "protocol budget_s 1.0 and 2.0"),
-        ({"baseline_mode": "default"}, "their baselines are default and eager"),
+        ({"baseline_mode": "default"}, "protocol baseline_mode eager and default"),
         ({"cells": {LARGE: {}}}, "they have no cell in common"),
         ({"cells": {EAGER: None}}, "has trials in 0 environments"),
         ({"host": {"process": {"boot": "boot of a"}}}, "they ran on the same host"),

@@ -10,15 +10,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
+from whole_sweeps import set_state
 
 import effbench
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import StoreError
 from effbench.store import RESULT_COLUMNS
-from effbench.store.schema import SWEEP
 from effbench.store.trials import RECENT_TRIALS, HostSpeeds
-from effbench.store.values import CODEC, SAMPLE_LIMIT, decode_samples, encode_samples
+from effbench.store.values import SAMPLE_LIMIT, decode_samples, encode_samples
 
 OK = Status.OK
 
@@ -26,14 +25,6 @@ OK = Status.OK
 @pytest.fixture
 def here(store, environment):
     return store.add_environment(environment(), {})
-
-
-def on_gpu(host_ms, **values):
-    return {"gpu_uuid": "GPU-1", "host_ms": host_ms, **values}
-
-
-def on_cpu(host_high_ms, **values):
-    return {"host_ms": 0.02, "host_high_ms": host_high_ms, **values}
 
 
 @pytest.fixture
@@ -49,28 +40,25 @@ def swept(store, cell, begin, here):
     return sweep
 
 
-class TestHostSpeeds:
-    """How fast the host was in recent trials, which tells later ones what is usual."""
+def on_gpu(host_ms, **values):
+    return {"gpu_uuid": "GPU-1", "host_ms": host_ms, **values}
 
-    def test_trials_on_a_gpu_tell_the_quietest_moments_oldest_first(self, store, here, swept):
-        swept(on_gpu(0.05, host_high_ms=0.07), on_gpu(None), on_gpu(0.04))
-        swept(on_gpu(0.06))
-        assert store.host_speeds(here) == HostSpeeds(quiet=[0.05, 0.04, 0.06])
 
-    def test_undisturbed_trials_on_the_cpu_tell_the_slower_moments(self, store, here, swept):
-        swept(on_cpu(0.05), on_cpu(None), on_cpu(0.09, disturbance="host busy"), on_cpu(0.04))
-        assert store.host_speeds(here) == HostSpeeds(high=[0.05, 0.04])
+def on_cpu(host_high_ms, **values):
+    return {"host_ms": 0.02, "host_high_ms": host_high_ms, **values}
 
-    def test_other_machines_and_environments_tell_nothing(self, store, here, swept, environment):
-        swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
-        there = store.add_environment(environment(python="3.12.1"), {})
-        assert store.host_speeds(here) == store.host_speeds(there) == HostSpeeds()
 
-    def test_imported_sweeps_tell_nothing(self, store, here, swept):
-        imported = sa.update(SWEEP).where(SWEEP.c.id == swept(on_gpu(0.01), on_cpu(0.02)))
-        with store.writing() as connection:
-            connection.execute(imported.values(imported_at=dt.datetime.now(dt.UTC)))
-        assert store.host_speeds(here) == HostSpeeds()
+def test_recent_trials_of_this_machine_tell_the_speed_of_its_host(path, store, here, swept):
+    """Oldest first: the quietest moments of trials on a GPU, the slower ones of undisturbed trials
+    on the CPU."""
+    swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
+    set_state(path, swept(on_gpu(0.01), on_cpu(0.02)), imported_at=dt.datetime.now(dt.UTC))
+    assert store.host_speeds(here) == HostSpeeds()
+    swept(on_gpu(0.05, host_high_ms=0.07), on_gpu(None), on_gpu(0.04))
+    swept(on_cpu(0.05), on_cpu(None), on_cpu(0.09, disturbance="host busy"), on_cpu(0.04))
+    swept(on_gpu(0.06))
+    assert store.host_speeds(here) == HostSpeeds(quiet=[0.05, 0.04, 0.06], high=[0.05, 0.04])
+    assert store.host_speeds("another environment") == HostSpeeds()
 
 
 TENTHS = [0.1 * number for number in range(1, 10)]
@@ -99,9 +87,11 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     types = typing.get_type_hints(Trial)
     for number, field in enumerate(dataclasses.fields(Trial), start=1):
         kind = str(types[field.name])
-        values[field.name] = (
-            f"t{number}" if "str" in kind else number + 0.5 if "float" in kind else number
-        )
+        values[field.name] = number
+        if "str" in kind:
+            values[field.name] = f"t{number}"
+        elif "float" in kind:
+            values[field.name] = number + 0.5
     values |= {
         "cell_key": one.key,
         "status": OK,
@@ -132,14 +122,7 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
         graph_breaks=np.int64(3),
         started_at="yesterday",
         samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
-        extra={
-            "a": math.nan,
-            "b": [-math.inf],
-            3: {
-                1,
-            },
-            "c": object,
-        },
+        extra={"a": math.nan, "b": [-math.inf], 3: {1}, "c": object},
     )
     trial_id = store.record(sweep, here, trial)
     (row,) = store.trials(sweep)
@@ -169,14 +152,13 @@ def test_samples_come_back_in_order(store, cell, begin, here):
     assert sampled.timers["x"].taken == 6000, "the true count is kept"
 
 
-def test_more_samples_than_the_limit_are_thinned_evenly():
-    for n in (5001, 9999, 123_456):
-        stored, data = encode_samples(list(range(n)))
-        found = decode_samples(CODEC, data, stored)
-        assert stored == len(found) == SAMPLE_LIMIT
-        assert (found[0], found[-1]) == (0, n - 1)
-        steps = np.diff(found)
-        assert steps.min() >= 1 and steps.max() - steps.min() <= 1
+@pytest.mark.parametrize("number", [5001, 123_456])
+def test_more_samples_than_the_limit_are_thinned_evenly(number):
+    stored, data = encode_samples(range(number))
+    found = decode_samples(data, stored)
+    assert (stored, found[0], found[-1]) == (SAMPLE_LIMIT, 0, number - 1)
+    steps = np.diff(found)
+    assert steps.min() >= 1 and steps.max() - steps.min() <= 1
 
 
 def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
@@ -188,24 +170,21 @@ def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
     assert store.history(sweep, "elsewhere") == {}
 
 
-STRANGERS = {
-    "another outcome": (0, Status.ERROR, None, "already recorded"),
-    "another cell": (0, OK, "default", "not planned"),
-    "another environment": (1, OK, None, "belongs to an unknown environment"),
-}
-
-
 @pytest.mark.parametrize(
-    ("round", "status", "mode", "reason"), STRANGERS.values(), ids=STRANGERS.keys()
+    ("mode", "environment_id", "reason"),
+    [
+        ("eager", None, "already recorded"),
+        ("default", None, "(?i)foreign key"),
+        ("eager", "nowhere", "(?i)foreign key"),
+    ],
+    ids=["another outcome", "another cell", "another environment"],
 )
-def test_strangers_are_refused(store, cell, begin, here, round, status, mode, reason):
-    one = cell()
-    sweep = begin(store, [one])
-    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=1.0))
+def test_strangers_are_refused(store, cell, begin, here, mode, environment_id, reason):
+    sweep = begin(store, [cell()])
+    store.record(sweep, here, Trial(cell().key, 0, OK, latency_ms=1.0))
     before = store.results(), store.trials(sweep)
-    stranger = Trial(cell(mode).key if mode else one.key, round, status)
     with pytest.raises(StoreError, match=reason):
-        store.record(sweep, "nowhere" if round else here, stranger)
+        store.record(sweep, environment_id or here, Trial(cell(mode).key, 0, Status.ERROR))
     assert (store.results(), store.trials(sweep)) == before
 
 

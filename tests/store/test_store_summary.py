@@ -7,14 +7,14 @@ import pytest
 
 from effbench.core.cell import SEVERITY, Status, Trial
 from effbench.store import summary
-from effbench.store.summary import break_even_calls, counted
+from effbench.store.summary import CountedTrials, break_even_calls, counted
 
 OK, ERROR = Status.OK, Status.ERROR
 BUSY = "host busy for 83 % of the timing"
 
 
 def summarise(trials, *, bs=1, baseline=(), is_baseline=False):
-    compared = summary.Baseline.of(trials if is_baseline else baseline)
+    compared = CountedTrials.of(baseline) if baseline else None
     return summary.summarise(trials, bs=bs, baseline=compared, is_baseline=is_baseline)
 
 
