@@ -26,6 +26,7 @@ ODD_TEXT = (
     "nul \x00 and half \ud800 of a pair",
     "",
 )
+KEYS = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
 ODD_SAMPLES = [1.0, math.nan, math.inf, -math.inf, None, -0.0, 5e-324, 1e308, 3]
 #: a column each; derived figures are made of the others
 EXTREME = {
@@ -170,8 +171,8 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but `imported_at`, signatures and ids that the database gave; a
-    sample is known by its trial."""
+    """Every table with every column but `imported_at` and ids that the database gave; a sample is
+    known by its trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
     with Store.open(url) as store, store.reading() as connection:
@@ -179,14 +180,9 @@ def contents(url: Any) -> dict[str, list[str]]:
             rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
             for row in rows:
                 row.pop("imported_at", None)
-                if table.name == "sweep":
-                    row["host"].pop("signature", None)
                 number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
-                    trials[number] = tuple(
-                        row[n]
-                        for n in ("sweep_id", "cell_key", "environment_id", "round", "attempt")
-                    )
+                    trials[number] = tuple(row[name] for name in KEYS)
                 elif table.name == "sample":
                     row["trial_id"] = trials[row["trial_id"]]
             found[table.name] = sorted(repr(sorted(row.items())) for row in rows)

@@ -7,24 +7,21 @@ copy is read.
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import sqlite3
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.core.cell import Cell, Environment
 from effbench.core.errors import StoreError
-from effbench.core.outputs import SQLITE
 from effbench.core.printable import one_line
 from effbench.store import connect, maintenance, sweeps
 from effbench.store.schema import CELL, ENVIRONMENT, METADATA, REVISIONS, SWEEP, SWEEP_ID
@@ -32,8 +29,6 @@ from effbench.store.values import cell_row
 
 #: rows in memory at a time
 CHUNK = 1000
-#: first bytes of a compressed file
-GZIP = b"\x1f\x8b"
 
 
 class RefusedError(StoreError):
@@ -111,7 +106,7 @@ def has_its_key(table: sa.Table, row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
-    """Open a database, a file compressed by gzip or standard input (`-`) for reading whole sweeps.
+    """Open a database or standard input (`-`) for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a
     newer version and for a server's of an earlier version.
@@ -138,50 +133,23 @@ def opened(url: str) -> Iterator[Source]:
 
 
 def local_file(url: str, folder: Path) -> tuple[str, str]:
-    """Return the URL of a database and its name for messages; standard input and a compressed file
-    are first copied to the folder."""
-    name = url
-    if url == "-":
-        name = "standard input"
-        url = _copied(sys.stdin.buffer, name, folder / "input")
-    if _head(url).startswith(GZIP):
-        with gzip.open(url) as packed:
-            url = _copied(cast(IO[bytes], packed), name, folder / "unpacked")
-    if not SQLITE.startswith(_head(url)):
-        raise StoreError(
-            f"{name} is not a SQLite database; import reads files of `effbench export --whole`"
-        )
-    if name == url:
-        name = connect.describe(connect.parse_url(url))
+    """Return the URL of a database and its name for messages; standard input is first copied to the
+    folder."""
+    if url != "-":
         file = connect.sqlite_file(url)
         if file is not None:  # reading it would finish the transaction of its owner
             connect.require_finished(file, "-journal")
-    return url, name
-
-
-def _head(url: str) -> bytes:
-    """Return the first bytes of a file; none if there is no such file or it cannot be read, as
-    connecting explains."""
-    with suppress(OSError):
-        if Path(url).is_file():  # and not a pipe, whose other end may never write
-            with Path(url).open("rb") as file:
-                return file.read(len(SQLITE))
-    return b""
-
-
-def _copied(stream: IO[bytes], name: str, copy: Path) -> str:
-    """Copy a stream with this name to a file; return its path."""
+        return url, connect.describe(connect.parse_url(url))
+    copy = folder / "input"
     try:
-        with copy.open("wb") as file:
-            shutil.copyfileobj(stream, file)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise StoreError(f"{name} is damaged ({error}); nothing was imported") from error
+        with copy.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
     except OSError as error:
         how = "set TMPDIR to a folder with free space"
-        raise StoreError(f"{name} cannot be copied to {copy}: {error.strerror}; {how}") from error
-    if not copy.stat().st_size:
-        raise StoreError(f"{name} is empty; the export that wrote it may have failed")
-    return str(copy)
+        raise StoreError(
+            f"standard input cannot be copied to {copy}: {error.strerror}; {how}"
+        ) from error
+    return str(copy), "standard input"
 
 
 def require_safe(connection: sa.Connection, name: str) -> None:

@@ -154,6 +154,9 @@ class SweepCopy:
         self.take(TRIAL, of_sweep)
         if samples:
             self.take_samples(of_sweep)
+        # calibrations and verdicts have no unique key: another import of the same ones must wait
+        ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
+        self.connection.execute(ordered.with_for_update(key_share=True))
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id

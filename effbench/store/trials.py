@@ -249,7 +249,7 @@ def trial_facts(
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
     parts = [TRIAL.c.extra[name].label(name) for name in names]
-    of_sweep = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts)
+    of_sweep = sa.select(*TRIAL.c["cell_key", "environment_id"], *parts)
     of_sweep = of_sweep.where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
     newest: dict[ResultKey, dict[str, Any]] = {}
     for row in as_dicts(connection, of_sweep):

@@ -30,7 +30,7 @@ ON_BOTH = {"test_store_processes", "test_store_record", "test_store_sides", "tes
 ON_BOTH |= {
     "test_an_upgrade_is_all_or_nothing",
     "test_a_database_of_the_first_revision_is_upgraded",
-    "test_a_noisy_trial_becomes_ok_and_marked",
+    "test_noisy_trials_become_ok_and_marked",
 }
 
 

@@ -70,12 +70,3 @@ def test_a_compact_frame_has_no_empty_figures(tmp_path):
     assert {"energy_mj", "period_ms", "period_ci_low_ms"} <= omitted
     assert omitted <= RESULT_FIGURES.keys() - {"marked", "disturbance"}
     assert "latency_ms" in compact
-
-
-def test_marks_are_columns(tmp_path):
-    busy = {"disturbance": "host busy for 83 % of the timing"}
-    made = Made(tmp_path / "r.db")
-    made.sweep({a_cell(): {}, a_cell("default"): busy}, rounds=2)
-    frame = effbench.results(str(made.path), compact=True)
-    assert frame["marked"].tolist() == [False, True]
-    assert frame["disturbance"].fillna("").tolist() == ["", busy["disturbance"]]

@@ -162,11 +162,10 @@ def test_more_samples_than_the_limit_are_thinned_evenly(number):
 
 
 def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
-    one = cell()
-    sweep = begin(store, [one])
-    store.record(sweep, here, Trial(one.key, 0, OK, attempt=1, latency_ms=1.0))
-    store.record(sweep, here, Trial(one.key, 0, Status.CRASHED, attempt=0))
-    assert [trial.attempt for trial in store.history(sweep, here)[one.key]] == [1]
+    sweep = begin(store, [cell()])
+    store.record(sweep, here, Trial(cell().key, 0, OK, attempt=1, latency_ms=1.0))
+    store.record(sweep, here, Trial(cell().key, 0, Status.CRASHED, attempt=0))
+    assert [trial.attempt for trial in store.history(sweep, here)[cell().key]] == [1]
     assert store.history(sweep, "elsewhere") == {}
 
 
@@ -268,18 +267,14 @@ DTYPES = {
 }
 
 
-@pytest.mark.parametrize("held", ["nothing", "failures", "figures"])
-def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(held, path, store, cell, begin, here):
-    eager, default = cell(), cell("default")
-    sweep = begin(store, [eager, default])
-    figures = {"status": OK, "latency_ms": 2.0, "peak_reserved_bytes": 2**53 + 1}
-    facts = {"status": Status.ERROR, "reason": "broke"} if held == "failures" else figures
-    for one in (eager, default) if held != "nothing" else ():
-        store.record(sweep, here, Trial(one.key, 0, **facts))
+@pytest.mark.parametrize("figures", [{}, {"latency_ms": 2.0, "peak_reserved_bytes": 2**53 + 1}])
+def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(figures, path, store, cell, begin, here):
+    sweep = begin(store, [cell()])
+    if figures:
+        store.record(sweep, here, Trial(cell().key, 0, OK, **figures))
     frame = effbench.results(str(path), sweep)
     assert tuple(frame.columns) == RESULT_COLUMNS
     assert {name: str(frame.dtypes[name]) for name in DTYPES} == DTYPES
-    if held == "figures":
-        first = frame.iloc[0]
-        assert (first["params"], first["peak_reserved_bytes"]) == (eager.params(), 2**53 + 1)
-        assert first["started_at"] == store.find_sweep(sweep).started_at
+    for row in frame.to_dict("records"):
+        assert (row["params"], row["peak_reserved_bytes"]) == (cell().params(), 2**53 + 1)
+        assert row["started_at"] == store.find_sweep(sweep).started_at

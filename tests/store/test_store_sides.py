@@ -148,16 +148,6 @@ def test_a_name_holds_once_for_each_hardware(made, opened):
     assert opened.set_baseline("main", there) == ["NVIDIA A100"]
     known = {baseline.hardware: baseline.sweep_id for baseline in opened.baselines("main")}
     assert known == {H200: here, "NVIDIA A100": there}
-    opened.remove_baseline("main", "NVIDIA A100")
-    assert [baseline.hardware for baseline in opened.baselines()] == [H200]
-    with pytest.raises(NothingFoundError, match="'main' is set on NVIDIA H200, not on NVIDIA A100"):
-        opened.remove_baseline("main", "NVIDIA A100")
-
-
-def test_a_sweep_of_several_machines_is_the_baseline_of_each(made, opened):
-    both = made.sweep([EAGER])
-    made.sweep([EAGER], env=A100, into=both)
-    assert opened.set_baseline("main", both) == ["NVIDIA A100", H200]
 
 
 def test_without_a_gpu_a_baseline_is_one_of_the_cpu(made, opened):

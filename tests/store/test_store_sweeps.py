@@ -4,12 +4,11 @@ import datetime as dt
 import re
 
 import pytest
-import sqlalchemy as sa
+from made_sweeps import sql
 from whole_sweeps import set_state
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.store.schema import CALIBRATION
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
@@ -37,8 +36,9 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
 def test_trials_and_results_are_counted(store, cell, environment, begin):
     cells = [cell(bs=bs) for bs in range(1, 6)]
     sweep, here = begin(store, cells), store.add_environment(environment(), {})
-    for planned, status in zip(cells, ("ok", "ok", "oom", "error"), strict=False):
-        store.record(sweep, here, Trial(planned.key, 0, Status(status)))
+    statuses = (Status.OK, Status.OK, Status.OOM, Status.ERROR)
+    for planned, status in zip(cells, statuses, strict=False):
+        store.record(sweep, here, Trial(planned.key, 0, status))
     store.record(sweep, here, Trial(cells[0].key, 1, Status.OK))
     found = store.find_sweep(sweep)
     assert (found.cells, found.trials, found.statuses) == (5, 5, {"ok": 2, "oom": 1, "error": 1})
@@ -112,35 +112,34 @@ def test_environments(store, environment):
     assert len(store.environments()) == 2 and store.environments([]) == []
 
 
-def test_the_newest_ceilings_count(store, environment):
+def test_the_newest_ceilings_count(store, path, environment):
     here = store.add_environment(environment(), {})
     assert store.ceilings(here) is None
     for copy in (1.0, 4e12):
         store.add_calibration(here, f"GPU-{copy}", ceilings={"copy_bytes_per_s": copy})
-    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    with store.writing() as connection:
-        older = sa.update(CALIBRATION).where(CALIBRATION.c.id == 2)
-        connection.execute(older.values(measured_at=past))
+    sql(path, "UPDATE calibration SET measured_at = '2020-01-01 00:00:00.000000' WHERE id = 2")
     assert store.ceilings(here) == {"copy_bytes_per_s": 1.0}
-    assert store.ceilings(store.add_environment(environment(torch_version="2.11.0"), {})) is None
+    assert store.ceilings("another environment") is None
 
 
-def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
+def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment):
+    """By time, because an import adds older ones later."""
     for gpu, torch, experiment, verdict in (
-        ("H200", "2.13.0", "modes", "refuted"),
-        ("A100", "2.13.0", "modes", "undecided"),
         ("H200", "2.14.0", "modes", "confirmed"),
+        ("A100", "2.13.0", "modes", "undecided"),
+        ("H200", "2.13.0", "modes", "refuted"),
         ("H200", "2.14.0", "mine", "refuted"),
         (None, "2.13.0", "modes", "not measurable here"),
     ):
         here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
         judged = {"claim": "P1", "experiment": experiment, "verdict": verdict, "measured": {}}
         store.add_verdicts(here, [judged])
+    sql(path, "UPDATE claim_verdict SET judged_at = '2020-01-01 00:00:00.000000' WHERE id = 3")
     rows = store.verdicts()
     assert [(row["experiment"], row["gpu_name"], row["verdict"]) for row in rows] == [
-        ("modes", "A100", "undecided"),
         ("modes", "H200", "confirmed"),
+        ("modes", "A100", "undecided"),
         ("mine", "H200", "refuted"),
         ("modes", None, "not measurable here"),
     ]
-    assert rows[1]["torch_version"] == "2.14.0"
+    assert rows[0]["torch_version"] == "2.14.0"

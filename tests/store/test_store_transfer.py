@@ -30,12 +30,11 @@ def test_an_export_is_a_plain_file_with_everything(odd, tmp_path):
         assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
-@pytest.mark.parametrize("is_export", [True, False])
-def test_everything_arrives_once(odd, tmp_path, target, is_export):
+def test_everything_arrives_once(odd, tmp_path, target):
     before = whole.contents(odd)
     folder = tmp_path / "sources"
     folder.mkdir()
-    source = export(odd, folder / "x.db") if is_export else shutil.copy(odd, folder / "x.db")
+    source = shutil.copy(odd, folder / "x.db")
     assert outcomes(source, target, baselines=True) == ["imported"] * 3
     assert whole.contents(target) == before
     assert outcomes(source, target, baselines=True) == ["already there"] * 3
@@ -101,18 +100,6 @@ def test_half_a_transaction_of_a_killed_process_is_left_to_its_owner(odd, tmp_pa
     assert whole.contents(target) == whole.contents(odd)
 
 
-def test_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):
-    take(odd, target)
-    judged = {"claim": "P1", "experiment": whole.ODD_TEXT[0], "verdict": "refuted", "measured": {}}
-    with Store.open(target, mode="write") as store:
-        store.add_verdicts(whole.environment().id, [judged])
-    sql(source, "UPDATE claim_verdict SET judged_at = '2020-01-01 00:00:00.000000'")
-    take(source, target)
-    with Store.open(target) as store:
-        assert [row["verdict"] for row in store.verdicts()] == ["refuted"]
-    assert len(whole.contents(target)["claim_verdict"]) == 3
-
-
 def timed(cell, turn, latency):
     samples = {"latency_ms": [latency] * 3}
     return Trial(cell.key, turn, Status.OK, latency_ms=latency, samples=samples)
@@ -148,21 +135,6 @@ def test_a_grown_sweep_is_completed(source, tmp_path, target):
     assert Store.check(target) == []
     assert outcomes(early, target) == ["already there"] * 4, "the early file takes nothing back"
     assert whole.contents(target) == whole.contents(source)
-
-
-def test_two_parts_make_one(source, tmp_path, target):
-    """A sweep resumed on two machines: each has trials that the other lacks."""
-    early, sweep_id = grown(source, tmp_path)
-    take(early, target)
-    with Store.open(target, mode="write") as store:
-        environment_id = store.add_environment(whole.environment(torch_version="2.11.0"), {})
-        store.record(sweep_id, environment_id, timed(whole.cells()[0], 0, 7.0))
-        store.finish_sweep(sweep_id, "interrupted")
-    arrival = take(source, target)[-1]
-    assert (arrival.outcome, arrival.added["trial"]) == ("completed", 6)
-    with Store.open(target) as store:
-        assert store.find_sweep(sweep_id).trials == 11
-    assert Store.check(target) == []
 
 
 ONE = "WHERE id = (SELECT min(id) FROM trial)"
