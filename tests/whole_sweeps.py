@@ -11,12 +11,13 @@ import sqlalchemy as sa
 from made_sweeps import begun
 
 from effbench.core.cell import Cell, Environment, Status, Trial
+from effbench.core.metrics import TRIAL_METRICS
 from effbench.store import Store
-from effbench.store.schema import BASELINE, METADATA, SWEEP, TRIAL
+from effbench.store.schema import BASELINE, METADATA, SWEEP
 from effbench.store.source import opened
 from effbench.store.sweeps import SweepInfo
 from effbench.store.transfer import copy, write_file
-from effbench.store.values import TRIAL_FIELDS, result_row
+from effbench.store.values import result_row
 
 ODD_TEXT = (
     "<img src=x onerror=alert(1)>",
@@ -28,6 +29,12 @@ ODD_TEXT = (
 )
 KEYS = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
 ODD_SAMPLES = [1.0, math.nan, math.inf, -math.inf, None, -0.0, 5e-324, 1e308, 3]
+ODD_VALUES: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: (0, 1, 2**53 + 1, 2**62, 2**63 - 1, 2**70),
+    float: (0.3, 1.0, 2.7),
+    str: ODD_TEXT,
+}
 #: a column each; derived figures are made of the others
 EXTREME = {
     "power_w": 1.7e308,
@@ -70,21 +77,11 @@ def environment(**changed: Any) -> Environment:
 
 def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:
     """Every column has something or nothing, by chance."""
-    kinds = {
-        sa.Boolean: lambda: noise.random() < 0.5,
-        sa.BigInteger: lambda: noise.choice([0, 1, 2**53 + 1, 2**62, 2**63 - 1, 2**70]),
-        sa.Integer: lambda: noise.choice([0, 7, 2**31 - 1]),
-        sa.Double: lambda: noise.lognormvariate(0, 1),
-        sa.String: lambda: noise.choice(ODD_TEXT),
-    }
-    values: dict[str, Any] = {}
-    for name in TRIAL_FIELDS:
-        column = TRIAL.c[name]
+    values: dict[str, Any] = {"phase": ODD_TEXT[1], "reason": noise.choice(ODD_TEXT)}
+    for metric in TRIAL_METRICS:
         # hosts belong to joined sweeps
-        is_odd = column.nullable and name not in ("started_at", "host")
-        if is_odd and noise.random() >= 0.3:
-            made = next(make for kind, make in kinds.items() if isinstance(column.type, kind))
-            values[name] = EXTREME[name] if name in EXTREME else made()
+        if metric.name != "host" and noise.random() >= 0.3:
+            values[metric.name] = noise.choice(ODD_VALUES[metric.kind])
     return Trial(
         cell.key,
         turn,
@@ -101,7 +98,7 @@ def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Tria
             ODD_TEXT[0]: [ODD_TEXT, {"": None}, 1.0, 1, True],
             "1": 1e-320,
         },
-        **values,
+        **values | EXTREME,
     )
 
 

@@ -127,23 +127,12 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     name = text(name)
     if not name.strip() or name.startswith(sweeps.CONFIRMING):
         raise UsageError(f"--join {name!r}: give the joined sweep a name, such as --join h100")
-    ids = sorted(set(sweep_ids))
-    if len(ids) < 2:
-        raise UsageError(
-            f"--join needs the sweeps of two hosts or more, not {count(len(ids), 'sweep')};"
-            " name several files, or several sweeps with --sweep"
-        )
-    parts = [HostSweep.read(connection, sweep_id) for sweep_id in ids]
-    parts.sort(key=lambda part: (part.hostname, part.sweep.id))
-    for part, other in combinations(parts, 2):
-        fault = _fault(part, other)
-        if fault:
-            raise StoreError(f"{part.sweep.id} and {other.sweep.id} cannot be joined{fault}")
+    parts = _read_parts(connection, sorted(set(sweep_ids)))
     every = {cell for part in parts for cell in part.plan}
     shared = every.intersection(*(part.plan for part in parts))
     if not shared:
-        raise StoreError(f"{' and '.join(ids)} cannot be joined: they have no cell in common")
-    parts = _named(parts)
+        raise StoreError("the sweeps cannot be joined: they have no cell in common")
+    ids = sorted(part.sweep.id for part in parts)
     sweep_id = f"joined-{digest([name, ids])[:12]}"
     _write_sweep(connection, sweep_id, name, parts)
     plan = [cell for cell in parts[0].plan if cell in shared]
@@ -152,6 +141,23 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     trials.rebuild_results(connection, sweep_id)
     hosts = [part.host for part in parts]
     return JoinedSweep(sweep_id, name, hosts, len(plan), len(every - shared), number)
+
+
+def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
+    """Return the sweeps to join, by host. Raises UsageError for fewer than two, StoreError for
+    sweeps that cannot be joined."""
+    if len(sweep_ids) < 2:
+        raise UsageError(
+            f"--join needs the sweeps of two hosts or more, not {count(len(sweep_ids), 'sweep')};"
+            " name several files, or several sweeps with --sweep"
+        )
+    parts = [HostSweep.read(connection, sweep_id) for sweep_id in sweep_ids]
+    parts.sort(key=lambda part: (part.hostname, part.sweep.id))
+    for part, other in combinations(parts, 2):
+        fault = _fault(part, other)
+        if fault:
+            raise StoreError(f"{part.sweep.id} and {other.sweep.id} cannot be joined{fault}")
+    return _named(parts)
 
 
 def _fault(part: HostSweep, other: HostSweep) -> str | None:

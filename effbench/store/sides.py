@@ -82,23 +82,14 @@ def _cell_result(
     row: Mapping[str, Any], counted: CountedTrials, hosts: Sequence[str]
 ) -> CellResult:
     """Return a stored result with the figures of its counted trials, or of the hosts of a joined
-    sweep, whose trials are not independent."""
-
-    def number(trial: Trial) -> int:
-        return hosts.index(str(trial.host)) if hosts else trial.round
-
+    sweep."""
     figures: dict[str, dict[int, float | None]] = {name: {0: row[name]} for name in PER_SWEEP}
     for name in (*PER_TRIAL, *PREPARING):
-        metric = METRICS[name]
-        if hosts:
-            groups = grouped(counted.comparable(metric), number)
-            of_hosts = {host: _figure_of_host(trials, metric) for host, trials in groups.items()}
-            figures[name] = {host: value for host, value in of_hosts.items() if value is not None}
-        else:
-            trials = counted.comparable(metric)
-            figures[name] = {trial.round: figure_of(trial, metric) for trial in trials}
+        figures[name] = _figures(METRICS[name], counted, hosts)
     measured = [trial for trial in counted.kept if trial.status.is_measured]
-    compilations = {number(trial): None if hosts else trial.compilation for trial in measured}
+    compilations = {trial.round: trial.compilation for trial in measured}
+    if hosts:
+        compilations = dict.fromkeys(hosts.index(str(trial.host)) for trial in measured)
     kernels = {trial.kernel_fingerprint for trial in measured}
     return CellResult(
         **{name: row[name] for name in _OF_RESULTS},
@@ -106,6 +97,22 @@ def _cell_result(
         compilations=compilations,
         kernels=frozenset(filter(None, kernels)),
     )
+
+
+def _figures(
+    metric: Metric, counted: CountedTrials, hosts: Sequence[str]
+) -> dict[int, float | None]:
+    """Return round -> figure of its trial, or number of the host -> figure of its trials, which are
+    not independent."""
+    trials = counted.comparable(metric)
+    if not hosts:
+        return {trial.round: figure_of(trial, metric) for trial in trials}
+    figures: dict[int, float | None] = {}
+    for host, of_host in grouped(trials, lambda trial: str(trial.host)).items():
+        figure = _figure_of_host(of_host, metric)
+        if figure is not None:
+            figures[hosts.index(host)] = figure
+    return figures
 
 
 def _figure_of_host(trials: Sequence[Trial], metric: Metric) -> float | None:
@@ -137,12 +144,12 @@ _LEVELS = """
 
 def _alike(
     connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]
-) -> list[SweepInfo]:
-    """Return the sweeps, newest first, that have a result of one of this sweep's cells, both in
-    these environments."""
+) -> dict[str, SweepInfo]:
+    """Return id -> sweep, newest first, of those that have a result of one of this sweep's cells,
+    both in these environments."""
     of_these = sql_query(_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
     ids = set(connection.scalars(of_these))
-    return [sweep for sweep in sweeps(connection) if sweep.id in ids]
+    return {sweep.id: sweep for sweep in sweeps(connection) if sweep.id in ids}
 
 
 def levels(
@@ -161,15 +168,14 @@ def levels(
     these cells in these environments; `host`: only on this host. Re-runs are excluded.
     """
     alike = _alike(connection, sweep_id, environment_ids)
-    this = next((sweep for sweep in alike if sweep.id == sweep_id), None)
+    this = alike.get(sweep_id)
     if this is None or this.is_rerun:
         return {}
-    earlier = []
-    for sweep in alike:
-        is_host = host is None or sweep.host.get("hostname") == host
-        has_name = (sweep.name or "") == (this.name or "")
-        if sweep.started_at < before and is_host and has_name and _have_same_rules(this, sweep):
-            earlier.append(sweep.id)
+    earlier = [
+        sweep.id
+        for sweep in alike.values()
+        if sweep.started_at < before and _is_like(sweep, this, host)
+    ]
     values = {"sweeps": earlier[:MOST_LEVELS], "environments": list(environment_ids)}
     known = [name for name in metrics if name in RESULT.columns]
     found: Levels = {}
@@ -181,9 +187,14 @@ def levels(
     return found
 
 
-def _have_same_rules(sweep: SweepInfo, other: SweepInfo) -> bool:
-    """Return whether two protocols are the same, as the noise differs with other rules; settings
-    that an earlier version did not have do not count."""
+def _is_like(sweep: SweepInfo, other: SweepInfo, host: str | None) -> bool:
+    """Return whether a sweep has the name and the protocol of the other, as the noise differs with
+    other rules, and ran on this host, if any. Settings that an earlier version did not have do not
+    count."""
+    if host is not None and sweep.host.get("hostname") != host:
+        return False
+    if (sweep.name or "") != (other.name or ""):
+        return False
     names = sweep.protocol.keys() & other.protocol.keys() - {"name"}
     return all(sweep.protocol[name] == other.protocol[name] for name in names)
 
@@ -196,7 +207,7 @@ def previous(
     imported ones, and then those of the same name, if this sweep has a name: pushes and pull
     requests may share a database."""
     alike = _alike(connection, sweep_id, environment_ids)
-    this = next((sweep for sweep in alike if sweep.id == sweep_id), None)
+    this = alike.get(sweep_id)
     if this is None:
         return None
 
@@ -207,7 +218,7 @@ def previous(
         return has_other_origin, has_other_name
 
     start = this.started_at, this.id
-    earlier = [sweep for sweep in alike if (sweep.started_at, sweep.id) < start]
+    earlier = [sweep for sweep in alike.values() if (sweep.started_at, sweep.id) < start]
     candidates = [sweep for sweep in earlier if not sweep.is_rerun]
     return min(candidates, key=rank).id if candidates else None
 

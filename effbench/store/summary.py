@@ -269,8 +269,10 @@ def summarise(
     )
     if not status.is_measured:
         return summary
+    times: dict[str, Any] = {}
     for name, means in of_cell.means.items():
-        summary = replace(summary, **_interval_columns(name, over_hosts(means)))
+        times |= _interval_columns(name, over_hosts(means))
+    summary = replace(summary, **times)
     summary = replace(summary, **_derived(summary, of_cell, bs, baseline))
     if status is not Status.OK:
         return summary

@@ -183,16 +183,19 @@ def _last(known: Sequence[SweepInfo]) -> SweepInfo:
 def _matching(ref: str, known: Sequence[SweepInfo]) -> SweepInfo | None:
     """Return the sweep with this id, name, label or start of its id, or None. Raises UsageError for
     several with this label or start of an id."""
-    exact = [sweep for sweep in known if sweep.id == ref]
-    exact += [sweep for sweep in known if sweep.name == ref]
-    if exact:
-        return exact[0]
-    labelled = [sweep for sweep in known if sweep.label == ref]
+    for name in ("id", "name"):
+        for sweep in known:
+            if getattr(sweep, name) == ref:
+                return sweep
     # a re-run has the label of the sweep that it confirms
-    labelled = [sweep for sweep in labelled if not sweep.is_rerun] or labelled
+    labelled = [sweep for sweep in known if sweep.label == ref and not sweep.is_rerun]
+    if labelled:
+        return _only(labelled, f"have the label {ref!r}")
     starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
-    what = f"have the label {ref!r}" if labelled else f"have ids that start with {ref!r}"
-    matching = labelled or starting
+    return _only(starting, f"have ids that start with {ref!r}")
+
+
+def _only(matching: Sequence[SweepInfo], what: str) -> SweepInfo | None:
     if len(matching) > 1:
         ids = listed([str(sweep) for sweep in matching], MOST_LISTED)
         raise UsageError(f"{len(matching)} sweeps {what}: {ids}; name one by its id")
