@@ -34,15 +34,17 @@ class Floors(NamedTuple):
 def set_floors(trial: Trial, cell: Cell, ceilings: Mapping[str, Any]) -> None:
     """Set the floors of a profiled trial from the machine's `ceilings` (see the task
     `ceilings`)."""
-    fast = (
-        cell.numerics.get("tf32") or cell.numerics.get("matmul_precision", "highest") != "highest"
-    )
-    rate = ceilings["flops_per_s"].get("tf32" if cell.dtype == "float32" and fast else cell.dtype)
+    dtype = cell.dtype
+    precision = cell.numerics.get("matmul_precision", "highest")
+    if dtype == "float32" and (cell.numerics.get("tf32") or precision != "highest"):
+        dtype = "tf32"
+    rate = ceilings["flops_per_s"].get(dtype)
     bandwidth = ceilings["copy_bytes_per_s"]
-    trial.compute_floor_ms = 1e3 * trial.flops / rate if rate and trial.flops else None
-    trial.memory_floor_ms = (
-        1e3 * trial.min_bytes / bandwidth if bandwidth and trial.min_bytes else None
-    )
+    trial.compute_floor_ms = trial.memory_floor_ms = None
+    if rate and trial.flops:
+        trial.compute_floor_ms = 1e3 * trial.flops / rate
+    if bandwidth and trial.min_bytes:
+        trial.memory_floor_ms = 1e3 * trial.min_bytes / bandwidth
 
 
 def idle_fraction(busy_ms: float | None, period_ms: float | None) -> float | None:
@@ -98,11 +100,15 @@ def why(result: Result) -> str | None:
     state = f"busy {percent(1 - idle)}"
     if idle >= LAUNCH_IDLE:
         state = f"idle {percent(idle)}"
-    verb = "takes" if result.kernels == 1 else "take"
+    verb = "take"
+    if result.kernels == 1:
+        verb = "takes"
     took = f"{count(result.kernels or 0, 'kernel')} {verb} {significant(min(busy, period), 3)}"
     text = f"the GPU is {state} of the time: {took} of {_ms(period)}"
     limit = _limit(result, period)
-    return f"{text}; {limit}" if limit else text
+    if limit:
+        return f"{text}; {limit}"
+    return text
 
 
 def _limit(result: Result, period: float) -> str:

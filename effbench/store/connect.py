@@ -125,7 +125,9 @@ def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
     """Return the file of a SQLite database, None for one on a server. Raises StoreError for an
     unusable URL."""
     parsed = parse_url(url)
-    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+    if parsed.get_backend_name() != "sqlite":
+        return None
+    return Path(parsed.database or "")
 
 
 def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
@@ -415,13 +417,16 @@ def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
             raise StoreError(f"{name} cannot be reached: {reason}") from error
 
     repeated(test, name, _is_busy)
-    return engine if write else engine.execution_options(postgresql_readonly=True)
+    if write:
+        return engine
+    return engine.execution_options(postgresql_readonly=True)
 
 
 def _mode_of(file: Path, name: str, write: bool, create: bool) -> str:
     """Return how SQLite opens the file, after opening it once. Raises StoreError."""
     try:
-        _open_sqlite(file, "rwc" if create else "rw", write).close()
+        mode = "rwc" if create else "rw"
+        _open_sqlite(file, mode, write).close()
     except sqlite3.Error as error:
         if write or not re.search(_NO_INDEX, str(error).lower()):
             raise explain(error, name) from error
@@ -440,11 +445,12 @@ def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connect
     )
 
     @event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
+    def begin_transaction(connection: sa.Connection) -> None:
         # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail
         # instead
         writes = connection.get_execution_options().get(WRITE_OPTION, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+        connection.exec_driver_sql(begin)
 
     return engine
 
@@ -478,7 +484,9 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
 
 def missing(path: Path) -> str:
     """Return the message that there is no database at this path, with the folder and what to do."""
-    where = f"{path}" if path.is_absolute() else f"{path} in the folder {Path.cwd()}"
+    where = str(path)
+    if not path.is_absolute():
+        where = f"{path} in the folder {Path.cwd()}"
     run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
     return (
         f"no database at {where}: change to the folder of your sweep, or name its database with"

@@ -96,11 +96,12 @@ class HostSweep:
     def facts(self) -> dict[str, Any]:
         """Return what the joined sweep records about this host."""
         times = [trial.host_ms for trial in self.trials if trial.host_ms]
+        host_ms = statistics.median(times) if times else None
         return {
             "host": self.host,
             "sweep": self.sweep.id,
             "trials": len(self.trials),
-            "host_ms": statistics.median(times) if times else None,
+            "host_ms": host_ms,
             **{name: getattr(self.environment, name) for name in OF_HOST},
         }
 
@@ -193,11 +194,12 @@ def _write_sweep(
     joined = [part.sweep for part in parts]
     ends = [sweep.finished_at for sweep in joined if sweep.finished_at is not None]
     are_complete = all(sweep.state == "completed" for sweep in joined)
+    state = "completed" if are_complete else "interrupted"
     row: dict[str, Any] = {
         "id": sweep_id,
         "name": name,
         "label": _shared(sweep.label for sweep in joined),
-        "state": "completed" if are_complete else "interrupted",
+        "state": state,
         "started_at": min(sweep.started_at for sweep in joined),
         "finished_at": max(ends, default=None),
         "command": [],

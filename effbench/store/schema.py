@@ -56,7 +56,9 @@ SAMPLE_LIMIT, BLOB_LIMIT = 5000, 2**15
 
 def utc(value: dt.datetime) -> dt.datetime:
     """Return a time as aware UTC; a time without zone is taken as UTC."""
-    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+    if value.tzinfo is None:
+        return value.replace(tzinfo=dt.UTC)
+    return value.astimezone(dt.UTC)
 
 
 class Boolean(sa.Boolean):
@@ -81,7 +83,9 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     ) -> dt.datetime | None:
         if value is None:
             return None
-        return utc(value).replace(tzinfo=None) if dialect.name == "sqlite" else utc(value)
+        if dialect.name == "sqlite":
+            return utc(value).replace(tzinfo=None)
+        return utc(value)
 
     def process_result_value(
         self, value: dt.datetime | None, dialect: sa.Dialect
@@ -145,7 +149,9 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         allowed = ", ".join(f"'{value}'" for value in CHOICES[name])
         yield sa.CheckConstraint(f"{name} IN ({allowed})", name=name)
     elif isinstance(kind, sa.JSON):
-        form, pattern = ("array", "[[]*]") if name in LISTS else ("object", "{*}")
+        form, pattern = "object", "{*}"
+        if name in LISTS:
+            form, pattern = "array", "[[]*]"
         # SQLite's JSON functions are not allowed in the schema of an untrusted file
         of_sqlite = f"{name} GLOB '{pattern}'"
         of_postgresql = f"json_typeof({name}) = '{form}'"
@@ -155,8 +161,9 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         of_sqlite = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
         yield only_sqlite(of_sqlite, name)
     elif name in NOT_NEGATIVE:
-        is_float = isinstance(kind, sa.Double)
-        valid = f"{name} BETWEEN 0 AND {LARGEST}" if is_float else f"{name} >= 0"
+        valid = f"{name} >= 0"
+        if isinstance(kind, sa.Double):
+            valid = f"{name} BETWEEN 0 AND {LARGEST}"
         yield sa.CheckConstraint(valid, name=name)
 
 

@@ -35,7 +35,8 @@ def masked_text(text: str, words: Sequence[str] = ()) -> str:
     """Return a message without the passwords of URLs. If it quotes one of `words`, the end of that
     URL is known."""
     for word in words:
-        text = text.replace(word, masked_url(word)) if word else text
+        if word:
+            text = text.replace(word, masked_url(word))
     return _PARAMETER_IN_TEXT.sub(r"\1***", _WEB.sub(r"\1:***@", _IN_TEXT.sub(r"\1:***@", text)))
 
 

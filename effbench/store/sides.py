@@ -68,13 +68,15 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResul
     prepared = (preparing.column for preparing in PREPARING.values())
     of_sweep = read(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
     hosts = sorted({str(trial.host) for trial in of_sweep})
+    if hosts == ["None"]:  # it joins no hosts
+        hosts = []
     trials = by_result(of_sweep)
     columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
     results = {}
     for row in as_dicts(connection, sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
         key = ResultKey(row["cell_key"], row["environment_id"])
         counted = CountedTrials.of(trials.get(key, ()))
-        results[key] = _cell_result(row, counted, [] if hosts == ["None"] else hosts)
+        results[key] = _cell_result(row, counted, hosts)
     return results
 
 
@@ -220,7 +222,9 @@ def previous(
     start = this.started_at, this.id
     earlier = [sweep for sweep in alike.values() if (sweep.started_at, sweep.id) < start]
     candidates = [sweep for sweep in earlier if not sweep.is_rerun]
-    return min(candidates, key=rank).id if candidates else None
+    if not candidates:
+        return None
+    return min(candidates, key=rank).id
 
 
 def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:

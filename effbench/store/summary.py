@@ -292,12 +292,13 @@ def _derived(
     floors = Floors(_mean(kept, "compute_floor_ms"), _mean(kept, "memory_floor_ms"))
     busy_ms, period_ms = summary.gpu_busy_ms, summary.period_ms
     steady = [trial.steady for trial in kept if trial.steady is not None]
+    unsteady_trials = steady.count(False) if steady else None
     return {
         "marked": of_cell.disturbance is not None,
         "disturbance": of_cell.disturbance,
         "compilations": _distinct(trial.compilation for trial in kept),
         "hosts": _distinct(trial.host for trial in kept),
-        "unsteady_trials": steady.count(False) if steady else None,
+        "unsteady_trials": unsteady_trials,
         "throughput_per_s": _throughput(bs, period_ms or summary.latency_ms),
         "gpu_idle_fraction": idle_fraction(busy_ms, period_ms),
         "bound": bound(busy_ms, period_ms, floors),
@@ -425,7 +426,9 @@ def break_even_calls(
         return None
     calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
     # a larger number is meaningless, and does not fit into a database column
-    return math.ceil(calls) if calls < 2**53 else None
+    if calls >= 2**53:
+        return None
+    return math.ceil(calls)
 
 
 # --- means over trials ---
@@ -472,7 +475,9 @@ def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None
         return None
     compilations = [trial.compilation for trial in used]
     # a single compilation says nothing about others, even if its processes run different kernels
-    kernels = {trial.kernel_fingerprint for trial in trials} if len(set(compilations)) > 1 else ()
+    kernels: set[str | None] = set()
+    if len(set(compilations)) > 1:
+        kernels = {trial.kernel_fingerprint for trial in trials}
     mean = log_mean_of_compilations([getattr(trial, name) for trial in used], compilations, kernels)
     below, above = offsets(used, name)
     return replace(mean, below=below, above=above)

@@ -333,13 +333,19 @@ def extend_sweep(
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not rows:
         return
-    first = 1 + max(known.values(), default=-1)
-    places = []
-    for position, key in enumerate(rows, first):
-        place: dict[str, Any] = {"sweep_id": sweep_id, "cell_key": key, "position": position}
-        if positions is not None:
-            place["position"] = positions[key]
-        places.append({**place, "overrides": (cell_overrides or {}).get(key)})
+    if positions is None:
+        first = 1 + max(known.values(), default=-1)
+        positions = {key: position for position, key in enumerate(rows, first)}
+    words = cell_overrides or {}
+    places = [
+        {
+            "sweep_id": sweep_id,
+            "cell_key": key,
+            "position": positions[key],
+            "overrides": words.get(key),
+        }
+        for key in rows
+    ]
     connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
     connection.execute(sa.insert(PLANNED), places)
 
@@ -351,8 +357,7 @@ def note_environments(
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
     known = host.get("environments") or {}
-    added = {key: value for key, value in facts.items() if key not in known}
-    update(connection, sweep_id, host={**host, "environments": {**known, **added}})
+    update(connection, sweep_id, host={**host, "environments": {**known, **facts, **known}})
 
 
 def add_rounds(

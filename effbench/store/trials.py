@@ -385,7 +385,9 @@ def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:
     """Return the results of one sweep or all: oldest sweep first, then in the order of the plan."""
-    return list(stream_results(connection, [] if sweep_id is None else [sweep_id]))
+    if sweep_id is None:
+        return list(stream_results(connection))
+    return list(stream_results(connection, [sweep_id]))
 
 
 def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame:

@@ -108,7 +108,9 @@ def scalar(value: Any) -> Any:
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
-    return plain(value) if isinstance(value, str | float) else value
+    if isinstance(value, str | float):
+        return plain(value)
+    return value
 
 
 def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
@@ -144,10 +146,9 @@ def result_row(result: Result) -> dict[str, Any]:
 
 def trial_row(trial: Trial) -> dict[str, Any]:
     """Return the columns of `trial` that come from the trial itself."""
-    try:
-        started_at = utc(dt.datetime.fromisoformat(trial.started_at)) if trial.started_at else None
-    except ValueError:
-        started_at = None
+    started_at = None
+    with suppress(TypeError, ValueError):  # unknown, or no time
+        started_at = utc(dt.datetime.fromisoformat(trial.started_at or ""))
     row = {name: scalar(getattr(trial, name)) for name in TRIAL_FIELDS}
     for name in NOT_NEGATIVE & row.keys():
         if row[name] is not None and row[name] < 0:  # such as of a counter that has wrapped around

@@ -1,6 +1,7 @@
 """Whole sweeps between databases: all of it arrives, once; what contradicts, and what a stranger
 forged, does not."""
 
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -141,35 +142,28 @@ ONE = "WHERE id = (SELECT min(id) FROM trial)"
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "fault"),
     [
-        ("UPDATE trial SET power_w = 7 " + ONE, ["trial", "power_w", "7.0 in the import"]),
-        ("UPDATE trial SET extra = '{}' " + ONE, ["trial", "extra"]),
-        ("UPDATE trial SET status = 'degraded' " + ONE, ["trial", "status", "degraded"]),
-        ("UPDATE sweep SET seed = 7 WHERE id = '{id}'", ["sweep", "has seed", "7 in the import"]),
-        (
-            "UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'",
-            ["position", "99 in the import"],
-        ),
-        (
-            "UPDATE sample SET data = (SELECT data FROM sample WHERE trial_id = 9 AND timer ="
-            " 'latency_ms') WHERE trial_id = 1 AND timer = 'latency_ms'",
-            ["sample", "has data"],
-        ),
-        ("UPDATE claim_verdict SET verdict = 'refuted'", ["claim_verdict", "has verdict"]),
+        ("UPDATE trial SET power_w = 7 " + ONE, "has power_w .* but 7.0 in the import"),
+        ("UPDATE trial SET extra = '{}' " + ONE, "has extra"),
+        ("UPDATE trial SET status = 'degraded' " + ONE, "has status"),
+        ("UPDATE sweep SET seed = 7", "sweep .* has seed .* but 7 in the import"),
+        ("UPDATE sweep_cell SET position = 99 WHERE position = 1", "has position 1 there, but 99"),
+        ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "sample .* has data"),
+        ("UPDATE claim_verdict SET verdict = 'refuted'", "claim_verdict .* has verdict"),
     ],
 )
-def test_a_contradiction_is_named_and_nothing_is_written(source, target, statement, said):
+def test_a_contradiction_is_named_and_nothing_is_written(source, target, statement, fault):
     take(source, target, baselines=True)
     before = whole.contents(target)
     with Store.open(source, mode="write") as store:
         first = ids_of(store)[0]
         environment_id = store.add_environment(whole.environment(), {})
         store.record(first, environment_id, timed(whole.cells()[0], 77, 1.0))  # would be news
-    sql(source, statement.replace("{id}", first), rows=1)
-    (refused,) = [arrival for arrival in take(source, target) if arrival.sweep_id == first]
+    sql(source, statement)
+    (refused, *_) = take(source, target, sweeps=[first])
     assert refused.outcome == "refused"
-    assert all(text in refused.reason for text in [first, str(target), *said]), refused.reason
+    assert re.search(f"sweep {first} .*contradicts {target}: .*{fault}", refused.reason)
     assert len(refused.reason.splitlines()) == 1
     assert whole.contents(target) == before
 
