@@ -80,7 +80,7 @@ def test_an_export_arrives_through_a_pipe(odd, piped):
 
 
 @pytest.mark.parametrize(
-    ("length", "said"), [(50_000, "is damaged"), (50, "is damaged"), (0, "is empty;")]
+    ("length", "said"), [(50_000, "is damaged"), (50, "is damaged"), (0, "is empty")]
 )
 def test_a_pipe_that_breaks(piped, length, said):
     refused(piped(lambda content: content[:length]), "standard input", said)
