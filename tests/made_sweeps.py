@@ -242,7 +242,7 @@ with Store.open(url, mode="write") as store:
             latency = 4.0 if cell.mode_name == "eager" else 1.0
             samples = {"latency_ms": [latency] * 500}
             trial = Trial(cell.key, number, Status.OK, latency_ms=latency, samples=samples)
-            store.record(sweep, here, trial)
+            store.add_trial(sweep, here, trial)
 """
 
 

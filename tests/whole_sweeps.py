@@ -124,7 +124,7 @@ def sweep(
         for turn in range(rounds):
             for cell in cells():
                 for attempt in range(noise.choice([1, 1, 2])):
-                    store.record(sweep_id, environment_id, odd_trial(cell, turn, attempt, noise))
+                    store.add_trial(sweep_id, environment_id, odd_trial(cell, turn, attempt, noise))
     store.finish_sweep(sweep_id, "completed")
     return sweep_id
 

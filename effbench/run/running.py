@@ -250,7 +250,7 @@ class RunningSweep:
         ceilings = self.ceilings.get(environment_id)
         if ceilings and record.min_bytes is not None:
             set_floors(record, run.cell, ceilings)
-        self.store.record(self.sweep_id, environment_id, record)
+        self.store.add_trial(self.sweep_id, environment_id, record)
         self.speeds.setdefault(environment_id, HostSpeeds()).add(record)
         self.note_disturbance(trial, record)
         # only the last attempt of a round counts

@@ -129,13 +129,13 @@ class Store(connect.Database):
 
     # --- trials and results
 
-    _record = writes(trial_queries.record)
+    _add_trial = writes(trial_queries.add_trial)
     _trials_of_cells = reads(trial_queries.trials_of_cells)
 
-    def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
-        """Store a trial (see `trials.record`). Also raises StoreError if the database file was
+    def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
+        """Store a trial (see `trials.add_trial`). Also raises StoreError if the database file was
         moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
-        trial_id = self._record(sweep_id, environment_id, trial)
+        trial_id = self._add_trial(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id

@@ -89,7 +89,7 @@ _ORDER = ("cell_key", "environment_id", "round", "attempt")
 _READ = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
 
-def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
+def add_trial(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
     """Store a trial with its samples, and derive the results of its cell and of all cells compared
     with it; return its id. Recording the same trial twice changes nothing.
 

@@ -144,7 +144,7 @@ def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
         before = store.find_sweep(sweep_id).trials
         with opened(postgres) as source, Store.open(tmp_path / "x.db", mode="write") as other:
             ids = source.sweep_ids()
-            store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
+            store.add_trial(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
             (arrival,) = copy(source, other, ids)
         assert (arrival.added["trial"], store.find_sweep(sweep_id).trials) == (before, before + 1)
 

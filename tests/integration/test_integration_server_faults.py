@@ -35,7 +35,7 @@ def test_a_connection_that_ends_before_a_commit(own_postgres):
         sweep = begun(store, cells)
         for cell in cells:
             trial = Trial(cell.key, 0, Status.OK, latency_ms=1.0, samples={"x": [1.0]})
-            store.record(sweep, here, trial)
+            store.add_trial(sweep, here, trial)
         store.finish_sweep(sweep, "completed")
     assert len(ended) == 2 * 4
     with Store.open(own_postgres) as store:
@@ -79,7 +79,7 @@ def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_pos
         with psycopg.connect(own_postgres) as other:
             other.execute("SELECT FROM sweep FOR UPDATE")
             threading.Timer(0.1, other.rollback).start()
-            store.record(sweep, here, Trial(cell.key, 0, Status.OK))
+            store.add_trial(sweep, here, Trial(cell.key, 0, Status.OK))
         assert store.find_sweep(sweep).trials == 1
 
 

@@ -85,7 +85,7 @@ def record(path, cells_trials, *environments, **facts):
         for place in environments or [GPU]:
             environment_id = store.add_environment(place, {})
             for one in (one for trials in cells_trials.values() for one in trials):
-                store.record(sweep_id, environment_id, one)
+                store.add_trial(sweep_id, environment_id, one)
     return sweep_id
 
 
@@ -188,7 +188,7 @@ def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     sweep_id = record(tmp_path / "r.db", {eager: [trial(eager, count=20)], graph: []})
     (own,) = report_of(tmp_path / "r.db").device_sweeps
     with Store.open(tmp_path / "r.db", mode="write") as store:
-        store.record(sweep_id, GPU.id, trial(graph, count=20))
+        store.add_trial(sweep_id, GPU.id, trial(graph, count=20))
     folder = site(tmp_path / "site", own) / own.slug
     assert list(content(folder / "data" / "cell-0.js")) == [eager.key]
 
@@ -211,7 +211,7 @@ def two_gpus(tmp_path_factory):
     newer = record(path, {eager: [trial(eager)]})
     with Store.open(path, mode="write") as store:
         bad = store.add_environment(LATER, {})
-        store.record(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
+        store.add_trial(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
     return path, older, newer
 
 

@@ -149,7 +149,7 @@ class Store:
         self.recorded = []
         self.environments = []
 
-    def record(self, sweep_id, environment_id, trial):
+    def add_trial(self, sweep_id, environment_id, trial):
         self.recorded.append(trial)
         self.environments.append(environment_id)
 

@@ -297,7 +297,7 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
 def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
     stop = threading.Event()
     with pytest.raises(OSError, match="full"):
-        make(trials(1), store=Mock(record=Mock(side_effect=OSError("full"))), stop=stop)
+        make(trials(1), store=Mock(add_trial=Mock(side_effect=OSError("full"))), stop=stop)
     assert stop.is_set()
 
 

@@ -123,7 +123,7 @@ def shard_of(path, name, number=3, label="v1"):
         sweep = store.begin_sweep(plan=part, shard=shard, **facts)
         where = store.add_environment(environment(), {})
         for cell in part:
-            store.record(
+            store.add_trial(
                 sweep,
                 where,
                 Trial(cell.key, 0, Status.OK, latency_ms=cell.bs * (1.0 + len(cell.mode_name))),

@@ -111,7 +111,7 @@ def test_joining_again_replaces_the_joined_sweep(made, opened):
     samples = {"latency_ms": [1.0, 2.0]}
     extra = {"artifacts": [f"artifacts/{parts[1]}/x"], "facts": {"a": 1}}
     trial = Trial(EAGER.key, 5, Status.OK, latency_ms=2.6, samples=samples, extra=extra)
-    opened.record(parts[1], machine.id, trial)
+    opened.add_trial(parts[1], machine.id, trial)
     more = opened.join(parts, "h200")
     assert (more.id, more.trials) == (joined.id, 31)
     (copy,) = [row for row in opened.trials(joined.id) if row.extra]

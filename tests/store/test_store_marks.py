@@ -48,7 +48,7 @@ def older(path, cell, environment, begin):
             status, reason, disturbance = BEFORE[planned.mode_name]
             trial = Trial(planned.key, 0, Status(status), reason, disturbance=disturbance)
             trial.latency_ms = 4.0 if planned.mode_name == "eager" else 2.0
-            store.record(sweep_id, here, trial)
+            store.add_trial(sweep_id, here, trial)
     lower_to_0010(path)
     sql(path, "UPDATE trial SET reason = NULL WHERE reason = 'unknown'")
     return path

@@ -34,7 +34,7 @@ def swept(store, cell, begin, here):
     def sweep(*trials, hostname=None):
         sweep_id = begin(store, [cell()], host={"hostname": hostname or platform.node()})
         for number, values in enumerate(trials):
-            store.record(sweep_id, here, Trial(cell().key, number, OK, **values))
+            store.add_trial(sweep_id, here, Trial(cell().key, number, OK, **values))
         return sweep_id
 
     return sweep
@@ -100,7 +100,7 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     }
     values |= {"samples": {"latency_ms": [1.0, 2.0]}, "extra": {"deep": [1, {"a": None}]}}
     values["peak_host_bytes"] = 2**40
-    trial_id = store.record(sweep, here, Trial(**values))
+    trial_id = store.add_trial(sweep, here, Trial(**values))
     (row,) = store.trials(sweep)
     assert row.started_at == "2026-11-21T12:30:52.500000+00:00"
     assert (row.id, row.environment_id) == (trial_id, here)
@@ -124,7 +124,7 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
         samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
         extra={"a": math.nan, "b": [-math.inf], 3: {1}, "c": object},
     )
-    trial_id = store.record(sweep, here, trial)
+    trial_id = store.add_trial(sweep, here, trial)
     (row,) = store.trials(sweep)
     unknown = (row.latency_ms, row.rel_error, row.peak_host_bytes, row.started_at)
     assert unknown == (None,) * 4
@@ -142,7 +142,7 @@ def test_samples_come_back_in_order(store, cell, begin, here):
     sweep = begin(store, [one])
     raw = np.random.default_rng(3).random(5000)
     taken = {"latency_ms": raw.tolist(), "warmup_ms": [], "period_ms": [0.5], "x": [1.0] * 6000}
-    trial_id = store.record(sweep, here, Trial(one.key, 0, OK, samples=taken))
+    trial_id = store.add_trial(sweep, here, Trial(one.key, 0, OK, samples=taken))
     found = store.samples(trial_id)
     assert list(found) == ["latency_ms", "period_ms", "warmup_ms", "x"]
     assert found["latency_ms"].dtype == np.float32
@@ -163,8 +163,8 @@ def test_more_samples_than_the_limit_are_thinned_evenly(number):
 
 def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
     sweep = begin(store, [cell()])
-    store.record(sweep, here, Trial(cell().key, 0, OK, attempt=1, latency_ms=1.0))
-    store.record(sweep, here, Trial(cell().key, 0, Status.CRASHED, attempt=0))
+    store.add_trial(sweep, here, Trial(cell().key, 0, OK, attempt=1, latency_ms=1.0))
+    store.add_trial(sweep, here, Trial(cell().key, 0, Status.CRASHED, attempt=0))
     assert [trial.attempt for trial in store.history(sweep, here)[cell().key]] == [1]
     assert store.history(sweep, "elsewhere") == {}
 
@@ -180,10 +180,10 @@ def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
 )
 def test_strangers_are_refused(store, cell, begin, here, mode, environment_id, reason):
     sweep = begin(store, [cell()])
-    store.record(sweep, here, Trial(cell().key, 0, OK, latency_ms=1.0))
+    store.add_trial(sweep, here, Trial(cell().key, 0, OK, latency_ms=1.0))
     before = store.results(), store.trials(sweep)
     with pytest.raises(StoreError, match=reason):
-        store.record(sweep, environment_id or here, Trial(cell(mode).key, 0, Status.ERROR))
+        store.add_trial(sweep, environment_id or here, Trial(cell(mode).key, 0, Status.ERROR))
     assert (store.results(), store.trials(sweep)) == before
 
 
@@ -211,7 +211,7 @@ def recorded(store, begin, here, six_cells):
             trials.append(Trial(one.key, 0, OK, latency_ms=number))
             trials.append(Trial(one.key, 1, OK, latency_ms=1.1 * number))
         sweep = begin(store, six_cells)
-        assert len(list(recording(partial(store.record, sweep, here), trials))) == len(trials)
+        assert len(list(recording(partial(store.add_trial, sweep, here), trials))) == len(trials)
         results = store.results(sweep)
         store.rebuild_results(sweep)
         assert store.results(sweep) == results
@@ -236,9 +236,9 @@ def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, her
     eager, default = cell("eager"), cell("default")
     there = store.add_environment(environment(python="3.12.1"), {})
     first, second = begin(store, [eager, default]), begin(store, [eager, default])
-    store.record(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
-    store.record(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
-    store.record(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
+    store.add_trial(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
+    store.add_trial(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
+    store.add_trial(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
     assert speedups(store, first) == [1.0, None]
     assert speedups(store, second) == [None]
     assert {result.python for result in store.results(first)} == {"3.12.4", "3.12.1"}
@@ -248,7 +248,7 @@ def test_of_two_variants_of_the_baseline_mode_one_is_the_baseline(store, cell, b
     cells = [cell("eager"), cell("eager", channels_last=True), cell("default")]
     sweep = begin(store, cells)
     for one, latency in zip(cells, (4.0, 2.0, 1.0), strict=True):
-        store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
+        store.add_trial(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
     assert speedups(store, sweep) == pytest.approx([1.0, 2.0, 4.0])
 
 
@@ -271,7 +271,7 @@ DTYPES = {
 def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(figures, path, store, cell, begin, here):
     sweep = begin(store, [cell()])
     if figures:
-        store.record(sweep, here, Trial(cell().key, 0, OK, **figures))
+        store.add_trial(sweep, here, Trial(cell().key, 0, OK, **figures))
     frame = effbench.results(str(path), sweep)
     assert tuple(frame.columns) == RESULT_COLUMNS
     assert {name: str(frame.dtypes[name]) for name in DTYPES} == DTYPES

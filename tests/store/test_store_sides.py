@@ -34,7 +34,7 @@ def test_every_round_has_its_figure(made, opened):
 def test_the_last_attempt_of_a_round_counts(made, opened):
     sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
     (machine,) = opened.environments_of(sweep)
-    opened.record(sweep, machine.id, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
+    opened.add_trial(sweep, machine.id, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
     assert side_of(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
 
 
@@ -48,7 +48,7 @@ def test_a_preparation_that_was_not_repeated_still_counts(made, opened):
     sweep = made.sweep({DEFAULT: alone}, rounds=2)
     (machine,) = opened.environments_of(sweep)
     again = Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold")
-    opened.record(sweep, machine.id, again)
+    opened.add_trial(sweep, machine.id, again)
     side = side_of(opened, sweep, DEFAULT)
     assert (side.figures["compile_cold_s"], side.figures["first_call_s"]) == ({0: 9.0}, {0: 10.0})
 

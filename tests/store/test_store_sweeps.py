@@ -38,8 +38,8 @@ def test_trials_and_results_are_counted(store, cell, environment, begin):
     sweep, here = begin(store, cells), store.add_environment(environment(), {})
     statuses = (Status.OK, Status.OK, Status.OOM, Status.ERROR)
     for planned, status in zip(cells, statuses, strict=False):
-        store.record(sweep, here, Trial(planned.key, 0, status))
-    store.record(sweep, here, Trial(cells[0].key, 1, Status.OK))
+        store.add_trial(sweep, here, Trial(planned.key, 0, status))
+    store.add_trial(sweep, here, Trial(cells[0].key, 1, Status.OK))
     found = store.find_sweep(sweep)
     assert (found.cells, found.trials, found.statuses) == (5, 5, {"ok": 2, "oom": 1, "error": 1})
 

@@ -113,13 +113,13 @@ def grown(path, folder):
         sweep_id = whole.begun(store, plan[:4], name="grown", rounds=2)
         environment_id = store.add_environment(whole.environment(), {})
         for number, cell in enumerate(plan[:4]):
-            store.record(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
+            store.add_trial(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
         out = export(path, folder / "early.db")
         store.extend_sweep(sweep_id, plan)
         # its order is that of the environments
         store.note_environments(sweep_id, {environment_id: {"folder": "."}})
         for number, cell in enumerate(plan):
-            store.record(sweep_id, environment_id, timed(cell, 1, 2.0 + number))
+            store.add_trial(sweep_id, environment_id, timed(cell, 1, 2.0 + number))
         store.finish_sweep(sweep_id, "completed")
     return out, sweep_id
 
@@ -159,7 +159,7 @@ def test_a_contradiction_is_named_and_nothing_is_written(source, target, stateme
     with Store.open(source, mode="write") as store:
         first = ids_of(store)[0]
         environment_id = store.add_environment(whole.environment(), {})
-        store.record(first, environment_id, timed(whole.cells()[0], 77, 1.0))  # would be news
+        store.add_trial(first, environment_id, timed(whole.cells()[0], 77, 1.0))  # would be news
     sql(source, statement)
     (refused, *_) = take(source, target, sweeps=[first])
     assert refused.outcome == "refused"

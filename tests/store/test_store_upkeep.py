@@ -22,7 +22,7 @@ def filled(path, cell, environment, begin):
         for planned in cells:
             samples = {"latency_ms": [2.0] * 9}
             trial = Trial(planned.key, 0, Status.OK, latency_ms=2.0, samples=samples)
-            store.record(sweep, here, trial)
+            store.add_trial(sweep, here, trial)
     return path
 
 
@@ -83,7 +83,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, begin, cell):
         (sweep,) = store.sweeps()
         (machine,) = store.environments_of(sweep.id)
         trial = Trial(cell("eager").key, 1, Status.OK)
-        new = store.record(sweep.id, machine.id, trial)
+        new = store.add_trial(sweep.id, machine.id, trial)
         assert new == 3, "ids go on"
     for column, value in (("round", "-1"), ("status", "noisy"), ("extra", "[]")):
         with pytest.raises(Exception, match=f"ck_trial_{column}"):

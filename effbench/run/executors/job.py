@@ -75,7 +75,7 @@ class JobReporter(Progress):
             key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()
         }
 
-    def record(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
+    def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
         """Leave it to `ended`, which knows its run."""
 
     def host_speeds(self, environment_id: str) -> HostSpeeds:

@@ -404,7 +404,7 @@ class SlurmExecutor(TrialExecutor):
         known = recorded.get(trial.run.cell.key, [])
         if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
             return
-        self.store.record(self.sweep_id, environment_id, record)
+        self.store.add_trial(self.sweep_id, environment_id, record)
         recent = replace(record, samples={})  # which take megabytes
         recorded[trial.run.cell.key] = last_attempts([*known, recent])
         if job.id:
