@@ -37,21 +37,30 @@ class Advice:
 
 def mode_advice(advice: Recommendation) -> Advice:
     """Return a recommendation with its evidence."""
-    question, chosen = advice.question, advice.chosen
+    question, chosen, base = advice.question, advice.chosen, advice.base
     case, bs = chosen.row.case, chosen.result.bs
     marked = {
         candidate.mode: candidate.result.disturbance
         for candidate in advice.ranked
         if candidate.is_marked
     }
-    clauses = [*gain(advice), f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
+    clauses = [f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
+    speedup = Estimate.of(chosen.result, question.speedup)
+    if base is not None and base is not chosen and speedup.value is not None:
+        text = speedup.text
+        if speedup.interval:
+            text += f" ({speedup.interval}×)"
+        clauses.insert(0, f"{text} the speed of {base.mode} in {question.quantity}")
     if chosen.is_marked:
         clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
     elif marked:
         names = ", ".join(marked)
         clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
     answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(clauses)}."
-    why = why_chosen(advice)
+    why = ""
+    if base is not None:
+        winners = [chosen.result, *(tie.result for tie in advice.ties)]
+        why = reason_of(base.result, winners, question.speedup)
     lines = [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
     if why:
         lines.insert(0, f"why: {why}")
@@ -72,19 +81,6 @@ def mode_advice(advice: Recommendation) -> Advice:
     return Advice(answer, table, lines, data)
 
 
-def gain(advice: Recommendation) -> list[str]:
-    """Return what a mode gains: `3.10× (2.90–3.30×) the speed of eager in latency`; nothing without
-    a baseline."""
-    chosen, base = advice.chosen, advice.base
-    speedup = Estimate.of(chosen.result, advice.question.speedup)
-    if base is None or base is chosen or speedup.value is None:
-        return []
-    text = speedup.text
-    if speedup.interval:
-        text += f" ({speedup.interval}×)"
-    return [f"{text} the speed of {base.mode} in {advice.question.quantity}"]
-
-
 def because(advice: Recommendation) -> str:
     """Return the reason for the recommended mode, as the end of a sentence."""
     question = advice.question
@@ -100,57 +96,44 @@ def because(advice: Recommendation) -> str:
     return f"{text}, but too few rounds to rule out {others}"
 
 
-def why_chosen(advice: Recommendation) -> str:
-    """Return the baseline's bottleneck, and what the mode changes."""
-    if advice.base is None:
-        return ""
-    winners = [advice.chosen.result, *(tie.result for tie in advice.ties)]
-    return reason_of(advice.base.result, winners, advice.question.speedup)
-
-
 def modes_table(advice: Recommendation) -> Table:
     """Return a table of the modes, the best first."""
     question = advice.question
+
+    def estimate(candidate: Candidate, metric: str) -> Shown:
+        return Estimate.of(candidate.result, metric).shown
+
+    def speedup(candidate: Candidate, metric: str) -> Shown:
+        return estimate(candidate, metric)._replace(sub="")
+
+    def preparation(candidate: Candidate) -> Shown:
+        text = seconds(candidate.prepare_s)
+        if candidate.is_warm:
+            text += " (warm)"
+        return Shown(candidate.prepare_s, text)
+
+    call = partial(estimate, metric=question.time)
     columns = [
         Column("mode", value=attrgetter("mode")),
-        Column("call_ms", f"{question.quantity} per call", numeric=True, value=shown_call),
+        Column("call_ms", f"{question.quantity} per call", numeric=True, value=call),
     ]
     if question.calls:
         title = f"per call with preparation ({question.calls:,} calls)"
         score = attrgetter("score_ms")
         columns.append(Column("score_ms", title, numeric=True, format=milliseconds, value=score))
     for metric in SPEEDUPS:
-        value = partial(shown_speedup, metric=metric)
+        value = partial(speedup, metric=metric)
         title = METRICS[metric].title
         columns.append(Column(metric, title, numeric=True, optional=True, value=value))
     calls, memory = METRICS["break_even_calls"].format, METRICS["peak_reserved_bytes"].format
     pays_back, reserved = advice.break_even, attrgetter("result.peak_reserved_bytes")
     columns += [
-        Column("prepare_s", "preparation", numeric=True, value=shown_preparation),
+        Column("prepare_s", "preparation", numeric=True, value=preparation),
         Column("break_even", "pays back after", numeric=True, format=calls, value=pays_back),
         Column("memory_bytes", "memory", numeric=True, format=memory, value=reserved),
         Column("trials", "rounds", numeric=True, value=attrgetter("result.trials")),
     ]
     return Table(columns, advice.ranked)
-
-
-def shown_call(candidate: Candidate) -> Shown:
-    call = Estimate.of(candidate.result, candidate.question.time)
-    return Shown(call.value, call.text, call.tone, call.interval)
-
-
-def shown_speedup(candidate: Candidate, metric: str) -> Shown:
-    estimate = Estimate.of(candidate.result, metric)
-    if estimate.value is None:
-        return Shown(None, "")
-    return Shown(estimate.value, estimate.text, estimate.tone)
-
-
-def shown_preparation(candidate: Candidate) -> Shown:
-    text = seconds(candidate.prepare_s)
-    if candidate.is_warm:
-        text += " (warm)"
-    return Shown(candidate.prepare_s, text)
 
 
 def seconds(value: float) -> str:
@@ -195,14 +178,10 @@ def lists_table(lists: Sequence[CaptureList], question: Question) -> Table:
     best_ms = lists[0].latency_ms or math.nan
 
     def ratio(option: CaptureList) -> str:
-        if option.latency_ms is None:
-            return ABSENT
-        return f"{option.latency_ms / best_ms:.3f}×"
+        return ABSENT if option.latency_ms is None else f"{option.latency_ms / best_ms:.3f}×"
 
     def padding(option: CaptureList) -> str:
-        if option.padding_waste is None:
-            return ABSENT
-        return percent(option.padding_waste)
+        return ABSENT if option.padding_waste is None else percent(option.padding_waste)
 
     def memory(option: CaptureList) -> str:
         text = METRICS["graph_pool_bytes"].format(option.memory_bytes)
@@ -211,21 +190,15 @@ def lists_table(lists: Sequence[CaptureList], question: Question) -> Table:
             text += ", over budget"
         return text
 
-    call_ms = attrgetter("latency_ms")
+    call, without = attrgetter("latency_ms"), attrgetter("fallbacks")
     title = f"{question.quantity} per call"
     columns = [
         Column("name", "capture list", value=attrgetter("name")),
         Column("graphs", numeric=True, value=lambda option: len(option.sizes)),
-        Column("call", title, numeric=True, format=milliseconds, value=call_ms),
+        Column("call", title, numeric=True, format=milliseconds, value=call),
         Column("ratio", "relative to advised", numeric=True, value=ratio),
         Column("padding", numeric=True, value=padding),
-        Column(
-            "fallbacks",
-            "without a graph",
-            numeric=True,
-            format=percent,
-            value=attrgetter("fallbacks"),
-        ),
+        Column("fallbacks", "without a graph", numeric=True, format=percent, value=without),
         Column("memory", numeric=True, value=memory),
     ]
     return Table(columns, lists)

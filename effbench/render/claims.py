@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from effbench.claims import FOLDER
@@ -79,7 +78,11 @@ def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
     `Store.verdicts` returns them. A shipped claim without one has that of the reference machine.
     """
     by_claim = grouped(verdicts, lambda row: (row["experiment"], row["claim"]))
-    claims = shipped_claims()
+    claims = {
+        (experiment.name, claim.id): claim
+        for experiment in load_all()
+        for claim in experiment.claims
+    }
     for key, rows in by_claim.items():
         measured = rows[-1]["measured"] or {}
         text = measured.get("statement") or NO_STATEMENT
@@ -88,7 +91,7 @@ def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
     records = []
     for key, claim in sorted(claims.items(), key=lambda item: natural(item[1].id)):
         experiment, _ = key
-        record: dict[str, Any] = {
+        unmeasured: dict[str, Any] = {
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
@@ -100,22 +103,11 @@ def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
             "published": claim.published,
             "reference": False,
         }
-        if key in by_claim:
-            records += [record | _judgement(row) for row in by_claim[key]]
-        elif key in reference:
-            records.append(record | _shipped(reference[key]))
-        else:
-            records.append(record)
+        judged = [_judgement(row) for row in by_claim.get(key, ())]
+        if not judged and key in reference:
+            judged = [_shipped(reference[key])]
+        records += [unmeasured | judgement for judgement in judged or [{}]]
     return records
-
-
-def shipped_claims() -> dict[tuple[str, str], Claim]:
-    """Return (name of the experiment, id) -> claim."""
-    claims = {}
-    for experiment in load_all():
-        for claim in experiment.claims:
-            claims[experiment.name, claim.id] = claim
-    return claims
 
 
 def shipped_verdicts() -> list[dict[str, Any]]:
@@ -134,6 +126,7 @@ def _shipped(record: Record) -> dict[str, Any]:
 
 
 def _judgement(row: Record) -> dict[str, Any]:
+    """Return what a verdict of the database adds to a record."""
     measured = dict(row["measured"] or {})
     for name in ("statement", "published"):  # the record has them already
         measured.pop(name, None)
@@ -157,55 +150,43 @@ def claims_table(
 ) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
     the site, to which experiments are linked."""
+
+    def verdict(record: Record) -> Shown:
+        word = record["verdict"]
+        return Shown(word, word, TONES.get(word, ""))  # a newer effbench may know others
+
+    def measured(record: Record) -> Shown:
+        value, low, high, unit = map(record["measured"].get, ("value", "low", "high", "unit"))
+        text = figure_text(value, low, high, unit or "")
+        return Shown(value if is_number(value) else None, text)
+
+    def experiment(record: Record) -> Shown:
+        """Return the experiment with the newest sweep behind the verdict, or the first that the
+        site shows."""
+        name, sweeps = record["experiment"], record["measured"].get("sweeps")
+        if not sweeps:
+            return Shown(None, name)
+        known = [str(sweep_id) for sweep_id in sweeps if str(sweep_id) in (pages or {})]
+        if not known:
+            return Shown(None, name, sub=f"sweep {sweeps[-1]}")
+        return Shown(None, name, sub=f"sweep {known[0]}", link=(pages or {})[known[0]])
+
+    def machine(record: Record) -> Shown:
+        judged_at = record["judged_at"]
+        when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
+        return Shown(None, record["machine"] or "", "name", sub=when)
+
+    others = "figures of others, measured on other machines"
+    interval = "figure behind the verdict, with its 95 % interval"
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
-        Column("verdict", filter=True, value=_verdict),
-        Column(
-            "measured",
-            numeric=True,
-            help="figure behind the verdict, with its 95 % interval",
-            value=_measured,
-        ),
-        Column(
-            "published",
-            wide=True,
-            help="figures of others, measured on other machines",
-            value=lambda record: record["published"] or "",
-        ),
+        Column("verdict", filter=True, value=verdict),
+        Column("measured", numeric=True, help=interval, value=measured),
+        Column("published", wide=True, help=others, value=lambda record: record["published"] or ""),
         Column("reason", "why", wide=True),
-        Column("experiment", filter=True, value=partial(_experiment, pages=pages or {})),
+        Column("experiment", filter=True, value=experiment),
     ]
     if with_machine:
-        columns.append(Column("machine", filter=True, optional=True, value=_machine))
+        columns.append(Column("machine", filter=True, optional=True, value=machine))
     return Table(columns, records, records, caption="Claims with their verdicts")
-
-
-def _verdict(record: Record) -> Shown:
-    verdict = record["verdict"]
-    return Shown(verdict, verdict, TONES.get(verdict, ""))  # a newer effbench may know others
-
-
-def _measured(record: Record) -> Shown:
-    measured = record["measured"]
-    value, low, high = (measured.get(name) for name in ("value", "low", "high"))
-    text = figure_text(value, low, high, measured.get("unit") or "")
-    return Shown(value if is_number(value) else None, text)
-
-
-def _experiment(record: Record, pages: Mapping[str, str]) -> Shown:
-    """Return the experiment with the newest sweep behind the verdict, or the first that the site
-    shows."""
-    sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
-    if not sweeps:
-        return Shown(None, record["experiment"])
-    in_site = [sweep_id for sweep_id in sweeps if sweep_id in pages]
-    (sweep_id,) = in_site[:1] or sweeps[-1:]
-    link = pages.get(sweep_id, "")
-    return Shown(None, record["experiment"], sub=f"sweep {sweep_id}", link=link)
-
-
-def _machine(record: Record) -> Shown:
-    judged_at = record["judged_at"]
-    when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
-    return Shown(None, record["machine"] or "", "name", sub=when)

@@ -8,7 +8,6 @@ and dash distinguish the modes without colour.
 
 from __future__ import annotations
 
-import colorsys
 import hashlib
 from dataclasses import dataclass
 
@@ -53,11 +52,10 @@ def style_of(mode: str) -> ModeStyle:
     """Return the style of `mode`, derived from a hash of its name if STYLES lacks it."""
     if mode in STYLES:
         return STYLES[mode]
-    seed = hashlib.sha256(mode.encode("utf-8", "replace")).digest()
-    red, green, blue = colorsys.hls_to_rgb(seed[0] / 256, 0.46, 0.35 + seed[1] / 256 * 0.3)
-    symbol, glyph = _SYMBOLS[seed[2] % len(_SYMBOLS)]
-    color = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-    return ModeStyle(color, symbol, _DASHES[seed[3] % len(_DASHES)], glyph)
+    hue, saturation, shape, line, *_ = hashlib.sha256(mode.encode("utf-8", "replace")).digest()
+    symbol, glyph = _SYMBOLS[shape % len(_SYMBOLS)]
+    color = f"hsl({hue * 360 // 256}, {35 + saturation * 30 // 256}%, 46%)"
+    return ModeStyle(color, symbol, _DASHES[line % len(_DASHES)], glyph)
 
 
 def glyph_of(mode: str) -> tuple[str, str]:

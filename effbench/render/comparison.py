@@ -1,18 +1,18 @@
-"""Comparisons and checks as text: tables, Markdown, JSON, CSV and JUnit XML."""
+"""Comparisons and checks: a table of changes, and documents with what surrounds it, for people and
+programs."""
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
-from xml.etree import ElementTree
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.limits import STATUS
-from effbench.analysis.matching import DISTURBED
+from effbench.analysis.matching import DISTURBED, Side
 from effbench.analysis.verdicts import (
     COLUMNS,
     NOT_JUDGED,
@@ -22,20 +22,20 @@ from effbench.analysis.verdicts import (
     counts,
     record,
 )
+from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import count, listed, one_line
-from effbench.core.table import Column, Shown, Table, markdown_text
-from effbench.core.table import as_json as json_text
+from effbench.core.table import Column, Shown, Table, as_json, markdown_text
 from effbench.core.terminal import Console, escape
+from effbench.render.marks import signed
 
 #: How to narrow intervals.
 MORE_ROUNDS = "add rounds with effbench -m resume=SWEEP protocol.rounds=10"
-
 FORMATS = ("markdown", "json", "csv", "junit")
-#: Most failing rows, and most other rows, in a job summary.
-MOST_ROWS = 50
 #: Most cells that a line names.
 MOST_NAMES = 5
+#: Most failing rows, and most other rows, in a job summary.
+MOST_ROWS = 50
 #: Rows of cells that only one side has, to show; more are only counted.
 MOST_UNMATCHED = 10
 #: Verdict -> (sign, tone of the table): verdicts must be readable without colour.
@@ -49,11 +49,51 @@ SIGNS = {
     Verdict.NEW: ("+", ""),
     Verdict.SAME: ("=", ""),
 }
-#: Attribute of a suite -> the elements that it counts.
-TOTALS = {"tests": "testcase", "failures": "failure", "skipped": "skipped", "errors": "error"}
 #: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
-Shows = Callable[[Change], str]
+
+
+# --- the table ---
+
+
+def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
+    """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that
+    cells link to."""
+
+    def verdict(change: Change) -> Shown:
+        sign, tone = SIGNS[change.verdict]
+        text = f"{sign} {word_of(change)}"
+        if change.ignored:
+            text += " (ignored)"
+        if cell_page:
+            tone += " nowrap"
+        return Shown(change.verdict, text, tone)
+
+    def cell(change: Change) -> Shown:
+        name = one_line(change.name)
+        if not cell_page or change.verdict is Verdict.MISSING:
+            return Shown(name, name)
+        return Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
+
+    def detectable(change: Change) -> str:
+        slowdown = change.smallest_slowdown
+        if slowdown is None:
+            return ""
+        return f"≥ {percent(slowdown)}" if slowdown < 10 else percent(slowdown)
+
+    columns = [
+        Column("verdict", value=verdict),
+        Column("cell", wide=not cell_page, value=cell),
+        Column("metric", value=attrgetter("metric")),
+        Column("before", numeric=True, optional=True, value=before_text),
+        Column("after", numeric=True, optional=True, value=after_text),
+        Column(
+            "ratio", "after ÷ before (95 %)", numeric=True, optional=True, value=change_of_figure
+        ),
+        Column("detectable", numeric=True, optional=True, value=detectable),
+        Column("why", optional=True, wide=True, value=why),
+    ]
+    return Table(columns, changes, [record(change) for change in changes])
 
 
 def word_of(change: Change) -> str:
@@ -65,62 +105,41 @@ def word_of(change: Change) -> str:
     return MORE.get(change.verdict, change.word)
 
 
-def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
-    """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that
-    cells link to."""
-    columns = [
-        Column("verdict"),
-        Column("cell", wide=not cell_page),
-        Column("metric"),
-        Column("before", numeric=True, optional=True),
-        Column("after", numeric=True, optional=True),
-        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True),
-        Column("detectable", numeric=True, optional=True),
-        Column("why", optional=True, wide=True),
-    ]
-    return Table(
-        columns,
-        [_row(change, cell_page) for change in changes],
-        [record(change) for change in changes],
-    )
+def before_text(change: Change) -> str:
+    return figure_text(change, change.before, change.marked_before)
 
 
-def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
-    name = one_line(change.name)
-    sign, tone = SIGNS[change.verdict]
-    verdict = f"{sign} {word_of(change)}"
-    if change.ignored:
-        verdict += " (ignored)"
-    cell: Shown | str = name
-    if cell_page:
-        tone += " nowrap"
-        if change.verdict is not Verdict.MISSING:
-            cell = Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
-    detectable = ""
-    if change.smallest_slowdown is not None:
-        detectable = percent(change.smallest_slowdown)
-        if change.smallest_slowdown < 10:
-            detectable = f"≥ {detectable}"
-    return {
-        "verdict": Shown(change.verdict, verdict, tone),
-        "cell": cell,
-        "metric": change.metric,
-        "before": figure_text(change, change.before, change.marked_before),
-        "after": figure_text(change, change.after, change.marked_after),
-        "ratio": ratio_text(change.ratio, change.low, change.high),
-        "detectable": detectable,
-        "why": one_line(change.reason or ""),
-    }
+def after_text(change: Change) -> str:
+    return figure_text(change, change.after, change.marked_after)
 
 
 def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
     """Return the figure of one side, with `~` if it is marked; nothing in a row about a status."""
     if change.metric == STATUS:
         return ""
-    text = METRICS[change.metric].format(value)
-    if is_marked and value is not None:
-        return f"~{text}"
-    return text
+    return signed(METRICS[change.metric].format(value), is_marked and value is not None)
+
+
+def change_of_figure(change: Change) -> str:
+    return ratio_text(change.ratio, change.low, change.high)
+
+
+def why(change: Change) -> str:
+    return one_line(change.reason or "")
+
+
+# --- lines ---
+
+
+def sentence(change: Change) -> str:
+    """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
+    parts = [f"{one_line(change.name)}: {change.metric} {word_of(change)}"]
+    if change.has_both:
+        figures = f"{before_text(change)} → {after_text(change)}, {change_of_figure(change)}"
+        parts.append(figures.rstrip(", "))
+    if change.reason:
+        parts.append(why(change))
+    return ": ".join(parts)
 
 
 def counts_text(compared: Compared) -> str:
@@ -130,10 +149,10 @@ def counts_text(compared: Compared) -> str:
 
 def heading(compared: Compared) -> str:
     """Return both sides with their labels, and the hardware."""
-    sides = (
+    before, after = (
         f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after)
     )
-    return one_line(f"{' → '.join(sides)} · {compared.hardware}")
+    return one_line(f"{before} → {after} · {compared.hardware}")
 
 
 def summary_lines(compared: Compared) -> list[str]:
@@ -144,60 +163,35 @@ def summary_lines(compared: Compared) -> list[str]:
         cells = f"{line.cells} of {count(line.of, 'cell')}"
         title = METRICS[line.metric].title
         lines.append(f"{line.phase} {line.mode}: {title} after ÷ before {ratio} over {cells}")
-    detectable = sensitivity(compared)
-    if detectable:
-        lines.append(detectable)
+    slowdowns = {}
+    for change in compared.of("latency_ms"):
+        if change.smallest_slowdown is not None:
+            slowdowns[change.name] = change.smallest_slowdown
+    if slowdowns:
+        worst = max(slowdowns, key=lambda name: slowdowns[name])
+        middle = percent(statistics.median(slowdowns.values()))
+        lines.append(
+            f"these trials detect a latency slowdown of {middle} in the median cell,"
+            f" {percent(slowdowns[worst])} in the worst ({one_line(worst)}); {MORE_ROUNDS}"
+        )
     if compared.limits.source:
         lines.append(f"limits: {compared.limits.source}")
     return lines
 
 
-def sensitivity(compared: Compared) -> str | None:
-    """Return the latency slowdowns that these trials can detect; None if no latency was
-    compared."""
-    slowdowns = {}
-    for change in compared.of("latency_ms"):
-        if change.smallest_slowdown is not None:
-            slowdowns[change.name] = change.smallest_slowdown
-    if not slowdowns:
-        return None
-    worst = max(slowdowns, key=lambda name: slowdowns[name])
-    return (
-        "these trials detect a latency slowdown of"
-        f" {percent(statistics.median(slowdowns.values()))} in the median cell,"
-        f" {percent(slowdowns[worst])} in the worst ({one_line(worst)}); {MORE_ROUNDS}"
-    )
-
-
-def paragraphs(*parts: str) -> str:
-    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
-
-
-def bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {markdown_text(text)}" for text in lines)
-
-
 # --- documents ---
 
 
-def visible(
-    rows: Sequence[Change], everything: bool, is_gate: bool = False
-) -> tuple[list[Change], str]:
-    """Return the rows that people see, and the numbers of the others: `same` ones that do not fail
-    on both sides, and `new` or `missing` ones if there are many, because the sweeps have different
-    matrices. `everything` omits none; nor does a gate omit rows that make it fail."""
-    numbers = Counter(change.verdict for change in rows)
-    shown, omitted = [], []
-    for change in rows:
-        is_one_sided = change.verdict in (Verdict.NEW, Verdict.MISSING)
-        is_one_of_many = is_one_sided and numbers[change.verdict] > MOST_UNMATCHED
-        if everything or (is_gate and change.gates):
-            shown.append(change)
-        elif is_one_of_many or (change.verdict is Verdict.SAME and change.metric != STATUS):
-            omitted.append(change)
-        else:
-            shown.append(change)
-    return shown, counted(omitted)
+@dataclass
+class JUnitTest:
+    """A test in a suite. `failure`: its type; empty if it did not fail. `text`: of the failure."""
+
+    suite: str
+    name: str
+    message: str
+    failure: str = ""
+    text: str = ""
+    is_skipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,61 +203,115 @@ class Document:
     rows: Sequence[Change]
     everything: bool = False
 
+    #: Of its Markdown.
+    template = "compare.md.j2"
+
+    @property
+    def visible(self) -> list[Change]:
+        """The rows that people see: all, or without `same` ones that do not fail on both sides, and
+        without `new` or `missing` ones if there are many, because the sweeps have different
+        matrices."""
+        if self.everything:
+            return list(self.rows)
+        numbers = Counter(change.verdict for change in self.rows)
+        visible = []
+        for change in self.rows:
+            if change.verdict in (Verdict.NEW, Verdict.MISSING):
+                is_shown = numbers[change.verdict] <= MOST_UNMATCHED
+            else:
+                is_shown = change.verdict is not Verdict.SAME or change.metric == STATUS
+            if is_shown or self.must_show(change):
+                visible.append(change)
+        return visible
+
+    def must_show(self, change: Change) -> bool:
+        """Return whether a row may not be omitted."""
+        return False
+
+    @property
+    def omitted(self) -> str:
+        """The numbers of the rows that people do not see."""
+        visible = set(map(id, self.visible))
+        return counted(change for change in self.rows if id(change) not in visible)
+
+    def command(self, change: Change) -> str:
+        """Return the command that shows a row; empty if there is none."""
+        return ""
+
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
-        if fmt == "markdown":
-            return self.markdown()
         if fmt == "json":
-            return json_text(self.fields())
-        if fmt == "junit":
-            return self.junit()
-        return Table([*map(Column, COLUMNS)], [*map(record, self.rows)]).render("csv")
+            return as_json(self.fields())
+        if fmt == "csv":
+            return Table([*map(Column, COLUMNS)], [*map(record, self.rows)]).render("csv")
+        return self.junit() if fmt == "junit" else self.markdown()
 
-    def print(self, console: Console, is_gate: bool = False) -> None:
+    def markdown(self) -> str:
+        """Return a section for a pull request or a job's summary."""
+        from effbench.render.templating import markdown  # slow to import
+
+        return markdown(
+            self.template,
+            document=self,
+            compared=self.compared,
+            heading=heading(self.compared),
+            counts=counts_text(self.compared),
+            counted=counted,
+            lines=summary_lines(self.compared),
+            table_of=table_of,
+            most=MOST_ROWS,
+        )
+
+    def junit(self) -> str:
+        """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the
+        check are failures. Ambiguous rows, cells without figures on both sides and unchecked
+        hardware are skipped tests with a reason."""
+        from effbench.render.templating import xml  # slow to import
+
+        compared = self.compared
+        measured = compared.judged | compared.unjudged.keys()
+        tests = []
+        for change in self.rows:
+            test = JUnitTest(change.name, change.metric, sentence(change))
+            if change.gates:
+                test.failure = change.word
+                test.text = f"{heading(compared)}\n{self.command(change)}".strip()
+            else:
+                is_open = change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING)
+                test.is_skipped = is_open or change.key not in measured
+            tests.append(test)
+        for machine in compared.unchecked:
+            test = JUnitTest(machine, "hardware", f"{machine}: not checked", is_skipped=True)
+            tests.append(test)
+        return xml("junit.xml.j2", tests=tests, suites=grouped(tests, attrgetter("suite")))
+
+    def print(self, console: Console) -> None:
         """Print title, differences, rows, a line for each mode, and the smallest change these
         sweeps can detect."""
         compared = self.compared
         console.print_line(escape(heading(compared)), "bold")
         for text in compared.differences:
             console.print_line(f"  {escape(text)}", "yellow")
-        shown, omitted = visible(self.rows, self.everything, is_gate)
-        if shown:
-            console.print_table(table_of(shown))
+        if self.visible:
+            console.print_table(table_of(self.visible))
         total = counts_text(compared)
-        if omitted:
-            total += f" (the table omits {omitted}; --all shows all rows)"
+        if self.omitted:
+            total += f" (the table omits {self.omitted}; --all shows all rows)"
         for text in (total, *summary_lines(compared)):
             console.print_line(escape(text))
         for note in compared.notes:
             console.print_line(f"note: {escape(note)}", "yellow")
 
-    def markdown(self) -> str:
-        """Return a section for a pull request."""
-        compared = self.compared
-        shown, omitted = visible(self.rows, self.everything)
-        return paragraphs(
-            f"**{markdown_text(heading(compared))}**",
-            bullets(compared.differences),
-            counts_text(compared),
-            table_of(shown).render("markdown") if shown else "",
-            f"Omitted: {omitted}." if omitted else "",
-            bullets([*summary_lines(compared), *compared.notes]),
-        )
-
     def fields(self) -> dict[str, Any]:
         """Return sides, differences, modes and rows; docs/reference/api.md lists the fields."""
         compared = self.compared
-        before, after = (
-            {"sweep": side.title, "label": side.label, "state": side.state}
-            for side in (compared.before, compared.after)
-        )
         modes = []
         for line in compared.modes:
             fields = dict(vars(line))
             modes.append(fields | {"ci_low": fields.pop("low"), "ci_high": fields.pop("high")})
         return {
-            "before": before,
-            "after": after,
+            "before": side_fields(compared.before),
+            "after": side_fields(compared.after),
             "hardware": compared.hardware,
             "differences": compared.differences,
             "in_turns": compared.interleaved,
@@ -274,8 +322,9 @@ class Document:
             "changes": [record(change) for change in self.rows],
         }
 
-    def junit(self) -> str:
-        return as_junit(self.compared, self.rows)
+
+def side_fields(side: Side) -> dict[str, Any]:
+    return {"sweep": side.title, "label": side.label, "state": side.state}
 
 
 @dataclass(frozen=True)
@@ -286,8 +335,16 @@ class CheckDocument(Document):
 
     baseline: str = ""
     line: str = ""
-    shows: Shows = repr
+    shows: Callable[[Change], str] = repr
     again: str | None = None
+
+    template = "check.md.j2"
+
+    def must_show(self, change: Change) -> bool:
+        return change.gates
+
+    def command(self, change: Change) -> str:
+        return self.shows(change)
 
     @property
     def unjudged(self) -> list[str]:
@@ -308,45 +365,14 @@ class CheckDocument(Document):
         names = {self.shows(change): f"# {one_line(change.name)}" for change in failing}
         return [text for command, name in names.items() for text in (name, command)]
 
-    def print(self, console: Console, is_gate: bool = True) -> None:
-        super().print(console, is_gate)
+    def print(self, console: Console) -> None:
+        super().print(console)
         commands = [f"  {text}" for text in self.commands(self.compared.failing)]
         for text in (*self.unjudged, self.line, *commands):
             console.print_line(escape(text))
 
-    def markdown(self) -> str:
-        """Return a section for a pull request or a job summary: verdict, failing rows and the
-        commands that show them; other changes are folded."""
-        compared = self.compared
-        failing = [change for change in self.rows if change.gates]
-        shown, omitted = visible(self.rows, self.everything, is_gate=True)
-        others = [change for change in shown if not change.gates]
-        sign = "✅" if compared.passed else "❌"
-        sections = [
-            f"## {sign} effbench: {markdown_text(self.line)}",
-            markdown_text(heading(compared)),
-            bullets(self.unjudged),
-            bullets(compared.differences),
-            first_rows(failing),
-        ]
-        if failing:
-            # a name cannot end the block
-            text = "\n".join(self.commands(failing[:MOST_ROWS])).replace("```", "'''")
-            sections.append(folded("How to see each failing cell", f"```sh\n{text}\n```"))
-        sections.append(bullets(summary_lines(compared)))
-        if others:
-            sections.append(folded(f"Not failing: {counted(others)}", first_rows(others)))
-        if omitted:
-            sections.append(f"Omitted: {omitted}.")
-        sections.append(counts_text(compared))
-        sections.append(bullets(f"note: {text}" for text in compared.notes))
-        return paragraphs(*sections)
-
     def fields(self) -> dict[str, Any]:
         compared = self.compared
-        again = None
-        if compared.unjudged:
-            again = self.again
         return super().fields() | {
             "baseline": self.baseline,
             "passed": compared.passed,
@@ -359,80 +385,11 @@ class CheckDocument(Document):
                 {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
                 for row in compared.unjudged.values()
             ],
-            "measure_again": again,
+            "measure_again": self.again if compared.unjudged else None,
         }
 
-    def junit(self) -> str:
-        return as_junit(self.compared, self.rows, self.shows)
 
-
-def not_checked(why: str, name: str) -> str:
+def not_checked(reason: str, name: str) -> str:
     """Return the section for a check that could not run."""
-    return paragraphs(
-        f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why)
-    )
-
-
-def first_rows(rows: Sequence[Change]) -> str:
-    if not rows:
-        return ""
-    omitted = len(rows) - MOST_ROWS
-    more = f"{omitted} further rows are omitted here." if omitted > 0 else ""
-    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
-
-
-def folded(title: str, body: str) -> str:
-    return f"<details><summary>{markdown_text(title)}</summary>\n\n{body}\n\n</details>"
-
-
-def sentence(change: Change) -> str:
-    """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
-    row = _row(change)
-    parts = [f"{row['cell']}: {change.metric} {word_of(change)}"]
-    if change.has_both:
-        parts.append(f"{row['before']} → {row['after']}, {row['ratio']}".rstrip(", "))
-    if row["why"]:
-        parts.append(row["why"])
-    return ": ".join(parts)
-
-
-# --- JUnit ---
-
-
-def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
-    """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the check
-    are failures. Ambiguous rows, cells without figures on both sides and unchecked hardware are
-    skipped tests with a reason. `shows`: returns the command that shows a row."""
-    root = ElementTree.Element("testsuites", name="effbench")
-    suites: dict[str, ElementTree.Element] = {}
-    measured = compared.judged | compared.unjudged.keys()
-
-    def add_test(suite: str, name: str) -> ElementTree.Element:
-        if suite not in suites:
-            suites[suite] = ElementTree.SubElement(root, "testsuite", name=clean(suite))
-        return ElementTree.SubElement(suites[suite], "testcase", classname=clean(suite), name=name)
-
-    for change in changes:
-        test, message = add_test(change.name, change.metric), clean(sentence(change))
-        if change.gates:
-            failure = ElementTree.SubElement(test, "failure", message=message, type=change.word)
-            text = heading(compared)
-            if shows:
-                text += f"\n{shows(change)}"
-            failure.text = clean(text)
-        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in measured:
-            ElementTree.SubElement(test, "skipped", message=message)
-    for machine in compared.unchecked:
-        message = clean(f"{machine}: not checked")
-        ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=message)
-    for element in (root, *root):
-        for total, tag in TOTALS.items():
-            element.set(total, str(len(list(element.iter(tag)))))
-    ElementTree.indent(root)
-    text = ElementTree.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def clean(text: str) -> str:
-    """Return the text without characters that XML 1.0 forbids."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
+    title = f"## ❌ effbench: not checked against {markdown_text(name)}"
+    return f"{title}\n\n{markdown_text(reason)}\n"

@@ -18,7 +18,6 @@ from effbench.core.cell import Result, StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError
 from effbench.core.labels import LabelledRow, grouped, label_rows
 from effbench.core.settings import DEFAULT_DB, quoted
-from effbench.render.figures.base import Point, points_of
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
@@ -93,11 +92,6 @@ class DeviceSweep:
     def speedups(self) -> SpeedupTable:
         return speedup_table(self.labelled, "speedup", self.baseline_mode)
 
-    @cached_property
-    def points(self) -> list[Point]:
-        """What figures are drawn from."""
-        return points_of(self.labelled)
-
     @property
     def baseline_mode(self) -> str:
         return self.sweep.baseline_mode
@@ -112,6 +106,10 @@ class DeviceSweep:
         name = f"{self.hardware} {self.sweep.id}"
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}".lstrip("-")
+
+    def without_results(self) -> DeviceSweep:
+        """Return what links to its pages need."""
+        return DeviceSweep(self.sweep, self.hardware, (), self.environments)
 
     def trials(self) -> Iterator[SampledTrial]:
         """Yield the trials by cell key and environment; none without a database."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.history import History, HistoryChange
 from effbench.analysis.limits import STATUS
 from effbench.core.cell import digest
 from effbench.core.labels import ABSENT
-from effbench.core.metrics import METRICS
+from effbench.core.metrics import METRICS, ratio_text
 from effbench.core.printable import count, one_line
 from effbench.core.table import Column, Shown, Table, as_json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
@@ -78,13 +80,14 @@ def sweep_text(past: History, at: int) -> str:
 
 
 def change_text(change: HistoryChange) -> str:
-    """Return a change with its ratio and interval: `slower 1.100× (1.093–1.107)`."""
-    text, ratio = change.word, change.ratio
-    if ratio is not None:
-        text += f" {ratio.value:.3f}×"
-        if ratio.low is not None and ratio.high is not None:
-            text += f" ({ratio.low:.3f}–{ratio.high:.3f})"
-    return text
+    """Return a change with its ratio and interval: `slower 1.100 (1.093–1.107)`."""
+    return f"{change.word} {text_of_ratio(change)}".rstrip()
+
+
+def text_of_ratio(change: HistoryChange) -> str:
+    """Return the ratio of the levels with its interval; empty for a status."""
+    ratio = change.ratio
+    return ratio_text(ratio.value, ratio.low, ratio.high) if ratio else ""
 
 
 def notes_text(past: History, change: HistoryChange) -> str:
@@ -111,56 +114,53 @@ def line_id(cell_key: str, place: str) -> str:
 
 def changes_table(past: History, most: int | None = None) -> Table:
     """Return a table with one row per change, at most this many."""
+
+    def cell(change: HistoryChange) -> Shown:
+        link = f"#series={line_id(change.track.cell_key, change.track.place)}.{change.metric}"
+        name = one_line(past.names[change.track.cell_key])
+        return Shown(None, name, "name", link=link, hint="show its series")
+
+    def first_after(change: HistoryChange) -> Shown:
+        after, sweep_id = sweep_text(past, change.after.at), past.sweeps[change.after.at].id
+        details = f"after {sweep_text(past, change.before.at)}"
+        if after != sweep_id:
+            details = f"{sweep_id}, {details}"
+        return Shown(change.after.at, after, sub=details)
+
+    def state(change: HistoryChange) -> Shown:
+        undone = f"in {sweep_text(past, change.undone.at)}" if change.undone else ""
+        return Shown(None, change.state, sub=undone)
+
     columns = [
-        Column("change", filter=True),
-        Column("cell"),
-        Column("hardware", filter=True),
-        Column("metric", filter=True),
-        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval"),
-        Column("levels", help="before and after"),
-        Column("first sweep after", help="with the last sweep before the change"),
-        Column("state", filter=True, help="open: worse and not undone"),
-        Column("notes", wide=True, optional=True),
+        Column("change", filter=True, value=word),
+        Column("cell", value=cell),
+        Column("metric", filter=True, value=attrgetter("metric")),
+        Column("after ÷ before", numeric=True, help="with its 95 % interval", value=ratio),
+        Column("levels", help="before and after", value=levels),
+        Column(
+            "first sweep after", help="with the last sweep before the change", value=first_after
+        ),
+        Column("state", filter=True, help="open: worse and not undone", value=state),
+        Column("notes", wide=True, optional=True, value=partial(notes_text, past)),
     ]
-    if not past.has_several_places:
-        columns = [column for column in columns if column.key != "hardware"]
-    return Table(columns, [_row(past, change) for change in past.changes[:most]])
+    if past.has_several_places:
+        columns.insert(2, Column("hardware", filter=True, value=attrgetter("track.place")))
+    return Table(columns, past.changes[:most])
 
 
-def _row(past: History, change: HistoryChange) -> dict[str, Any]:
-    track, metric = change.track, change.metric
-    tone, sign = "", "▲"
-    if change.is_open:
-        tone = "status"
-    elif not change.is_worse:
-        tone, sign = "good", "▼"
-    value, ratio, interval = None, ABSENT, ""
-    if change.ratio is not None:
-        value, low, high = change.ratio.value, change.ratio.low, change.ratio.high
-        ratio = f"{value:.3f}×"
-        if low is not None and high is not None:
-            interval = f"{low:.3f} to {high:.3f}"
-    level = str if metric == STATUS else METRICS[metric].format
-    after, after_id = sweep_text(past, change.after.at), past.sweeps[change.after.at].id
-    details = f"after {sweep_text(past, change.before.at)}"
-    if after != after_id:
-        details = f"{after_id}, {details}"
-    undone = ""
-    if change.undone is not None:
-        undone = f"in {sweep_text(past, change.undone.at)}"
-    link = f"#series={line_id(track.cell_key, track.place)}.{metric}"
-    name = one_line(past.names[track.cell_key])
-    return {
-        "change": Shown(None, f"{sign} {change.word}", tone),
-        "cell": Shown(None, name, "name", link=link, hint="show its series"),
-        "hardware": track.place,
-        "metric": metric,
-        "after ÷ before": Shown(value, ratio, sub=interval),
-        "levels": Shown(None, f"{level(change.old)} → {level(change.new)}", "nowrap"),
-        "first sweep after": Shown(change.after.at, after, sub=details),
-        "state": Shown(None, change.state, sub=undone),
-        "notes": notes_text(past, change),
-    }
+def word(change: HistoryChange) -> Shown:
+    sign = "▲" if change.is_worse else "▼"
+    tone = "" if change.is_worse else "good"
+    return Shown(None, f"{sign} {change.word}", "status" if change.is_open else tone)
+
+
+def ratio(change: HistoryChange) -> Shown:
+    return Shown(change.ratio and change.ratio.value, text_of_ratio(change) or ABSENT)
+
+
+def levels(change: HistoryChange) -> Shown:
+    level = str if change.metric == STATUS else METRICS[change.metric].format
+    return Shown(None, f"{level(change.old)} → {level(change.new)}", "nowrap")
 
 
 # --- formats ---

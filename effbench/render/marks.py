@@ -3,12 +3,15 @@ host or GPU affected it; a note explains marks once per output."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from effbench.core.cell import Result
 from effbench.core.labels import LabelledRows
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
+from effbench.core.table import Shown
 from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
@@ -80,6 +83,24 @@ class Estimate:
         if self.is_marked or self.is_significant is False:
             return "unsure"
         return ""
+
+    @property
+    def shown(self) -> Shown:
+        """The text with its interval; empty for an unknown value."""
+        if self.value is None:
+            return Shown(None, "")
+        return Shown(self.value, self.text, self.tone, self.interval)
+
+
+def estimates_of(result: Result, metrics: Iterable[str] = METRICS) -> dict[str, list[Any]]:
+    """Return metric -> [value, text, interval, why it is marked, lower bound, upper bound] for the
+    scripts of pages, of the metrics that a result has."""
+    estimates = {}
+    for name in metrics:
+        it = Estimate.of(result, name)
+        if it.value is not None:
+            estimates[name] = [it.value, it.text, it.interval, it.disturbance, it.low, it.high]
+    return estimates
 
 
 def signed(text: str, marked: bool) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -16,14 +16,13 @@ from statistics import geometric_mean, median
 from typing import TYPE_CHECKING
 
 from effbench.analysis.winners import log_of
-from effbench.core.cell import SEVERITY, Result, StoredEnvironment
+from effbench.core.cell import SEVERITY, Result, Status
 from effbench.core.environments import SOFTWARE
-from effbench.core.labels import LabelledRow, LabelledRows, flatten, grouped, mode_order
+from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.table import Column, Shown, Table
 from effbench.render.colors import glyph_of
-from effbench.render.columns import value_text
-from effbench.render.marks import Estimate, signed
+from effbench.render.marks import Estimate
 from effbench.render.tables import SpeedupRow, SpeedupTable
 from effbench.stats.intervals import (
     LogEstimate,
@@ -52,6 +51,11 @@ def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
     """Return status -> number of results, the worst status first."""
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in sorted(counts, key=severity)}
+
+
+def not_ok(statuses: Mapping[str, int]) -> str:
+    """Return `1 oom, 2 degraded`; an empty text if all results are ok."""
+    return ", ".join(f"{number} {name}" for name, number in statuses.items() if name != Status.OK)
 
 
 def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
@@ -91,7 +95,8 @@ def _why_undecided(rows: Sequence[SpeedupRow]) -> str:
 
 
 def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
-    """Return which mode wins most of the decided rows of a metric."""
+    """Return which mode wins most of the decided rows of a metric, with its mean speedup unless
+    several modes win equally often, or the interval is too wide to quote it."""
     quantity = rows[0].quantity.capitalize()
     points = f"{len(rows)} points"
     wins = Counter(row.winner for row in rows if row.winner)
@@ -99,61 +104,34 @@ def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str
         return f"{quantity}: no mode wins any of {points}."
     most = max(wins.values())
     first = [mode for mode, number in wins.items() if number == most]
-    verb = "wins"
-    if len(first) > 1:
-        verb = "each win"
+    verb = "wins" if len(first) == 1 else "each win"
     text = f"{quantity}: {' and '.join(first)} {verb} {most} of {points}"
     ties = len(rows) - wins.total()
     if ties:
         text += f", with {ties} tied"
-    mean = _clear_mean([mode for mode in modes if mode.mode in first], rows[0].metric)
-    if mean:
-        text += f"; its mean speedup is {mean}"
+    means = [mode.speedups[rows[0].metric] for mode in modes if mode.mode in first]
+    if len(means) == 1 and is_clear(means[0].low, means[0].high):
+        text += f"; its mean speedup is {means[0].text}"
     return f"{text}."
-
-
-def _clear_mean(winners: Sequence[ModeSummary], metric: str) -> str:
-    """Return the mean speedup of the only winner; empty if there are several, or if its interval is
-    too wide to quote it."""
-    if len(winners) != 1:
-        return ""
-    mean = winners[0].speedups[metric]
-    if not is_clear(mean.low, mean.high):
-        return ""
-    return mean.text
 
 
 # --- each mode over all points ---
 
 
 @dataclass(frozen=True)
-class OverCells:
+class OverCells(Estimate):
     """A metric of a mode over its cells. `value`: the geometric mean or median; None without any.
-    `low`, `high`: the 95 % interval of a mean speedup, the range of other metrics. `cells`: number
-    of cells with a value. `is_marked`: whether one of them is marked."""
+    `low`, `high`: the 95 % interval of a mean speedup, the range of other metrics. `disturbance`:
+    why a cell is marked. `cells`: number of cells with a value."""
 
-    metric: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
     cells: int = 0
-    is_marked: bool = False
 
     @property
-    def text(self) -> str:
-        if self.value is None:
+    def interval(self) -> str:
+        low, _, high = super().interval.partition("–")
+        if low == high:
             return ""
-        return signed(METRICS[self.metric].format(self.value), self.is_marked)
-
-    @property
-    def bounds(self) -> str:
-        """Return `1.88–1.98` or `range 0.5 s to 1 s`; empty if the bounds are equal."""
-        form = METRICS[self.metric].format
-        if self.low is None or self.high is None or form(self.low) == form(self.high):
-            return ""
-        if self.metric in SPEEDUPS:
-            return Estimate(self.metric, self.value, self.low, self.high).interval
-        return f"range {form(self.low)} to {form(self.high)}"
+        return f"{low}–{high}" if self.metric in SPEEDUPS else f"range {low} to {high}"
 
 
 def over_cells(
@@ -163,10 +141,10 @@ def over_cells(
     skipped."""
     known = [result for result in results if result.value(metric)]
     if not known:
-        return OverCells(metric)
+        return OverCells(metric, None)
     values = [result.value(metric) or 0.0 for result in known]
-    is_marked = any(why_marked(result, metric) for result in known)
-    return OverCells(metric, middle(values), min(values), max(values), len(known), is_marked)
+    why = mark_of(known, metric)
+    return OverCells(metric, middle(values), min(values), max(values), why, len(known))
 
 
 def mean_speedup(results: Sequence[Result], metric: str) -> OverCells:
@@ -175,22 +153,25 @@ def mean_speedup(results: Sequence[Result], metric: str) -> OverCells:
     trials it covers 93 to 98.2 %."""
     known = [result for result in results if result.value(metric) is not None]
     if not known:
-        return OverCells(metric)
+        return OverCells(metric, None)
     mean_of = mean_of_estimates
     if any(result.hosts for result in results):
         # hosts that were joined are the same in all cells
         mean_of = mean_of_related_estimates
     mean = mean_of([estimate_of(result, metric) for result in known]).interval()
-    is_marked = any(why_marked(result, metric) for result in known)
-    return OverCells(metric, mean.value, mean.low, mean.high, len(known), is_marked)
+    why = mark_of(known, metric)
+    return OverCells(metric, mean.value, mean.low, mean.high, why, len(known))
+
+
+def mark_of(results: Iterable[Result], metric: str) -> str | None:
+    """Return why the first of the marked results is marked; None if none is."""
+    return next(filter(None, (why_marked(result, metric) for result in results)), None)
 
 
 def estimate_of(result: Result, metric: str) -> LogEstimate:
     """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
     change, so the whole interval of a marked speedup counts as such."""
-    df_per_trial = SPEEDUP_DF
-    if result.speedup_from == PAIRS:
-        df_per_trial = 1.0
+    df_per_trial = 1.0 if result.speedup_from == PAIRS else SPEEDUP_DF
     estimate = log_of(result, metric, df_per_trial)
     low, high = bounds_of(result, metric)
     if why_marked(result, metric) is None or not low or not high:
@@ -215,29 +196,14 @@ class ModeSummary:
     compiled: OverCells
     not_ok: str
 
-    @property
-    def shown_mode(self) -> Shown:
-        return Shown(self.mode, self.mode, "mode", self.group, glyph=glyph_of(self.mode))
-
     def shown_speedup(self, metric: str) -> Shown:
         """Return a mean with its interval, and its number of cells unless all ok cells count."""
         mean = self.speedups[metric]
-        tone = "strong"
-        if mean.is_marked:
-            tone = "unsure"
-        details = mean.bounds
+        shown = mean.shown
         if 0 < mean.cells < self.ok:
-            details = f"{details}, of {mean.cells}".removeprefix(", ")
-        return Shown(mean.value, mean.text, tone, details)
-
-    @property
-    def shown_pass_rate(self) -> Shown:
-        rate = f"{100 * self.ok // self.total} %"
-        return Shown(self.ok / self.total, rate, sub=f"{self.ok} of {self.total}")
-
-    @property
-    def shown_not_ok(self) -> Shown:
-        return Shown(self.not_ok, self.not_ok, "status")
+            details = f"{shown.sub}, of {mean.cells}".removeprefix(", ")
+            return shown._replace(sub=details)
+        return shown
 
 
 def by_mode(rows: LabelledRows) -> list[ModeSummary]:
@@ -246,9 +212,7 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     order = mode_order((row.mode, row.base_mode) for row in rows)
 
     def group(row: LabelledRow) -> tuple[str, str]:
-        phase = ""
-        if has_phases:
-            phase = row.result.phase
+        phase = row.result.phase if has_phases else ""
         return row.mode, f"{phase} {row.where}".strip()
 
     in_order = sorted(rows, key=lambda row: order.index(row.mode))
@@ -258,7 +222,6 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
 def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
     """Return the summary of a mode's results in one group."""
     ok = [row.result for row in rows if row.is_ok]
-    statuses = count_statuses(row for row in rows if not row.is_ok)
     return ModeSummary(
         mode,
         group,
@@ -267,37 +230,37 @@ def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
         speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
         memory=over_cells(ok, "relative_memory", geometric_mean),
         compiled=over_cells(ok, "compile_cold_s", median),
-        not_ok=", ".join(f"{number} {status}" for status, number in statuses.items()),
+        not_ok=not_ok(count_statuses(rows)),
     )
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
     """Return a table of each mode's figures over all cells, with intervals or ranges as second
     lines."""
-    columns = [Column("mode", value=attrgetter("shown_mode"))]
+
+    def mode_name(mode: ModeSummary) -> Shown:
+        return Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode))
+
+    def pass_rate(mode: ModeSummary) -> Shown:
+        rate = f"{100 * mode.ok // mode.total} %"
+        return Shown(mode.ok / mode.total, rate, sub=f"{mode.ok} of {mode.total}")
+
+    def failures(mode: ModeSummary) -> Shown:
+        return Shown(mode.not_ok, mode.not_ok, "status")
+
+    memory, compiled = attrgetter("memory.shown"), attrgetter("compiled.shown")
+    columns = [Column("mode", value=mode_name)]
     for metric in SPEEDUPS:
         title = f"{METRICS[metric].title}, geometric mean"
         value = partial(ModeSummary.shown_speedup, metric=metric)
         columns.append(Column(metric, title, numeric=True, optional=True, value=value))
     columns += [
-        Column("pass_rate", "pass rate", numeric=True, value=attrgetter("shown_pass_rate")),
-        Column("not_ok", "not ok", optional=True, value=attrgetter("shown_not_ok")),
+        Column("pass_rate", "pass rate", numeric=True, value=pass_rate),
+        Column("not_ok", "not ok", optional=True, value=failures),
+        Column("memory", "memory against baseline", numeric=True, optional=True, value=memory),
+        Column("compiled", "compile, cold (median)", numeric=True, optional=True, value=compiled),
     ]
-    for name, title in (
-        ("memory", "memory against baseline"),
-        ("compiled", "compile, cold (median)"),
-    ):
-        value = partial(shown_over_cells, name=name)
-        columns.append(Column(name, title, numeric=True, optional=True, value=value))
     return Table(columns, modes, caption="Each mode over all models and batch sizes")
-
-
-def shown_over_cells(mode: ModeSummary, name: str) -> Shown:
-    figure: OverCells = getattr(mode, name)
-    tone = ""
-    if figure.is_marked:
-        tone = "unsure"
-    return Shown(figure.value, figure.text, tone, figure.bounds)
 
 
 # --- the machine ---
@@ -311,9 +274,3 @@ def environment_line(device_sweep: DeviceSweep) -> str:
         if versions:
             parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(map(str, versions)))}")
     return " · ".join(parts)
-
-
-def environment_facts(environment: StoredEnvironment) -> dict[str, str]:
-    """Return every recorded fact about a machine and its software as text."""
-    facts = flatten({"id": environment.id, **vars(environment)})
-    return {name: value_text(name, value) for name, value in facts.items() if value is not None}

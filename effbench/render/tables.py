@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from effbench.analysis.winners import winners
-from effbench.core.cell import Result, Status
+from effbench.core.cell import Result
 from effbench.core.environments import labelled
 from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of
@@ -27,9 +27,6 @@ FORMATS = ("markdown", "csv", "json")
 TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 NO_INTERVAL = "one trial: no interval over processes"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
-#: How speedups were measured.
-FROM_PAIRS = "speedups from pairs: both sides in turn in one process"
-NOT_RUN = "not run"
 NO_BASELINE = "no ok baseline to compare with"
 NO_REASON = "no reason recorded"
 #: Tied modes that a row names: more would make it taller than a screen.
@@ -37,33 +34,31 @@ MOST_TIES = 6
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
-    """Return a sweep's results, labelled by interpreter if it has several. The
-    rows of a cell are in the order in which the interpreters were given."""
-    rows = store.results(sweep.id)
-    cells = dict.fromkeys(row.cell_key for row in rows)
-    position = {key: index for index, key in enumerate(cells)}
-    rank = {name: index for index, name in enumerate(sweep.host.get("environments") or ())}
+    """Return a sweep's results, labelled by interpreter if it has several. The rows of a cell are
+    in the order in which the interpreters were given."""
+    given = list(sweep.host.get("environments") or ())
 
-    def place(row: Result) -> tuple[int, int]:
-        return position[row.cell_key], rank.get(row.environment_id, len(rank))
+    def rank(row: Result) -> int:
+        return given.index(row.environment_id) if row.environment_id in given else len(given)
 
-    environments = store.environments(row.environment_id for row in rows)
-    return labelled(sorted(rows, key=place), environments)
+    rows = []
+    for of_cell in grouped(store.results(sweep.id), attrgetter("cell_key")).values():
+        rows += sorted(of_cell, key=rank)
+    return labelled(rows, store.environments(row.environment_id for row in rows))
 
 
 def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[str]:
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
     Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
     an upgrade."""
-    interpreters = {}
+    interpreters: dict[str, tuple[str | None, ...]] = {}
     for environment in store.environments({row.environment_id for row in rows}):
         interpreters[environment.id] = environment.interpreter, environment.folder
-    planned = list(store.cell_overrides(sweep.id))
-    by_interpreter = grouped(rows, lambda row: interpreters[row.environment_id])
+    measured = {(interpreters[row.environment_id], row.cell_key) for row in rows}
+    planned = store.cell_overrides(sweep.id)
     missing = []
-    for of_interpreter in by_interpreter.values() or [rows]:
-        measured = {row.cell_key for row in of_interpreter}
-        missing += [key for key in planned if key not in measured]
+    for interpreter in dict.fromkeys(interpreters.values()) or [()]:
+        missing += [key for key in planned if (interpreter, key) not in measured]
     return missing
 
 
@@ -83,14 +78,6 @@ class ModeFigure:
         return self.row.result
 
     @property
-    def status(self) -> Status:
-        return self.row.status
-
-    @property
-    def trials(self) -> int:
-        return self.result.trials
-
-    @property
     def is_baseline(self) -> bool:
         return bool(self.result.is_baseline)
 
@@ -101,17 +88,12 @@ class ModeFigure:
             return None
         return self.result.value(self.metric)
 
-    @property
-    def is_compared(self) -> bool:
-        """Whether it has a figure that is not the baseline's."""
-        return self.value is not None and not self.is_baseline
-
     @cached_property
     def estimate(self) -> Estimate:
         """What people see: the metric, or the time in the place of a speedup of the baseline, of a
         mode without a baseline, and of a mode that is not ok."""
         shown = self.metric
-        if not self.is_compared:
+        if self.value is None or self.is_baseline:
             shown = SPEEDUPS.get(self.metric, self.metric)
         return Estimate.of(self.result, shown)
 
@@ -130,7 +112,7 @@ class ModeFigure:
     def has_interval(self) -> bool:
         """Whether the figure has an interval over processes."""
         low, _ = bounds_of(self.result, self.metric)
-        return self.row.is_ok and low is not None and self.trials != 1
+        return self.row.is_ok and low is not None and self.result.trials != 1
 
     @property
     def significant(self) -> bool | None:
@@ -154,8 +136,8 @@ class ModeFigure:
         if self.row.is_ok:
             return self.estimate.text
         if self.estimate.value is None:
-            return str(self.status)
-        return f"{self.estimate.text} ({self.status})"
+            return str(self.row.status)
+        return f"{self.estimate.text} ({self.row.status})"
 
     @property
     def interval(self) -> str:
@@ -173,17 +155,14 @@ class ModeFigure:
         return Estimate.of(self.result, SPEEDUPS[self.metric]).text
 
     @property
-    def tone(self) -> str:
-        if not self.row.is_ok:
-            return "status"
-        if self.wins:
-            return "best"
-        return self.estimate.tone
-
-    @property
     def shown(self) -> Shown:
+        tone = self.estimate.tone
+        if not self.row.is_ok:
+            tone = "status"
+        elif self.wins:
+            tone = "best"
         details = [text for text in (self.interval, self.time) if text]
-        return Shown(self.value, self.text, self.tone, "\n".join(details))
+        return Shown(self.value, self.text, tone, "\n".join(details))
 
     def explanations(self) -> Iterator[str]:
         """Yield what a reader must know about this figure."""
@@ -192,22 +171,19 @@ class ModeFigure:
         if self.row.is_ok and self.estimate.is_significant is False:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.interval:
-            yield f"low–high: 95 % interval {self._over}"
-        if self.is_compared and self.metric in INTERVALS and not self.has_interval:
+            over = "across processes"
+            if self.result.trials == 1:
+                over = "within one process"
+            elif self.result.hosts:
+                over = "across hosts"
+            yield f"low–high: 95 % interval {over}"
+        lacks_interval = self.metric in INTERVALS and not self.has_interval
+        if lacks_interval and self.value is not None and not self.is_baseline:
             yield NO_INTERVAL
         if self.is_ratio and self.result.speedup_from == PAIRS:
-            yield FROM_PAIRS
+            yield "speedups from pairs: both sides in turn in one process"
         if self.has_interval and self.result.compilations == 1:
             yield ONE_COMPILATION
-
-    @property
-    def _over(self) -> str:
-        """What the interval is over."""
-        if self.trials == 1:
-            return "within one process"
-        if self.result.hosts:
-            return "across hosts"
-        return "across processes"
 
     def record(self) -> dict[str, Any]:
         """Return the exact numbers of CSV and JSON."""
@@ -218,11 +194,11 @@ class ModeFigure:
             "value": self.value,
             "low": low,
             "high": high,
-            "status": self.status,
+            "status": self.row.status,
             "reason": self.reason,
             "best": self.wins,
             "significant": self.significant,
-            "trials": self.trials,
+            "trials": self.result.trials,
             "marked": self.estimate.is_marked,
             "disturbance": self.estimate.disturbance,
         }
@@ -244,10 +220,6 @@ class SpeedupRow:
     winners: Sequence[str]
 
     @property
-    def is_marked(self) -> bool:
-        return any(figure.estimate.is_marked for figure in self.cells.values())
-
-    @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other mode, or None."""
         if len(self.winners) == 1:
@@ -257,20 +229,15 @@ class SpeedupRow:
     @property
     def best_text(self) -> str:
         """The winner, or `tie: ` and the modes that tie."""
-        tie = ""
+        text = listed(self.winners, MOST_TIES)
         if len(self.winners) > 1:
-            tie = "tie: "
-        return tie + listed(self.winners, MOST_TIES)
+            return f"tie: {text}"
+        return text
 
     @property
     def quantity(self) -> str:
         """`latency` or `period` for a speedup, otherwise the metric's title."""
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
-
-    def shown(self, mode: str, show: Callable[[ModeFigure], Shown]) -> Shown:
-        if mode not in self.cells:
-            return Shown(None, NOT_RUN, "absent")
-        return show(self.cells[mode])
 
 
 def row_of(point: LabelledRows, metric: str, modes: Sequence[str]) -> SpeedupRow:
@@ -308,7 +275,7 @@ class SpeedupTable:
     @property
     def is_marked(self) -> bool:
         """Whether a figure is marked."""
-        return any(row.is_marked for row in self.rows)
+        return any(figure.estimate.is_marked for figure in self.figures)
 
     def legend(self) -> list[str]:
         """Return explanations of the signs in the table, how speedups were measured, and what the
@@ -326,17 +293,26 @@ class SpeedupTable:
     ) -> Table:
         """Return a table with one column per mode. `show`: returns the content of a cell. `best`:
         add a column with the winner, or the modes that tie."""
+
+        def label(row: SpeedupRow, name: str) -> Any:
+            return row.labels[name]
+
         columns = []
-        names = [*self.rows[0].labels] if self.rows else ["model", "bs"]
-        for name in names:
-            value = partial(label_of, name=name)
+        for name in self.rows[0].labels if self.rows else ("model", "bs"):
+            value = partial(label, name=name)
             columns.append(Column(name, numeric=name == "bs", filter=True, once=True, value=value))
         if len(self.metrics) > 1:
             quantity = attrgetter("quantity")
             columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
+
+        def figure(row: SpeedupRow, mode: str) -> Shown:
+            if mode not in row.cells:
+                return Shown(None, "not run", "absent")
+            return show(row.cells[mode])
+
         for mode in self.modes:
-            figure = partial(figure_of, mode=mode, show=show)
-            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=figure))
+            of_mode = partial(figure, mode=mode)
+            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=of_mode))
         if best and any(row.winners for row in self.rows):
             columns.append(Column("its best", "best", value=attrgetter("best_text")))
         return Table(columns, self.rows, caption=caption)
@@ -355,14 +331,6 @@ class SpeedupTable:
         return records
 
 
-def label_of(row: SpeedupRow, name: str) -> Any:
-    return row.labels[name]
-
-
-def figure_of(row: SpeedupRow, mode: str, show: Callable[[ModeFigure], Shown]) -> Shown:
-    return row.shown(mode, show)
-
-
 def speedup_table(
     rows: LabelledRows, metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
@@ -372,9 +340,7 @@ def speedup_table(
     speedup."""
     if metric is None:
         has_speedup = any(row.result.speedup is not None for row in rows)
-        metric = "latency_ms"
-        if has_speedup:
-            metric = "speedup"
+        metric = "speedup" if has_speedup else "latency_ms"
     modes = mode_order((row.mode, row.base_mode) for row in rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
@@ -391,9 +357,7 @@ def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
     ok = [row.result for row in point if row.is_ok]
     # times without a baseline
     is_compared = any(result.speedup is not None for result in ok)
-    period = "period_ms"
-    if is_compared:
-        period = "period_speedup"
+    period = "period_speedup" if is_compared else "period_ms"
     has_period = any(result.value(period) is not None for result in ok)
     if has_period:
         return [*SPEEDUPS]

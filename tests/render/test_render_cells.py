@@ -14,7 +14,7 @@ from whole_sweeps import begun
 
 from effbench.core.cell import Status, Trial
 from effbench.core.metrics import METRICS
-from effbench.render.site.cell_data import FACTS, MOST_POINTS, evenly
+from effbench.render.site.cell_data import FACTS, MOST_POINTS, profile
 from effbench.render.site.pages import cell as cell_page
 from effbench.render.site.pages import failures
 from effbench.store import Store
@@ -123,16 +123,14 @@ def small(tmp_path_factory):
 
 def test_results_are_those_of_the_view(small):
     with Store.open(small.path) as store:
-        rows = {result.cell_key: result for result in store.results()}
-    result = rows[small.key]
+        (result,) = [row for row in store.results() if row.cell_key == small.key]
     known = {}
     for name, metric in METRICS.items():
         if result.value(name) is not None:
             known[name] = [result.value(name), metric.format(result.value(name))]
     results = small.eager["results"]
     assert {name: shown[:2] for name, shown in results.items()} == known
-    bounds = result.latency_ci_low_ms, result.latency_ci_high_ms
-    assert results["latency_ms"][2] == " to ".join(map(METRICS["latency_ms"].format, bounds))
+    assert results["latency_ms"][4:] == [result.latency_ci_low_ms, result.latency_ci_high_ms]
     assert small.eager["params"]["model.name"] == "mlp"
 
 
@@ -146,11 +144,11 @@ def trials_of(small):
 
 def test_trials_are_those_of_the_table(small):
     rows, _ = trials_of(small)
-    for row, values in zip(rows, small.eager["trials"], strict=True):
-        expected = vars(row) | {"started_at": row.started_at[:19].replace("T", " ")}
-        assert values == [expected[name] for name in FACTS]
-    assert small.eager["extra"]["preempted"] == [0, 1, 1, 2]
-    assert small.eager["extra"]["cache.hits"] == [1, 1, 1, 1]
+    facts = small.eager["facts"]
+    for name in FACTS:
+        values = [getattr(row, name) for row in rows]
+        assert facts.get(name, [None] * len(rows)) == values
+    assert facts["preempted"] == [0, 1, 1, 2] and facts["cache.hits"] == [1, 1, 1, 1]
 
 
 def test_samples_are_those_that_are_stored(small):
@@ -160,7 +158,8 @@ def test_samples_are_those_that_are_stored(small):
     assert [timer["stored"] for timer in shown] == [300, 300, SAMPLE_LIMIT, 300]
     for timer, array in zip(shown, stored, strict=True):
         points = np.frombuffer(base64.b64decode(timer["points"]), "<f4")
-        assert points.tolist() == array[evenly(len(array), MOST_POINTS)].tolist()
+        places = np.linspace(0, len(array) - 1, MOST_POINTS).astype(int)
+        assert points.tolist() == array[places].tolist()
 
 
 def test_an_error_is_shown_once_with_its_trials(small):
@@ -170,14 +169,11 @@ def test_an_error_is_shown_once_with_its_trials(small):
     assert small.eager["errors"] == [], "a marked trial is ok"
 
 
-def test_kernels_are_averaged_without_marked_trials(small):
-    kernels = small.eager["kernels"]
-    assert kernels["rows"] == [
-        ["gemm<bf16>", 2.0, pytest.approx(0.3), pytest.approx(0.6), 3],
-        ["add", 1.0, pytest.approx(0.2), pytest.approx(0.4), 3],
-    ]
-    assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (3, 12, 3)
-    assert small.failed["kernels"] is None
+def test_kernels_are_those_of_an_undisturbed_trial_if_there_is_one():
+    busy = Trial("k", 0, Status.OK, disturbance="heat", extra={"profile": {"top": []}})
+    quiet = Trial("k", 1, Status.OK, extra={"profile": {"top": TOP}})
+    assert profile([busy, quiet])["top"] == TOP
+    assert profile([busy])["top"] == [] and profile([]) is None
 
 
 # --- many cells ---

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 import synthetic as make
+from browsing import device_sweep
 
 from effbench.analysis.compare import Compared, ModeChange
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import Side
 from effbench.analysis.verdicts import COLUMNS, STATUS, Change, Verdict
-from effbench.render import comparison
+from effbench.render import comparison, markdown
 from effbench.render.data import Changes
-from effbench.render.markdown import since
 
 HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
 
@@ -57,39 +57,34 @@ def cells_of(change):
     return [column.shown(table.rows[0]).text for column in table.columns]
 
 
-def test_a_row_of_the_table():
-    assert cells_of(SLOWER) == [
-        "▲ slower",
-        "mlp",
-        "latency_ms",
-        "1.02 ms",
-        "1.08 ms",
-        "1.059 (1.051–1.067)",
-        "≥ 2.2 %",
-        "",
-    ]
-    without_bounds = change(
-        ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf)
-    )
-    assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
-    assert cells_of(BROKEN) == [
-        "✗ broken",
-        "gpt2",
-        "status",
-        "",
-        "",
-        "",
-        "",
-        "error: boom (ok before)",
-    ]
-    (row,) = comparison.table_of([BROKEN], "cell.html").rows
-    assert row["verdict"].tone == "bad nowrap", "on a page the sign stays next to its word"
+def document(*rows, whole=None):
+    return comparison.Document(whole or compared(*rows), rows)
+
+
+UNBOUNDED = change(
+    ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf)
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "texts"),
+    [
+        (
+            SLOWER,
+            "▲ slower|mlp|latency_ms|1.02 ms|1.08 ms|1.059 (1.051–1.067)|≥ 2.2 %|",
+        ),
+        (UNBOUNDED, "▲ slower|mlp|latency_ms|—|—|inf (0–inf)|more than tenfold|"),
+        (BROKEN, "✗ broken|gpt2|status|||||error: boom (ok before)"),
+    ],
+)
+def test_a_row_of_the_table(row, texts):
+    assert cells_of(row) == texts.split("|")
 
 
 def test_markdown():
     whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
     same = [change(Verdict.SAME, str(number)) for number in range(3)]
-    text = comparison.Document(whole, [SLOWER, *same]).markdown()
+    text = document(SLOWER, *same, whole=whole).markdown()
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
     for line in (
         "- torch_version 1 → 2",
@@ -99,29 +94,40 @@ def test_markdown():
         "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |",
     ):
         assert f"\n{line}\n" in text
-    nothing = compared(label=None)
-    assert "nothing to compare" in comparison.Document(nothing, []).markdown()
-    assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
+
+
+def test_nothing_to_compare():
+    assert "nothing to compare" in document().markdown()
+    assert ElementTree.fromstring(document().junit()).get("tests") == "0"
+
+
+def report_of(changes):
+    """Return the Markdown report of a sweep with these changes."""
+    one = device_sweep([make.row()])
+    one.changes = changes
+    return markdown.report([one])
 
 
 def test_a_report_says_what_it_compares_with():
     fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
     whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
     push = dataclasses.replace(make.SWEEP, id="s", name="push", label="v1")
-    text = "\n".join(since(Changes(push, whole)))
-    assert text.startswith(
-        "### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |"
-    )
+    text = report_of(Changes(push, whole))
+    assert (
+        "### Since sweep push (v1)\n\n- torch_version 2.12 → 2.13\n\n1 slower, 1 missing.\n\n"
+        "| verdict |"
+    ) in text
     assert "gpt2" not in text
-    assert "gpt2" in "".join(since(Changes(push, whole, is_baseline=True)))
+    assert "gpt2" in report_of(Changes(push, whole, is_baseline=True))
     nameless = dataclasses.replace(push, name=None)
-    assert since(Changes(nameless, None))[0] == "### Since sweep v1"
+    text = report_of(Changes(nameless, None, why="no"))
+    assert "### Since sweep v1\n\nThe sweeps cannot be compared: no\n" in text
 
 
 def test_names_cannot_begin_anything_in_markdown():
     row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
     whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
-    text = comparison.Document(whole, [row]).markdown()
+    text = document(row, whole=whole).markdown()
     assert "<" not in text
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
     assert line.count("|") == 5  # verdict, cell, metric, why
@@ -131,8 +137,8 @@ def test_names_cannot_begin_anything_in_markdown():
 
 def test_json():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
-    document = comparison.Document(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN])
-    whole = json.loads(document.render("json"))
+    whole = compared(SLOWER, BROKEN, modes=modes)
+    whole = json.loads(document(SLOWER, BROKEN, whole=whole).render("json"))
     assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
@@ -146,7 +152,7 @@ def test_json():
 
 def test_csv():
     rows = [SLOWER, change(name='a,"b"\nc')]
-    text = comparison.Document(compared(*rows), rows).render("csv")
+    text = document(*rows).render("csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
     assert [row["ratio"] for row in rows] == ["1.059", ""]
@@ -171,7 +177,7 @@ def junit():
     ]
     judged = compared(*rows).judged
     with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:
-        root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
+        root = ElementTree.fromstring(document(*rows).junit())
     assert asked.call_count == 1
     return root
 
@@ -206,13 +212,13 @@ def test_junit_skips_what_does_not_gate(junit):
 
 def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
-    root = ElementTree.fromstring(comparison.as_junit(compared(row, label="\x07"), [row]))
+    root = ElementTree.fromstring(document(row, whole=compared(row, label="\x07")).junit())
     assert "alert(1)" in root[0].get("name") and "]]> & <x>" in root[0][0][0].get("message")
     row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
     assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
     for text in (
-        comparison.Document(compared(row, label="v\x1b1"), [row]).markdown(),
+        document(row, whole=compared(row, label="v\x1b1")).markdown(),
         comparison.heading(compared(label="\x07")),
     ):
         assert all(c.isprintable() or c == "\n" for c in text)
@@ -223,6 +229,5 @@ def test_the_median_of_the_slowdowns_that_trials_detect():
         change(Verdict.SAME, name, ratio=1.0, test=SimpleNamespace(smallest_slowdown=slowdown))
         for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
     ]
-    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(
-        compared(*two)
-    )
+    (line,) = comparison.summary_lines(compared(*two))
+    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in line

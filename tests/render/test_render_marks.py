@@ -12,8 +12,6 @@ from synthetic import label_rows
 
 from effbench.render import marks
 from effbench.render.bottlenecks import bottleneck_table, shown_time
-from effbench.render.figures import scaling
-from effbench.render.figures.base import PALE, points_of
 from effbench.render.summary import by_mode, headline
 from effbench.render.tables import speedup_table
 
@@ -54,7 +52,7 @@ def row_of(*rows, metric="speedup"):
 
 def test_a_marked_speedup_is_shown_with_its_interval_and_is_never_called_significant():
     figure = row_of(EAGER, WIDE, GRAPH).cells["default"]
-    assert (figure.text, figure.interval, figure.tone) == ("~1.43×", "0.62–3.33", "unsure")
+    assert (figure.text, figure.interval, figure.shown.tone) == ("~1.43×", "0.62–3.33", "unsure")
     assert (figure.estimate.disturbance, figure.significant) == (WHY, None)
 
 
@@ -172,11 +170,11 @@ def test_pages_show_marked_figures_with_the_reason(made):
     assert hint.endswith(f"5 trials, marked: {WHY}")
 
 
-def test_points_of_marked_results_are_pale_and_keep_their_interval():
-    rows = label_rows([EAGER, WIDE, timed("default", 0.9, 0.8, 1.0, bs=8)])
-    drawing = scaling.LATENCY.draw(scaling.LATENCY.data(points_of(rows)))
-    (trace,) = [trace for trace in drawing.data if trace["meta"]["mode"] == "default"]
-    assert trace["marker"]["opacity"] == [PALE, 1.0]
-    assert trace["error_y"]["array"][0] == pytest.approx(0.9)
-    assert "~0.700 ms" in trace["hovertext"][0] and "marked: host busy" in trace["hovertext"][0]
-    assert "~" not in trace["hovertext"][1]
+def test_points_of_marked_results_keep_their_interval_and_the_reason(made):
+    folder, one = made
+    points = content(folder / one.slug / "data" / "charts-0.js")
+    (marked,) = [point for point in points if point["mark"] is not None]
+    assert (marked["mode"], marked["mark"]) == ("default", WHY)
+    value, text, interval, why, low, high = marked["figures"]["latency_ms"]
+    assert (value, low, high) == (0.7, 0.3, 1.6)
+    assert (text, interval, why) == ("~0.700 ms", "0.300–1.60", WHY)

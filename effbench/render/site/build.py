@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -12,12 +11,14 @@ from pathlib import Path
 import jinja2
 
 from effbench.analysis.verdicts import counts
+from effbench.core.labels import flatten
 from effbench.core.printable import one_line
+from effbench.render import templating
 from effbench.render.colors import style_of
 from effbench.render.comparison import summary_lines
 from effbench.render.data import DeviceSweep, ReportData
 from effbench.render.marks import note
-from effbench.render.site.page import HeldSweep, Page, PageFolder
+from effbench.render.site.page import Page, PageFolder
 from effbench.render.site.pages import (
     cell,
     charts,
@@ -27,7 +28,7 @@ from effbench.render.site.pages import (
     speedups,
 )
 from effbench.render.site.writer import Writer
-from effbench.render.summary import environment_facts, environment_line
+from effbench.render.summary import environment_line
 from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,8 +63,8 @@ def write_site(data: ReportData, out: Path) -> Writer:
     for info in data.sweeps:
         for device_sweep in data.load(info):
             site.write_pages_of(device_sweep)
-    newest_first = sorted(site.held, key=attrgetter("started_at"), reverse=True)
-    writer.data(PICKER, [sweep.facts() for sweep in newest_first])
+    newest_first = sorted(site.held, key=attrgetter("sweep.started_at"), reverse=True)
+    writer.data(PICKER, [choice_of(device_sweep) for device_sweep in newest_first])
     for page in reversed(PAGES):  # the overview comes last, when its link targets exist
         if not page.of_device_sweep:
             site.write_page(page)
@@ -71,55 +72,51 @@ def write_site(data: ReportData, out: Path) -> Writer:
     return writer
 
 
+def choice_of(device_sweep: DeviceSweep) -> list[str]:
+    """Return what the picker of the pages needs: folder, name, label, date and hardware."""
+    sweep = device_sweep.sweep
+    started_at = str(sweep.started_at)[:16]
+    return [
+        device_sweep.slug,
+        device_sweep.name,
+        sweep.label or "",
+        started_at,
+        device_sweep.hardware,
+    ]
+
+
 @dataclass
 class Site:
-    """A site that is being written. `held`: the device sweeps whose pages it has so far."""
+    """A site that is being written. `held`: the device sweeps whose pages it has so far, without
+    their results."""
 
     data: ReportData
     writer: Writer
     templates: jinja2.Environment
-    held: list[HeldSweep] = field(default_factory=list)
+    held: list[DeviceSweep] = field(default_factory=list)
 
     def write_pages_of(self, device_sweep: DeviceSweep) -> None:
         for page in PAGES:
             if page.of_device_sweep:
                 self.write_page(page, device_sweep)
-        self.held.append(HeldSweep.of(device_sweep))
+        self.held.append(device_sweep.without_results())
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
         """Write the data of a page and its HTML."""
         folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
-        root = "../" if device_sweep else ""
-        has_picker = device_sweep is not None
-        if page is index.PAGE:
-            has_picker = bool(self.held)
-        context = {
+        values = {
             "page": page,
-            "root": root,
-            "assets": f"{root}{ASSETS}",
-            "nav": self.links(device_sweep, root),
+            "pages": PAGES,
+            "root": "../" if device_sweep else "",
             "device_sweep": device_sweep,
-            "picker": f"{root}{PICKER}" if has_picker else "",
+            # the one whose pages the navigation links to
+            "current": device_sweep or next(iter(self.data.device_sweeps), None),
+            "has_picker": device_sweep is not None or (page is index.PAGE and self.held),
             "database": masked_url(self.data.database),
-            "address": partial(address, root=root),
         }
         template = self.templates.get_template(f"{page.name}.html.j2")
-        html = template.render(context | dict(page.context(folder)))
+        html = template.render(values | dict(page.context(folder)))
         self.writer.text(f"{folder.folder}{page.name}.html", html)
-
-    def links(self, device_sweep: DeviceSweep | None, root: str) -> list[tuple[Page, str]]:
-        """Return the pages of the navigation with their URLs. Pages without a device sweep link to
-        the pages of the first one."""
-        current = device_sweep
-        if current is None and self.data.device_sweeps:
-            current = self.data.device_sweeps[0]
-        links = []
-        for page in PAGES:
-            if not page.of_device_sweep:
-                links.append((page, address(page.name, root=root)))
-            elif current is not None:
-                links.append((page, address(page.name, current, root)))
-        return links
 
 
 def plotly_script() -> Path:
@@ -129,30 +126,19 @@ def plotly_script() -> Path:
     return Path(package.origin).parent / "package_data" / "plotly.min.js"
 
 
-def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
-    """Return the relative URL of a page. `root`: path from the linking page to the top of the
-    site."""
-    if device_sweep:
-        return f"{root}{device_sweep.slug}/{page}.html"
-    return f"{root}{page}.html"
-
-
 def environment() -> jinja2.Environment:
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    env = templating.environment(TEMPLATES, autoescape=True)
     env.filters |= {
         "one_line": one_line,
         "sentence": sentence,
         "when": when,
     }
     env.globals |= {
+        "assets": ASSETS,
+        "picker": PICKER,
         "counts": counts,
-        "environment_facts": environment_facts,
+        "flatten": flatten,
+        "vars": vars,
         "environment_line": environment_line,
         "note": note,
         "style_of": style_of,

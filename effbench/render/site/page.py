@@ -13,8 +13,6 @@ from effbench.render.site.writer import Json, Writer
 #: Scripts of pages with tables, and of pages with figures.
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
-
-
 #: The values of a template.
 Context = Mapping[str, Any]
 
@@ -31,46 +29,17 @@ class Page:
     scripts: tuple[str, ...] = GRIDS
 
 
-@dataclass(frozen=True)
-class HeldSweep:
-    """A device sweep whose pages the site has, in the folder `slug`. `several`: whether it has
-    several environments."""
-
-    sweep_id: str
-    name: str
-    label: str
-    started_at: str
-    hardware: str
-    slug: str
-    several: bool
-
-    @classmethod
-    def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
-        return cls(
-            sweep_id=device_sweep.sweep.id,
-            name=device_sweep.name,
-            label=device_sweep.sweep.label or "",
-            started_at=str(device_sweep.sweep.started_at),
-            hardware=device_sweep.hardware,
-            slug=device_sweep.slug,
-            several=len(device_sweep.environments) > 1,
-        )
-
-    def facts(self) -> list[str]:
-        """Return what the picker of the pages needs: folder, name, label, date and hardware."""
-        return [self.slug, self.name, self.label, self.started_at[:16], self.hardware]
-
-
 @dataclass
 class PageFolder:
     """The subject of a page and the folder for its data. Paths are relative to the page. `held`:
-    the device sweeps whose pages are complete, all if the page has no device sweep."""
+    the device sweeps whose pages are complete, without their results; all if the page has no
+    device sweep."""
 
     page: str
     report: ReportData
     writer: Writer
     device_sweep: DeviceSweep | None = None
-    held: Sequence[HeldSweep] = ()
+    held: Sequence[DeviceSweep] = ()
 
     @property
     def subject(self) -> DeviceSweep:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from urllib.parse import quote
 
-from effbench.core.cell import Result, StoredEnvironment
+from effbench.core.cell import Result
 from effbench.core.labels import LabelledRow
 from effbench.core.metrics import METRICS
 from effbench.core.table import Column, Shown, Table
@@ -53,25 +53,13 @@ def context(folder: PageFolder) -> Context:
     index = {
         "hardware": device_sweep.hardware,
         "chunks": files,
-        "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
-        "environments": {known.id: environment_name(known) for known in device_sweep.environments},
     }
     return {
         "index": folder.data("index", index),
         "list": folder.grid("list", list_of(device_sweep)),
         "no_bottlenecks": no_bottlenecks(device_sweep.labelled),
     }
-
-
-def environment_name(environment: StoredEnvironment) -> str:
-    versions = f"torch {environment.torch_version}", f"Python {environment.python}"
-    parts = [environment.hardware, *versions]
-    if environment.interpreter:
-        parts.append(f"interpreter {environment.interpreter}")
-    if environment.folder:
-        parts.append(f"folder {environment.folder}")
-    return " · ".join(parts)
 
 
 def list_of(device_sweep: DeviceSweep) -> Table:

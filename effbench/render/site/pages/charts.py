@@ -1,84 +1,180 @@
-"""Charts: figures against batch size, memory and compile time, as small multiples."""
+"""Charts: figures against batch size, memory and compile time, with a drawing per model.
+
+The page loads the results of a model and draws them with `static/figures.js`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
 
-from effbench.core.labels import grouped
-from effbench.render.figures import all_figures
-from effbench.render.figures.base import Figure, Points, by_series, x_title
+from effbench.core.labels import (
+    LabelledRow,
+    LabelledRows,
+    axis_of,
+    grouped,
+    mode_order,
+    short_label,
+)
+from effbench.core.metrics import METRICS
+from effbench.render.colors import style_of
+from effbench.render.marks import estimates_of
 from effbench.render.site.page import CHARTS, Context, Page, PageFolder
+from effbench.render.site.writer import Json
 
-#: Models that a page shows at a time: each figure has about 40 KiB.
+#: Models that a page shows at a time.
 MODELS_A_PAGE = 8
+#: Label on the x axis -> its title; others are their own title.
+TITLES = {
+    "bs": "batch size (samples)",
+    "stream.rate": "arrival rate (requests/s)",
+    "generate.prompt": "prompt length (tokens)",
+    "generate.new_tokens": "new tokens",
+}
 
 
-@dataclass
-class Panel:
-    """A drawing that the page loads from `src` when it comes into view. `height`: in pixels. `at`:
-    index of its model, None if it shows several models."""
+@dataclass(frozen=True)
+class Figure:
+    """A section of the page. `kind`: `lines` of the first metric against the x axis, `bars` with
+    the metrics in front of each other, or `dots` in a row per mode. `quantity`: title of the axis
+    with the values. `hover`: further metrics in the texts on hover. `only_on`: the label on the x
+    axis that the figure needs. `of_failed`: whether it also draws results that are not ok."""
 
-    model: str
-    src: str
-    height: int
-    at: int | None = None
+    name: str
+    title: str
+    kind: Literal["lines", "bars", "dots"]
+    quantity: str
+    metrics: tuple[str, ...]
+    caption: str
+    hover: tuple[str, ...] = ()
+    only_on: str | None = None
+    of_failed: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics of the texts on hover."""
+        return self.metrics + self.hover
+
+    def draws(self, row: LabelledRow) -> bool:
+        """Return whether a result has a value to draw."""
+        if not row.is_ok and not self.of_failed:
+            return False
+        return any(row.result.value(metric) is not None for metric in self.metrics)
+
+
+LATENCY = Figure(
+    "latency",
+    "Latency against {axis}",
+    "lines",
+    "latency (ms)",
+    ("latency_ms",),
+    "Latency of one call (arrivals: of one request) on logarithmic axes. Bars are 95 % intervals"
+    " across trials, omitted if the upper bound is over 100 times the lower one. Lines break at"
+    " results that are not ok, which the page Cells lists.",
+    hover=("period_ms", "throughput_per_s"),
+)
+TAIL = Figure(
+    "tail",
+    "99th percentile latency against {axis}",
+    "lines",
+    "99th percentile latency (ms)",
+    ("latency_p99_ms",),
+    "Requests arrive at random times, whether or not the server is busy. Lines end where it cannot"
+    " keep up.",
+    hover=("latency_ms",),
+    only_on="stream.rate",
+)
+THROUGHPUT = Figure(
+    "throughput",
+    "Throughput against {axis}",
+    "lines",
+    "throughput (samples/s)",
+    ("throughput_per_s",),
+    "The device is saturated where a line flattens. Samples per second of back-to-back calls (on"
+    " CPUs and in generation: of single calls) on logarithmic axes; bars are 95 % intervals.",
+    hover=("period_ms",),
+)
+MEMORY = Figure(
+    "memory",
+    "Memory",
+    "bars",
+    "device memory (MiB)",
+    ("peak_reserved_bytes", "graph_pool_bytes"),
+    "Peak reserved device memory in steady state, with a warm compile cache. The hatched part is"
+    " the memory of graph pools.",
+    hover=("peak_reserved_cold_bytes", "peak_allocated_bytes", "relative_memory"),
+)
+COMPILE = Figure(
+    "compile",
+    "Compile time",
+    "dots",
+    "compile time (s)",
+    ("compile_cold_s", "compile_warm_s"),
+    "Filled marks: empty compile cache. Open marks: cache filled by the same cell. Each size has"
+    " its own mark; imports are not included.",
+    hover=("first_call_s", "break_even_calls"),
+    of_failed=True,
+)
+FIGURES = (LATENCY, TAIL, THROUGHPUT, MEMORY, COMPILE)
 
 
 @dataclass
 class Section:
-    """A figure with its drawings."""
+    """A figure with its modes, and its models as numbers of files."""
 
-    name: str
-    title: str
-    caption: str
+    figure: Figure
     modes: list[str]
-    panels: list[Panel]
+    models: dict[str, int]
 
 
 def context(folder: PageFolder) -> Context:
-    points = folder.subject.points
-    models = list(dict.fromkeys(point.case for point in points))
-    sections, absent = [], []
-    for figure in all_figures():
-        drawn = figure.data(points)
-        if drawn:
-            sections.append(section_of(folder, figure, drawn, models))
-        elif figure.absent:
-            absent.append(figure.absent)
+    rows = folder.subject.labelled
+    axis = axis_of(rows)
+    rows = [row for row in rows if math.isfinite(row.number(axis))]
+    models = grouped(rows, lambda row: row.curve(axis))
+    metrics = {name: METRICS[name].title for figure in FIGURES for name in figure.names}
+    for number, of_model in enumerate(models.values()):
+        folder.data(str(number), [point(row, axis, metrics) for row in of_model])
+    sections = []
+    for figure in FIGURES:
+        drawn = [row for row in rows if figure.draws(row)]
+        if drawn and figure.only_on in (None, axis):
+            shown = {row.curve(axis) for row in drawn}
+            numbers = {model: at for at, model in enumerate(models) if model in shown}
+            sections.append(Section(figure, modes_of(drawn), numbers))
+    title = TITLES.get(axis, short_label(axis))
+    index = {
+        "axis": [short_label(axis), title],
+        "figures": {section.figure.name: asdict(section.figure) for section in sections},
+        "metrics": metrics,
+        "modes": {name: asdict(style_of(name)) for name in modes_of(rows)},
+    }
     return {
-        "lead": "" if sections else " ".join(absent),
+        "axis": title.partition(" (")[0],
+        "index": folder.data("index", index),
         "sections": sections,
-        "models": models if sections else [],
-        "ranges": model_ranges(models),
+        "models": list(models),
+        "models_a_page": MODELS_A_PAGE,
     }
 
 
-def section_of(
-    folder: PageFolder, figure: Figure, points: Points, models: Sequence[str]
-) -> Section:
-    """Return the section of a figure; write its drawings. `models`: all, with other swept
-    parameters, in reading order."""
-    by_model = {"": list(points)}
-    if figure.small_multiples:
-        by_model = grouped(points, lambda point: point.case)
-    panels = []
-    for number, (model, of_model) in enumerate(by_model.items()):
-        drawing = figure.draw(of_model)
-        content = {"data": drawing.data, "layout": drawing.layout}
-        source = folder.data(f"{figure.name}-{number}", content)
-        at = models.index(model) if model else None
-        panels.append(Panel(model, source, drawing.layout["height"], at))
-    axis, _ = x_title(points)
-    title = figure.title.format(axis=axis)
-    return Section(figure.name, title, figure.caption, list(by_series(points)), panels)
+def modes_of(rows: LabelledRows) -> list[str]:
+    return mode_order((row.mode, row.base_mode) for row in rows)
 
 
-def model_ranges(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the ranges of models that a page shows at a time, as (first, last + 1)."""
-    starts = range(0, len(names), MODELS_A_PAGE)
-    return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
+def point(row: LabelledRow, axis: str, metrics: Iterable[str]) -> Json:
+    """Return what the figures need of a result."""
+    return {
+        "model": row.curve(axis),
+        "mode": row.mode,
+        "x": row.number(axis),
+        "status": row.status,
+        "trials": row.result.trials,
+        "mark": row.result.disturbance,
+        "figures": estimates_of(row.result, metrics),
+    }
 
 
-SCRIPTS = (*CHARTS, "models.js")
-PAGE = Page("charts", "Charts", context, scripts=SCRIPTS)
+PAGE = Page("charts", "Charts", context, scripts=(*CHARTS, "figures.js", "models.js"))

@@ -15,7 +15,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     counts = Counter(record["verdict"] for record in records)
     claims = {(record["experiment"], record["claim"]) for record in records}
     published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
-    pages = {sweep.sweep_id: f"{sweep.slug}/speedups.html" for sweep in folder.held}
+    pages = {held.sweep.id: f"{held.slug}/speedups.html" for held in folder.held}
     machines = list(dict.fromkeys(record["machine"] for record in records if record["machine"]))
     table = claims_table(records, pages, with_machine=len(machines) > 1)
     return {

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from urllib.parse import urlencode
 
-from effbench.core.labels import (
-    LabelledRow,
-    LabelledRows,
-    grouped,
-)
+from effbench.core.cell import Status
+from effbench.core.labels import LabelledRow, LabelledRows, grouped
 from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
 from effbench.render.site.pages.cell import link
@@ -38,18 +36,12 @@ class Finding:
     reason: str
     rows: Sequence[LabelledRow]
 
-    @property
-    def cells(self) -> int:
-        return len(self.rows)
-
 
 def findings(rows: LabelledRows) -> list[Finding]:
     """Return the worst status and most frequent reason first."""
-    found = []
-    for status, of_status in grouped(worst_first(rows), lambda row: row.status).items():
-        for reason, alike in grouped(of_status, lambda row: row.reason or NO_REASON).items():
-            found.append(Finding(status, reason, alike))
-    found.sort(key=lambda finding: (severity(finding.status), -finding.cells))
+    bad = grouped(worst_first(rows), lambda row: (row.status, row.reason or NO_REASON))
+    found = [Finding(*key, alike) for key, alike in bad.items()]
+    found.sort(key=lambda finding: (severity(finding.status), -len(finding.rows)))
     for column, title in ODD.items():
         odd = [row for row in rows if row.is_ok and row.result.value(column)]
         if odd:
@@ -62,9 +54,7 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     sweep, as seen from the page."""
 
     def status(finding: Finding) -> Shown:
-        tone = "status"
-        if finding.rows[0].is_ok:
-            tone = ""
+        tone = "" if finding.status == Status.OK else "status"
         url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
         return Shown(finding.status, finding.status, tone, link=url)
 
@@ -75,8 +65,8 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
 
     columns = [
         Column("status", value=status),
-        Column("cells", numeric=True, value=lambda finding: finding.cells),
-        Column("reason", wide=True, value=lambda finding: finding.reason),
+        Column("cells", numeric=True, value=lambda finding: len(finding.rows)),
+        Column("reason", wide=True, value=attrgetter("reason")),
         Column("example", "one of them", value=example),
     ]
     rows = findings(device_sweep.labelled)

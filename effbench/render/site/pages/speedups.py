@@ -94,7 +94,7 @@ def shown(
     url = f"{folder}{link(device_sweep, figure.result)}"
     if not figure.row.is_ok:
         return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
-    value, text, tone = figure.value, figure.text, figure.tone
+    value, text, tone, details = figure.shown[:4]
     if figure.metric in SPEEDUPS:
         tone = shade(figure)
         text += _arrow(figure)
@@ -105,7 +105,6 @@ def shown(
         text = f"★ {text}"
     if figure.estimate.is_marked:
         tone += " marked"
-    details = figure.shown.sub
     if brief and not figure.estimate.is_marked:
         details = ""
     return Shown(value, text, tone, details, url, ", ".join(_hints(figure)))
@@ -118,7 +117,7 @@ def _hints(figure: ModeFigure) -> list[str]:
         hints.append(f"95 % interval {figure.interval}")
     if figure.time:
         hints.append(figure.time)
-    hints.append(count(figure.trials, "trial"))
+    hints.append(count(figure.result.trials, "trial"))
     if figure.is_baseline:
         hints.append("the baseline")
     if figure.estimate.is_marked:

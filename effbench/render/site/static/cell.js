@@ -41,7 +41,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const fact = (name, ...value) => element("li", {}, `${name} `, element("b", {}, ...value));
     const glyph = element("span", { style: `color:${entry.glyph[0]}`, "aria-hidden": "true", text: entry.glyph[1] });
     const select = element("select", { id: "environment", "aria-label": "environment", onchange: () => { place.write({ env: select.value }); open(); } },
-      ...entries.map((one) => element("option", { value: one.env, selected: one === entry, text: index.environments[one.env] || one.env })));
+      ...entries.map((one) => element("option", { value: one.env, selected: one === entry, text: one.where || one.env })));
     const figures = HEADLINES.filter((name) => entry.results[name]).map((name) => {
       const [, shown, interval, why] = entry.results[name];
       return element("li", { title: why }, element("b", { class: why && "marked", text: shown }), ` ${index.metrics[name][0]}`, element("span", { class: "sub", text: interval }));
@@ -49,7 +49,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
     return element("div", {},
       element("ul", { class: "facts" }, ...Object.entries(entry.about).map(([name, value]) => fact(name, String(value))), fact("mode", glyph, ` ${entry.mode}`), fact("status", entry.status)),
-      element("p", { class: "controls" }, entries.length > 1 ? select : index.environments[entry.env] || entry.env),
+      element("p", { class: "controls" }, entries.length > 1 ? select : entry.where || index.hardware),
       entry.reason && text(entry.reason, "p", entry.status === "ok" ? "caption" : "note"),
       entry.disturbance && text(`~ measured on a disturbed machine: ${entry.disturbance}. Intervals include what the disturbance may change.`),
       element("ul", { class: "tally" }, ...figures),
@@ -58,7 +58,8 @@ document.addEventListener("DOMContentLoaded", async () => {
         element("a", { href: `../history.html#${history}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
   }
 
-  const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // data counts from 0
+  /** Return the function from the position of a trial to its name; the data counts from 0. */
+  const labels = ({ facts }) => (trial) => `round ${facts.round[trial] + 1}${facts.attempt[trial] ? `, try ${facts.attempt[trial] + 1}` : ""}`;
 
   function errors(entry) {
     return section("errors", "Trials that are not ok", ...entry.errors.flatMap((one) => [
@@ -75,23 +76,21 @@ document.addEventListener("DOMContentLoaded", async () => {
     return section("again", "Run it again", text("This command measures the same cell (with the same key) under the same protocol."), pre(entry.command, "command"), button);
   }
 
-  function kernels({ passes, calls, in_graphs: inGraphs, rows }) {
-    const line = `The ten largest kernels of each pass, averaged over ${number(passes, "profiled pass", "es")}${calls ? ` of ${number(calls, "call")}` : ""}. In CUDA graphs: ${number(inGraphs, "kernel")} per call.`;
-    const columns = [{ title: "kernel", wide: true }, ...["per call (ms)", "GPU time (%)", "launches per call", "passes"].map((name) => ({ title: name, numeric: true }))];
-    const cells = rows.map(([name, count, ms, fraction, listed]) => [name, ms, 100 * fraction, count, listed]);
-    return section("kernels", "Kernels", text(line), table(columns, cells, "Kernels with the most GPU time"));
+  function kernels({ calls, kernels_in_graphs: inGraphs, top }) {
+    const line = `The kernels with the most GPU time in a profiled pass${calls ? ` of ${number(calls, "call")}` : ""}. In CUDA graphs: ${number(inGraphs || 0, "kernel")} per call.`;
+    const columns = [{ title: "kernel", wide: true }, ...["per call (ms)", "GPU time (%)", "launches per call"].map((name) => ({ title: name, numeric: true }))];
+    return section("kernels", "Kernels", text(line), table(columns, top.map((kernel) => [kernel.name, kernel.ms, 100 * kernel.share, kernel.count]), "Kernels with the most GPU time"));
   }
 
   /** Show the facts that any trial has: one row per fact, one column per trial. */
-  function trials(entry, extra) {
-    const shown = (value, isBytes) => {
+  function trials(entry, facts) {
+    const shown = (name, value) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
-      if (typeof value === "number" && isBytes) return { t: bytes(value), v: value };
-      return typeof value === "string" && value.length > 24 ? { t: `${value.slice(0, 20)}…`, v: value, d: value } : value;
+      if (typeof value === "number" && name.endsWith("_bytes")) return { t: bytes(value), v: value };
+      return typeof value === "string" && value.length > 30 ? { t: `${value.slice(0, 26)}…`, v: value, d: value } : value;
     };
-    const own = index.facts.map(([name, isBytes], at) => [name, entry.trials.map((trial) => trial[at]), isBytes]).slice(2);
-    const rows = [...own, ...extra].filter(([, values]) => values.some((value) => value !== null)).map(([name, values, isBytes]) => [name, ...values.map((value) => shown(value, isBytes))]);
-    const columns = [{ title: "fact" }, ...entry.trials.map((_, trial) => ({ title: labels(entry)(trial), numeric: true }))];
+    const rows = facts.filter(([name]) => name !== "round" && name !== "attempt").map(([name, values]) => [name, ...values.map((value) => shown(name, value))]);
+    const columns = [{ title: "fact" }, ...entry.facts.round.map((_, trial) => ({ title: labels(entry)(trial), numeric: true }))];
     return section("trials", "Trials side by side", table(columns, rows, "Trials side by side"));
   }
 
@@ -117,12 +116,12 @@ document.addEventListener("DOMContentLoaded", async () => {
     heading.textContent = entry.name;
     document.title = `${entry.name} · ${title}`;
     const figures = Object.keys(entry.samples).length ? element("div") : null;
-    const extra = Object.entries(entry.extra);
+    const facts = Object.entries(entry.facts);
     const isLong = ([, values]) => values.some((value) => typeof value === "string" && value.length > LONG);
-    const texts = extra.filter(isLong);
+    const texts = facts.filter(isLong);
     const parts = [
       head(key, entry, entries), entry.errors.length && errors(entry), figures && section("samples", "Raw samples", figures), again(entry),
-      entry.kernels && kernels(entry.kernels), trials(entry, extra.filter((one) => !isLong(one))), Object.keys(entry.results).length && metrics(entry),
+      entry.profile && kernels(entry.profile), trials(entry, facts.filter((one) => !isLong(one))), Object.keys(entry.results).length && metrics(entry),
       texts.length && more(texts), parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));

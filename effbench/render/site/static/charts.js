@@ -1,5 +1,6 @@
 "use strict";
-// Draws the figure `data-src` of each `.chart`, and what all figures share; site.css sets the colours of text and grid.
+// Draws the figure `data-figure` of each `.chart` from its data `data-src`, and what all figures share; site.css sets the
+// colours of text and grid.
 (() => {
   const { load, complain } = window.effbench;
   const BASE = {
@@ -14,6 +15,7 @@
   async function show(chart, spec) {
     specs.set(chart, spec);
     const off = hidden.get(chart.closest("section"));
+    chart.style.height = `${spec.layout.height}px`;
     const data = spec.data.map((trace) => ({ ...trace, visible: !off?.has(trace.meta?.mode) }));
     await Plotly.react(chart, data, structuredClone({ ...BASE, ...spec.layout }), {
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"]],
@@ -22,7 +24,8 @@
   }
 
   async function draw(chart) {
-    try { await show(chart, await load(chart.dataset.src)); } catch (error) { complain(chart, error); }
+    const { src, figure, index } = chart.dataset;
+    try { await show(chart, window.effbench.figure(figure, await load(src), await load(index))); } catch (error) { complain(chart, error); }
   }
   const waiting = () => [...document.querySelectorAll(".chart[data-src]")].filter((chart) => !specs.has(chart) && !chart.closest("[hidden]"));
 
@@ -36,9 +39,11 @@
 
   /** Return text that Plotly shows literally: it reads tags and entities in any text. */
   const safe = (text) => String(text ?? "").replace(/\s+/g, " ").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  /** Shorten a text in the middle: both ends may distinguish names. */
+  const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
   const axis = (text, more) => ({ title: { text, standoff: 8 }, automargin: true, zeroline: false, ...more });
 
-  Object.assign(window.effbench, { show, drawAll, safe, axis });
+  Object.assign(window.effbench, { show, drawAll, safe, short, axis });
   document.addEventListener("DOMContentLoaded", () => {
     window.addEventListener("load", drawAll); // when models.js has hidden some
     window.addEventListener("beforeprint", () => waiting().forEach(draw));

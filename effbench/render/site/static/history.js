@@ -1,7 +1,7 @@
 "use strict";
 // Draws one series: one point per sweep with its interval, baselines, changes, and breaks (changed conditions).
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, element, significant, bytes, complain, place, grid, show, safe, axis } = window.effbench;
+  const { load, element, significant, bytes, complain, place, grid, show, safe, short, axis } = window.effbench;
   const section = document.getElementById("series");
   if (!section) return;
   const chart = section.querySelector(".chart");
@@ -10,7 +10,6 @@ document.addEventListener("DOMContentLoaded", async () => {
   const eventList = document.getElementById("series-events");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
-  const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
 
   let index;
   try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
@@ -43,7 +42,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Return whether to draw a point: any figure of an ok result, only counters of a degraded one. */
   const drawn = (line, name, i) => {
-    const value = (line.values[name] || [])[i];
+    const value = (line.figures[name] || [])[i];
     if (value === null || value === undefined) return false;
     return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
   };
@@ -51,18 +50,24 @@ document.addEventListener("DOMContentLoaded", async () => {
   /** Return why a point is marked, or undefined. */
   const markOf = (line, name, i) => (index.metrics[name].timed ? line.marks[i] : undefined);
 
+  /** Return [lower bounds, upper bounds] of a metric, or null without an interval. */
+  function boundsOf(line, name) {
+    const [low, high] = index.metrics[name].interval || [];
+    return line.figures[low] ? [line.figures[low], line.figures[high]] : null;
+  }
+
   /** Return the URL of a point's cell, or null if this site does not include its sweep. */
   function cellOf(line, facts, i) {
     const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts.hardware);
     if (!held) return null;
-    const environment = (line.environments || {})[i];
-    return `${held[2]}/cell.html#cell=${encodeURIComponent(facts.key)}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
+    const [, , folder, environments] = held;
+    return `${folder}/cell.html#cell=${encodeURIComponent(facts.key)}${environments > 1 ? `&env=${encodeURIComponent(line.environments[i])}` : ""}`;
   }
 
   /** Return the series as a Plotly figure. */
   function figure(line, facts, name) {
-    const values = line.values[name] || [];
-    const bounds = line.bounds[name];
+    const values = line.figures[name] || [];
+    const bounds = boundsOf(line, name);
     const color = index.modes[facts.mode][0];
     const at = line.at;
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
@@ -144,8 +149,8 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Return the series as a table. */
   function table(line, facts, name) {
-    const values = line.values[name] || [];
-    const bounds = line.bounds[name];
+    const values = line.figures[name] || [];
+    const bounds = boundsOf(line, name);
     const number = (value, why) => {
       if (value === null || value === undefined) return { t: format(name, value) };
       return why ? { t: `~${format(name, value)}`, v: value, c: "marked", d: `marked: ${why}` } : { t: format(name, value), v: value };
@@ -186,7 +191,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     let line;
     try { line = (await load(`data/history-lines-${facts.file}.js`))[id]; } catch (error) { complain(chart, error); return; }
     if (request !== turn) return; // another series was chosen meanwhile
-    const metrics = Object.keys(line.values).filter((key) => line.at.some((_, i) => drawn(line, key, i)));
+    const metrics = Object.keys(index.metrics).filter((key) => line.at.some((_, i) => drawn(line, key, i)));
     for (const option of choice.options) option.disabled = !metrics.includes(option.value);
     const name = metrics.includes(metric) ? metric : metrics[0];
     title.textContent = index.several ? `${facts.name} on ${facts.place}` : facts.name;

@@ -1,0 +1,50 @@
+"""How do values become harmless text in the documents that are Jinja templates?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from effbench.core.table import Table, markdown_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+#: Characters that XML 1.0 forbids.
+FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def environment(folder: Path, **settings: Any) -> jinja2.Environment:
+    """Return an environment for the templates in a folder."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **settings,
+    )
+
+
+def markdown(name: str, **values: Any) -> str:
+    """Return a document in Markdown. No value can begin anything, except a table."""
+    env = environment(TEMPLATES, finalize=as_markdown)
+    text = env.get_template(name).render(values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def as_markdown(value: object) -> object:
+    if isinstance(value, Table):
+        return value.render("markdown")
+    return value if isinstance(value, Markup) else markdown_text(value)
+
+
+def xml(name: str, **values: Any) -> str:
+    """Return a document in XML 1.0."""
+    env = environment(TEMPLATES, finalize=as_xml, autoescape=True)
+    return env.get_template(name).render(values)
+
+
+def as_xml(value: object) -> object:
+    return value if isinstance(value, Markup) else FORBIDDEN.sub("", str(value))
