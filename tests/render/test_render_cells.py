@@ -2,7 +2,6 @@
 its key."""
 
 import base64
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from effbench.core.cell import Status, Trial
 from effbench.core.metrics import METRICS
 from effbench.render.site.cell_data import FACTS, MOST_POINTS, profile
 from effbench.render.site.pages import cell as cell_page
-from effbench.render.site.pages import failures
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
@@ -195,38 +193,3 @@ def test_files_have_some_cells_each_with_keys_in_order(tmp_path, monkeypatch):
     record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells})
     entries, index = written(tmp_path / "r.db", tmp_path / "site")
     assert list(entries) == sorted(cell.key for cell in cells) and len(index["chunks"]) == 3
-
-
-@pytest.fixture(scope="module")
-def two_gpus(tmp_path_factory):
-    """An older sweep ran on two GPUs, a newer one on the first of them alone, with two versions of
-    torch, with which it crashed."""
-    path, eager = tmp_path_factory.mktemp("gpus") / "r.db", a_cell()
-    other = dataclasses.replace(GPU, gpu_name="NVIDIA A100")
-    older = record(path, {eager: [trial(eager)]}, GPU, other)
-    newer = record(path, {eager: [trial(eager)]})
-    with Store.open(path, mode="write") as store:
-        bad = store.add_environment(LATER, {})
-        store.add_trial(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
-    return path, older, newer
-
-
-def test_each_gpu_is_there_once_with_its_newest_sweep(two_gpus):
-    path, older, newer = two_gpus
-    device_sweeps = report_of(path).device_sweeps
-    assert {(own.hardware, own.sweep.id) for own in device_sweeps} == {
-        (GPU.gpu_name, newer),
-        ("NVIDIA A100", older),
-    }
-    assert len(report_of(path, [older]).device_sweeps) == 2
-
-
-def test_links_name_the_environment_if_there_are_several(two_gpus, tmp_path):
-    path, _, newer = two_gpus
-    (own,) = report_of(path, [newer]).device_sweeps
-    table = failures.failures_table(own, "")
-    links = [column.shown(table.rows[0]).link for column in table.columns]
-    assert links[-1] == f"cell.html#cell={a_cell().key[:16]}&env={LATER.id}"
-    site(tmp_path, own)
-    (entries,) = content(tmp_path / own.slug / "data" / "cell-0.js").values()
-    assert {entry["env"] for entry in entries} == {GPU.id, LATER.id}

@@ -82,17 +82,13 @@ def test_the_worst_change_leads(report):
     assert f"{name}: {worst.metric} {worst.word}" in lead(past)
 
 
-@pytest.mark.parametrize(
-    "error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")]
-)
-def test_an_error_leaves_no_overview(error, made, effbench, tmp_path, monkeypatch):
+def test_an_error_leaves_no_overview(made, effbench, tmp_path, monkeypatch):
     def fail(*_):
-        raise error
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cell_data, "entry", fail)
     done = effbench("report", "--db", str(made[0].path), "--out", str(tmp_path / "site"))
-    assert done.code == 2 and done.out == ""
-    assert str(getattr(error, "strerror", error)) in done.err
+    assert (done.code, done.out) == (2, "") and "No space left on device" in done.err
     assert not (tmp_path / "site" / "index.html").exists()
 
 
@@ -125,26 +121,17 @@ def test_the_page_of_claims_counts_them(claims_site):
     assert f"{published} and 1 of your own" in html
 
 
-@pytest.fixture
-def claim_rows(report):
-    links = {report.device_sweeps[0].sweep.id: "x/speedups.html"}
-    table = claims_table(report.claims, links)
-    return [{column.key: column.shown(row) for column in table.columns} for row in table.rows]
-
-
-def test_every_claim_has_a_row(report, claim_rows):
-    assert len(report.claims) == len(claim_rows) > 20
-
-
-def test_a_claim_that_was_judged_here(made, report, claim_rows):
+def test_a_claim_that_was_judged_here(made, report):
     here = [record for record in report.claims if record["machine"] and not record["reference"]]
     assert {record["claim"] for record in here} == {"P1", EVIL[0]}
-    (row,) = [row for row in claim_rows if row["claim"].text == "P1"]
-    measured = row["measured"]
-    assert (measured.text, measured.value, measured.sub) == ("1.50× [1.40, 1.60]", 1.5, "")
-    assert row["experiment"].link == "x/speedups.html"
-    assert made[1][-1] in row["experiment"].sub
-    assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
+    table = claims_table(report.claims, {made[1][-1]: "x/speedups.html"})
+    assert len(table.rows) > 20
+    (row,) = [row for row in table.rows if row["claim"] == "P1"]
+    shown = {column.key: column.shown(row) for column in table.columns}
+    assert (shown["measured"].text, shown["measured"].value) == ("1.50× [1.40, 1.60]", 1.5)
+    assert shown["experiment"].link == "x/speedups.html"
+    assert made[1][-1] in shown["experiment"].sub
+    assert shown["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
 def cells_of(table):
@@ -166,10 +153,6 @@ def test_ok_results_that_are_worth_a_look_come_last(made):
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     status, cells, reason, _ = cells_of(failures.failures_table(first, "x/"))[-1]
     assert (status.text, cells.value, reason.value) == ("ok", 1, "recompiles")
-
-
-def test_planned_cells_without_a_result(report):
-    assert report.device_sweeps[0].unmeasured == [sweeps.cells()[3].key]
 
 
 def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
@@ -225,12 +208,6 @@ def test_changes_have_the_command_and_links(around_step):
     assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html
     assert "▲ slower" in html
-
-
-def test_only_some_changes_are_listed(around_step, monkeypatch):
-    path, _, after = around_step
-    monkeypatch.setattr(index, "MOST_CHANGES", 1)
-    assert "1 more: " in changed(path, after)[2]
 
 
 def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from effbench.render.claims import claims_table, shipped_verdicts
-from effbench.render.site.page import GRIDS, Page, PageFolder
+from effbench.render.site.page import Context, Page, PageFolder
 
 
-def context(folder: PageFolder) -> Mapping[str, Any]:
+def context(folder: PageFolder) -> Context:
     records = folder.report.claims
-    counts = Counter(record["verdict"] for record in records)
     claims = {(record["experiment"], record["claim"]) for record in records}
     published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
     pages = {held.sweep.id: f"{held.slug}/speedups.html" for held in folder.held}
@@ -21,11 +18,11 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {
         "published": len(claims & published),
         "others": len(claims - published),
-        "counts": dict(counts.most_common()),
+        "counts": Counter(record["verdict"] for record in records).most_common(),
         "machines": machines,
-        "own": sum(record["machine"] is not None and not record["reference"] for record in records),
-        "grid": folder.grid("claims", table) if records else None,
+        "records": records,
+        "grid": folder.grid("claims", table),
     }
 
 
-PAGE = Page("claims", "Claims", context, of_device_sweep=False, scripts=GRIDS)
+PAGE = Page("claims", "Claims", context, of_device_sweep=False)

@@ -97,7 +97,9 @@ def shown(
     value, text, tone, details = figure.shown[:4]
     if figure.metric in SPEEDUPS:
         tone = shade(figure)
-        text += _arrow(figure)
+        ratio = 1.0 if figure.is_baseline else figure.value or 1.0
+        if not 1 / SCALE <= ratio <= SCALE:
+            text += " ↑" if ratio > 1 else " ↓"
         if figure.is_baseline:
             # the baseline shows its time instead of its speedup of 1, and is sorted by it
             value = figure.result.value(figure.estimate.metric)
@@ -112,19 +114,12 @@ def shown(
 
 def _hints(figure: ModeFigure) -> list[str]:
     """Return what a reader sees on hover over an ok figure."""
-    hints = []
+    hints = [figure.time, count(figure.result.trials, "trial"), figure.reason or ""]
     if figure.interval:
-        hints.append(f"95 % interval {figure.interval}")
-    if figure.time:
-        hints.append(figure.time)
-    hints.append(count(figure.result.trials, "trial"))
-    if figure.is_baseline:
-        hints.append("the baseline")
+        hints.insert(0, f"95 % interval {figure.interval}")
     if figure.estimate.is_marked:
         hints.append(f"marked: {figure.estimate.disturbance}")
-    if figure.reason:
-        hints.append(figure.reason)
-    return hints
+    return list(filter(None, hints))
 
 
 def shade(figure: ModeFigure) -> str:
@@ -140,15 +135,6 @@ def shade(figure: ModeFigure) -> str:
     if figure.wins:
         tone += " strong"
     return tone
-
-
-def _arrow(figure: ModeFigure) -> str:
-    """Return an arrow after a speedup beyond SCALE."""
-    if figure.is_baseline or not figure.value or 1 / SCALE <= figure.value <= SCALE:
-        return ""
-    if figure.value > 1:
-        return " ↑"
-    return " ↓"
 
 
 PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))
