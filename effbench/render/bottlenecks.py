@@ -59,7 +59,7 @@ def bottleneck_columns(rows: LabelledRows) -> list[Column]:
         return [*columns, Column("why", wide=True, optional=True, value=failure_of)]
     return [
         *columns,
-        Column("bound", filter=True, value=shown_bound),
+        Column("bound", filter=True, format=lambda bound: bound or ABSENT, value=bound_of),
         Column("why", wide=True, value=reason_of),
     ]
 
@@ -75,11 +75,8 @@ def shown_time(row: LabelledRow, name: str) -> Shown:
     return Shown(time.value, time.text, time.tone, speedup, hint=time.disturbance or "")
 
 
-def shown_bound(row: LabelledRow) -> Shown:
-    bound = None
-    if row.is_ok:
-        bound = row.result.bound
-    return Shown(bound, bound or ABSENT)
+def bound_of(row: LabelledRow) -> str | None:
+    return row.result.bound if row.is_ok else None
 
 
 def failure_of(row: LabelledRow) -> str:
@@ -96,17 +93,16 @@ def reason_of(row: LabelledRow) -> str:
 
 def bottleneck_table(rows: LabelledRows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
+
+    def label(row: LabelledRow, name: str) -> str:
+        return str(row.labels.get(name, ""))
+
     columns = []
     for name in dict.fromkeys(name for row in rows for name in row.labels):
-        value = partial(label_text, name=name)
-        columns.append(Column(name, numeric=name == "bs", value=value))
+        columns.append(Column(name, numeric=name == "bs", value=partial(label, name=name)))
     columns.append(Column("mode", value=attrgetter("mode")))
     columns += bottleneck_columns(rows)
     return Table(columns, rows, [record(row) for row in rows])
-
-
-def label_text(row: LabelledRow, name: str) -> str:
-    return str(row.labels.get(name, ""))
 
 
 def record(row: LabelledRow) -> dict[str, Any]:

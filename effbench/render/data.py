@@ -239,18 +239,17 @@ def _is_shown(info: SweepInfo) -> bool:
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
-    overrides = store.cell_overrides(info.id)
     known = store.environments(row.environment_id for row in rows)
-    environments = {environment.id: environment for environment in known}
-    by_hardware = grouped(rows, lambda row: environments[row.environment_id].hardware)
+    hardware_of = {environment.id: environment.hardware for environment in known}
+    by_hardware = grouped(rows, lambda row: hardware_of[row.environment_id])
+    overrides = store.cell_overrides(info.id)
     device_sweeps = []
     for hardware, of_hardware in by_hardware.items():
-        ids = dict.fromkeys(row.environment_id for row in of_hardware)
         device_sweep = DeviceSweep(
             sweep=info,
             hardware=hardware,
             rows=of_hardware,
-            environments=[environments[key] for key in ids],
+            environments=[place for place in known if place.hardware == hardware],
             unmeasured=unmeasured(store, info, of_hardware),
             database=database,
             overrides=overrides,

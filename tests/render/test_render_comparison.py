@@ -1,6 +1,4 @@
-import csv
 import dataclasses
-import io
 import json
 import math
 from types import SimpleNamespace
@@ -148,15 +146,6 @@ def test_json():
         None,
         "error: boom (ok before)",
     )
-
-
-def test_csv():
-    rows = [SLOWER, change(name='a,"b"\nc')]
-    text = document(*rows).render("csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
-    assert [row["ratio"] for row in rows] == ["1.059", ""]
-    assert [row["gates"] for row in rows] == ["true", "true"]
 
 
 def test_a_sentence():

@@ -1,9 +1,6 @@
 """Marks: figures of a disturbed machine are shown with `~`, win nothing, and are explained once per
 output."""
 
-import csv
-import io
-import json
 
 import pytest
 import synthetic as make
@@ -11,7 +8,7 @@ from browsing import content, device_sweep, page_of, site
 from synthetic import label_rows
 
 from effbench.render import marks
-from effbench.render.bottlenecks import bottleneck_table, shown_time
+from effbench.render.bottlenecks import shown_time
 from effbench.render.summary import by_mode, headline
 from effbench.render.tables import speedup_table
 
@@ -136,15 +133,6 @@ def test_the_advice_is_for_the_device(device, is_on_cpu):
 
 
 # --- other outputs ---
-
-
-def test_csv_and_json_have_the_marks():
-    table = speedup_table(label_rows([EAGER, WIDE]))
-    lines = list(csv.DictReader(io.StringIO(table.render("csv"))))
-    first = [(line["marked"], line["disturbance"]) for line in lines[:2]]
-    assert first == [("false", ""), ("true", WHY)]
-    data = json.loads(bottleneck_table(label_rows([EAGER, WIDE])).render("json"))
-    assert [row["marked"] for row in data] == [False, True]
 
 
 @pytest.fixture(scope="module")

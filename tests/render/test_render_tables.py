@@ -105,18 +105,7 @@ def test_other_metrics(metric, text, best):
     assert (row.cells["default"].text, row.winner) == (text, best)
 
 
-def test_a_count_explains_a_status():
-    degraded = make.failed("mlp", 1, "default", "degraded", "limit", recompiles=8)
-    figure = speedup_table([degraded], "recompiles").rows[0].cells["default"]
-    assert (figure.text, figure.value) == ("8 (degraded)", None)
-
-
 # --- winners ---
-
-
-def test_one_trial_decides_nothing():
-    (row, *_) = speedup_table(make.cpu_quick()).rows
-    assert row.cells["default"].text == "1.30×" and row.winner is None
 
 
 def test_a_mode_with_a_wide_interval_ties_with_all():
@@ -310,13 +299,3 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     assert unknown[-2:] == ["—", NOT_PROFILED]
     data = json.loads(table.render("json"))
     assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")
-
-
-def test_bottlenecks_of_a_cpu_are_only_why_cells_failed():
-    none = {"bound": None, "device": "cpu", "kernels": None, "gpu_busy_ms": None}
-    none["gpu_idle_fraction"] = None
-    failed = {**make.failed("mlp", 8, "default", "error", "it broke"), "device": "cpu"}
-    table = bottleneck_table(label_rows([make.row(bs=8, **none), failed]))
-    ok, broken = lines_of(table)
-    assert (ok[-1], broken[-1]) == ("", "error: it broke")
-    assert NOT_PROFILED not in ok
