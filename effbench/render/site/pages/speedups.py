@@ -94,7 +94,8 @@ def shown(
     url = f"{folder}{link(device_sweep, figure.result)}"
     if not figure.row.is_ok:
         return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
-    value, text, tone, details = figure.shown[:4]
+    plain = figure.shown
+    value, text, tone, details = plain.value, plain.text, plain.tone, plain.sub
     if figure.metric in SPEEDUPS:
         tone = shade(figure)
         ratio = 1.0 if figure.is_baseline else figure.value or 1.0
