@@ -1,7 +1,6 @@
 """Marks: figures of a disturbed machine are shown with `~`, win nothing, and are explained once per
 output."""
 
-
 import pytest
 import synthetic as make
 from browsing import content, device_sweep, page_of, site
