@@ -26,8 +26,15 @@ def begin():
 
 
 #: Modules whose tests run on SQLite and on PostgreSQL, and single tests.
-ON_BOTH = {"test_store_processes", "test_store_record", "test_store_sides", "test_store_sweeps"}
-ON_BOTH |= {
+ON_BOTH = {
+    "test_store_processes",
+    "test_store_record",
+    "test_store_sweeps",
+    "test_every_round_has_its_figure",
+    "test_past_results_are_of_one_moment",
+    "test_levels_are_those_of_earlier_sweeps_in_the_same_environment",
+    "test_levels_are_those_of_the_sweeps_with_the_same_name",
+    "test_a_name_holds_once_for_each_hardware",
     "test_an_upgrade_is_all_or_nothing",
     "test_a_database_of_the_first_revision_is_upgraded",
     "test_noisy_trials_become_ok_and_marked",

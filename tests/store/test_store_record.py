@@ -4,7 +4,6 @@ import dataclasses
 import datetime as dt
 import math
 import platform
-import typing
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -13,8 +12,9 @@ import pytest
 from whole_sweeps import set_state
 
 import effbench
-from effbench.core.cell import Status, Trial
+from effbench.core.cell import Status, StoredTrial, Trial
 from effbench.core.errors import StoreError
+from effbench.core.metrics import TRIAL_METRICS
 from effbench.store import RESULT_COLUMNS
 from effbench.store.trials import RECENT_TRIALS, HostSpeeds
 from effbench.store.values import SAMPLE_LIMIT, decode_samples, encode_samples
@@ -81,38 +81,20 @@ def test_the_usual_speeds_are_quantiles_of_recent_trials(speeds, low, high):
 
 
 def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
-    one = cell()
-    sweep = begin(store, [one])
-    values = {}
-    types = typing.get_type_hints(Trial)
-    for number, field in enumerate(dataclasses.fields(Trial), start=1):
-        kind = str(types[field.name])
-        values[field.name] = number
-        if "str" in kind:
-            values[field.name] = f"t{number}"
-        elif "float" in kind:
-            values[field.name] = number + 0.5
-    values |= {
-        "cell_key": one.key,
-        "status": OK,
-        "steady": True,
-        "started_at": "2026-11-21T14:30:52.5+02:00",
-    }
-    values |= {"samples": {"latency_ms": [1.0, 2.0]}, "extra": {"deep": [1, {"a": None}]}}
-    values["peak_host_bytes"] = 2**40
-    trial_id = store.add_trial(sweep, here, Trial(**values))
-    (row,) = store.trials(sweep)
-    assert row.started_at == "2026-11-21T12:30:52.500000+00:00"
-    assert (row.id, row.environment_id) == (trial_id, here)
-    for name in values.keys() - {"samples", "started_at"}:
-        assert getattr(row, name) == values[name], name
+    sweep = begin(store, [cell()])
+    kinds = {bool: True, int: 2**40, float: 2.5, str: "text"}
+    values = {metric.name: kinds[metric.kind] for metric in TRIAL_METRICS}
+    values |= {"reason": "r", "phase": "timing", "extra": {"deep": [1, {"a": None}]}}
+    trial = Trial(cell().key, 2, OK, started_at="2026-11-21T14:30:52.5+02:00", **values)
+    trial_id = store.add_trial(sweep, here, trial)
+    stored = vars(trial) | {"started_at": "2026-11-21T12:30:52.500000+00:00"}
+    assert store.trials(sweep) == [StoredTrial(**stored, id=trial_id, environment_id=here)]
 
 
 def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
-    one = cell()
-    sweep = begin(store, [one])
+    sweep = begin(store, [cell()])
     trial = Trial(
-        one.key,
+        cell().key,
         0,
         OK,
         latency_ms=math.nan,
@@ -131,23 +113,22 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
     assert (row.latency_min_ms, row.graph_breaks) == (1.5, 3)
     assert row.extra == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
     found = store.samples(trial_id)["latency_ms"]
-    np.testing.assert_array_equal(
-        found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32)
-    )
-    assert store.results(sweep)[0].latency_ms is None
+    np.testing.assert_array_equal(found, np.float32([1.0, np.nan, np.inf, np.nan, np.inf]))
 
 
 def test_samples_come_back_in_order(store, cell, begin, here):
-    one = cell()
-    sweep = begin(store, [one])
-    raw = np.random.default_rng(3).random(5000)
-    taken = {"latency_ms": raw.tolist(), "warmup_ms": [], "period_ms": [0.5], "x": [1.0] * 6000}
-    trial_id = store.add_trial(sweep, here, Trial(one.key, 0, OK, samples=taken))
+    sweep = begin(store, [cell()])
+    raw = np.random.default_rng(3).random(5000).astype(np.float32)
+    taken = {"latency_ms": raw.tolist(), "warmup_ms": [], "x": [1.0] * 6000}
+    trial_id = store.add_trial(sweep, here, Trial(cell().key, 0, OK, samples=taken))
     found = store.samples(trial_id)
-    assert list(found) == ["latency_ms", "period_ms", "warmup_ms", "x"]
-    assert found["latency_ms"].dtype == np.float32
-    np.testing.assert_array_equal(found["latency_ms"], raw.astype(np.float32))
-    assert (found["warmup_ms"].size, found["x"].size, store.samples(999)) == (0, SAMPLE_LIMIT, {})
+    assert {timer: values.size for timer, values in found.items()} == {
+        "latency_ms": 5000,
+        "warmup_ms": 0,
+        "x": SAMPLE_LIMIT,
+    }
+    np.testing.assert_array_equal(found["latency_ms"], raw)
+    assert store.samples(999) == {}
     (sampled,) = store.trials_with_samples(sweep, [here])
     assert sampled.timers["x"].taken == 6000, "the true count is kept"
 
