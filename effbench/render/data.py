@@ -169,7 +169,7 @@ def read(
     their changes; with `whole`, also history (with `references`, of their hardware), and without
     `references` which other sweeps the site includes. `baseline`: what to compare with, instead of
     the previous sweep."""
-    infos = store.sweeps()
+    infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
     data = ReportData(database, device_sweeps)
     environments = store.environments()

@@ -14,9 +14,16 @@ import sqlalchemy as sa
 from effbench.core.cell import Cell, StoredEnvironment, Trial
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric
-from effbench.store.schema import RESULT, TRIAL
+from effbench.store.schema import RESULT, SWEEP, TRIAL
 from effbench.store.summary import FACTS, PREPARING, CountedTrials, figure_of
-from effbench.store.sweeps import SweepInfo, cells, environments, sweeps
+from effbench.store.sweeps import (
+    NEWEST_FIRST,
+    SweepInfo,
+    cells,
+    environments,
+    is_rerun,
+    sweeps,
+)
 from effbench.store.trials import by_result, read
 from effbench.store.values import ResultKey, as_dicts, sql_query
 
@@ -129,29 +136,31 @@ def _figure_of_host(trials: Sequence[Trial], metric: Metric) -> float | None:
 
 # --- earlier sweeps ---
 
-#: Sweeps that have results of the same cells as this one.
-_ALIKE = """
-    SELECT DISTINCT result.sweep_id FROM result JOIN result AS own ON own.cell_key = result.cell_key
-    WHERE own.sweep_id = :sweep_id
-    AND own.environment_id IN :environments AND result.environment_id IN :environments
-"""
-_LEVELS = """
-    SELECT result.* FROM result JOIN sweep ON sweep.id = result.sweep_id
-    WHERE sweep_id IN :sweeps AND environment_id IN :environments
+#: Whether a sweep has results of the same cells as another one.
+_IS_ALIKE = """EXISTS (
+    SELECT * FROM result WHERE result.sweep_id = sweep.id AND environment_id IN :environments
+    AND cell_key IN (
+        SELECT cell_key FROM result WHERE sweep_id = :sweep_id AND environment_id IN :environments
+    )
+)"""
+#: Whether a result is a level of one of this sweep's cells.
+_IS_LEVEL = """
+    sweep_id IN :sweeps AND environment_id IN :environments
     AND cell_key IN (SELECT cell_key FROM result WHERE sweep_id = :sweep_id)
     AND status = 'ok' AND marked IS NOT TRUE
-    ORDER BY sweep.started_at, sweep.id
 """
 
 
 def _alike(
     connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]
-) -> dict[str, SweepInfo]:
-    """Return id -> sweep, newest first, of those that have a result of one of this sweep's cells,
-    both in these environments."""
-    of_these = sql_query(_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
-    ids = set(connection.scalars(of_these))
-    return {sweep.id: sweep for sweep in sweeps(connection) if sweep.id in ids}
+) -> dict[str, Any]:
+    """Return id -> row of the sweeps, newest first, that have a result of one of this sweep's
+    cells, both in these environments."""
+    is_alike = sql_query(_IS_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
+    columns = SWEEP.c["id", "name", "started_at", "imported_at", "protocol"]
+    hostname = SWEEP.c.host["hostname"].as_string().label("hostname")
+    newest_first = sa.select(*columns, hostname).where(is_alike).order_by(*NEWEST_FIRST)
+    return {row.id: row for row in connection.execute(newest_first)}
 
 
 def levels(
@@ -171,17 +180,24 @@ def levels(
     """
     alike = _alike(connection, sweep_id, environment_ids)
     this = alike.get(sweep_id)
-    if this is None or this.is_rerun:
+    if this is None or is_rerun(this.name):
         return {}
     earlier = [
         sweep.id
         for sweep in alike.values()
         if sweep.started_at < before and _is_like(sweep, this, host)
     ]
-    values = {"sweeps": earlier[:MOST_LEVELS], "environments": list(environment_ids)}
+    is_level = sql_query(
+        _IS_LEVEL,
+        sweep_id=sweep_id,
+        sweeps=earlier[:MOST_LEVELS],
+        environments=list(environment_ids),
+    )
     known = [name for name in metrics if name in RESULT.columns]
+    values = sa.select(*RESULT.c[*ResultKey._fields, *known]).where(is_level)
+    values = values.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
     found: Levels = {}
-    for row in connection.execute(sql_query(_LEVELS, sweep_id=sweep_id, **values)).mappings():
+    for row in as_dicts(connection, values.order_by(SWEEP.c.started_at, SWEEP.c.id)):
         for name in known:
             if row[name] is not None:
                 by_environment = found.setdefault((row["cell_key"], name), {})
@@ -189,11 +205,11 @@ def levels(
     return found
 
 
-def _is_like(sweep: SweepInfo, other: SweepInfo, host: str | None) -> bool:
+def _is_like(sweep: Any, other: Any, host: str | None) -> bool:
     """Return whether a sweep has the name and the protocol of the other, as the noise differs with
     other rules, and ran on this host, if any. Settings that an earlier version did not have do not
     count."""
-    if host is not None and sweep.host.get("hostname") != host:
+    if host is not None and sweep.hostname != host:
         return False
     if (sweep.name or "") != (other.name or ""):
         return False
@@ -213,7 +229,7 @@ def previous(
     if this is None:
         return None
 
-    def rank(sweep: SweepInfo) -> tuple[bool, bool]:
+    def rank(sweep: Any) -> tuple[bool, bool]:
         # an imported sweep counts only if there is no other, unless this one was imported as well
         has_other_origin = sweep.imported_at is not None and this.imported_at is None
         has_other_name = this.name is not None and sweep.name != this.name
@@ -221,10 +237,10 @@ def previous(
 
     start = this.started_at, this.id
     earlier = [sweep for sweep in alike.values() if (sweep.started_at, sweep.id) < start]
-    candidates = [sweep for sweep in earlier if not sweep.is_rerun]
+    candidates = [sweep for sweep in earlier if not is_rerun(sweep.name)]
     if not candidates:
         return None
-    return min(candidates, key=rank).id
+    return str(min(candidates, key=rank).id)
 
 
 def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
@@ -262,7 +278,7 @@ def past_results(
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
     `columns`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
     only the newest sweeps, with at most this many results in total, but at least one."""
-    infos = sweeps(connection)
+    infos = sweeps(connection, brief=True)
     known_cells = cells(connection, models, modes)
     names = dict.fromkeys(("sweep_id", *ResultKey._fields, "status", "reason", *columns))
     results = sa.select(*RESULT.c[*names])

@@ -7,7 +7,7 @@ import datetime as dt
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -22,11 +22,12 @@ from effbench.store.schema import (
     CELL,
     ENVIRONMENT,
     PLANNED,
+    RESULT,
     SWEEP,
     SWEEP_ID,
     TRIAL,
 )
-from effbench.store.values import as_dicts, cell_row, now, scalar, sql_query, text
+from effbench.store.values import as_dicts, cell_row, now, scalar, text
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
@@ -38,6 +39,10 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 MOST_LISTED = 20
 #: Order of sweeps.
 NEWEST_FIRST = (SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+
+
+#: A sweep, or a row with some of its columns.
+Dated = TypeVar("Dated", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +73,6 @@ class SweepInfo:
     trials: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def is_rerun(self) -> bool:
-        """Whether it only runs cells of another sweep again."""
-        return (self.name or "").startswith(CONFIRMING)
-
-    def __str__(self) -> str:
-        return f"{self.id} ({self.name})" if self.name else self.id
-
 
 # --- find sweeps ---
 
@@ -86,26 +83,48 @@ def is_future(time: dt.datetime) -> bool:
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-_STATUSES = """
-    SELECT sweep_id, status, count(*) AS number FROM result
-    GROUP BY sweep_id, status ORDER BY sweep_id, status
-"""
+def sweeps(
+    connection: sa.Connection, sweep_id: str | None = None, *, brief: bool = False
+) -> list[SweepInfo]:
+    """Return every sweep (or the one with this id), newest first; those that start in the future
+    come last.
 
-
-def sweeps(connection: sa.Connection) -> list[SweepInfo]:
-    """Return every sweep, newest first; those that start in the future come last."""
+    `brief`: without numbers, but `trials` is 1 if there are any: counting takes long in a large
+    database."""
+    query = sa.select(SWEEP).order_by(*NEWEST_FIRST)
     statuses: dict[str, dict[str, int]] = {}
-    for row in connection.execute(sql_query(_STATUSES)):
-        statuses.setdefault(row.sweep_id, {})[row.status] = row.number
-    numbers = []
-    for name, table in (("cells", PLANNED), ("trials", TRIAL)):
-        number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
-        numbers.append(number.scalar_subquery().label(name))
+    if brief:
+        has_trials = sa.exists().where(TRIAL.c.sweep_id == SWEEP.c.id)
+        query = query.add_columns(sa.cast(has_trials, sa.Integer).label("trials"))
+    else:
+        for name, table in (("cells", PLANNED), ("trials", TRIAL)):
+            number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
+            query = query.add_columns(number.scalar_subquery().label(name))
+        statuses = _statuses(connection, sweep_id)
+    if sweep_id is not None:
+        query = query.where(SWEEP.c.id == sweep_id)
     infos = []
-    for facts in as_dicts(connection, sa.select(SWEEP, *numbers).order_by(*NEWEST_FIRST)):
+    for facts in as_dicts(connection, query):
         facts["state"] = _state_now(facts["state"], facts["host"])
         infos.append(SweepInfo(**facts, statuses=statuses.get(facts["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
+
+
+def _statuses(connection: sa.Connection, sweep_id: str | None) -> dict[str, dict[str, int]]:
+    """Return sweep id -> status -> number of results."""
+    by = RESULT.c["sweep_id", "status"]
+    query = sa.select(*by, sa.func.count().label("number")).group_by(*by).order_by(*by)
+    if sweep_id is not None:
+        query = query.where(RESULT.c.sweep_id == sweep_id)
+    statuses: dict[str, dict[str, int]] = {}
+    for row in connection.execute(query):
+        statuses.setdefault(row.sweep_id, {})[row.status] = row.number
+    return statuses
+
+
+def is_rerun(name: str | None) -> bool:
+    """Return whether a sweep with this name only runs cells of another sweep again."""
+    return (name or "").startswith(CONFIRMING)
 
 
 def _state_now(state: str, host: Mapping[str, Any]) -> str:
@@ -131,7 +150,7 @@ def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
     return [of_shards.get(name, process) for name in running if shard in (None, name)]
 
 
-def recorded_here_first(newest_first: Iterable[SweepInfo]) -> list[SweepInfo]:
+def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
     """Return the sweeps in the order in which the newest one is looked for: imported ones come
     last, because they may be of another machine with another clock, and those that start in the
     future come last among each kind."""
@@ -153,34 +172,37 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
             f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it"
             " is unique"
         )
-    known = recorded_here_first(sweeps(connection))
+    columns = SWEEP.c["id", "name", "label", "started_at", "imported_at"]
+    user = SWEEP.c.host["user"].as_string().label("user")
+    rows = connection.execute(sa.select(*columns, user).order_by(*NEWEST_FIRST))
+    known = recorded_here_first(rows)
     database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     sweep = _last(known) if ref == "last" else _matching(ref, known)
     if sweep is None:
-        some = listed([str(sweep) for sweep in known], 4)
+        some = listed(list(map(_title, known)), 4)
         raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
     if not SWEEP_ID.fullmatch(sweep.id):  # it is part of paths
         raise StoreError(
             f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
         )
-    return sweep
+    return sweeps(connection, sweep.id)[0]
 
 
-def _last(known: Sequence[SweepInfo]) -> SweepInfo:
+def _last(known: Sequence[Dated]) -> Dated:
     """Return the sweep that `last` means among these, in the order of `recorded_here_first`. A
     re-run does not count."""
-    known = [sweep for sweep in known if not sweep.is_rerun] or known
+    known = [sweep for sweep in known if not is_rerun(sweep.name)] or known
     user = liveness.current_user()
     for sweep in known:
-        if sweep.imported_at is None and sweep.host.get("user") in (None, user):
+        if sweep.imported_at is None and sweep.user in (None, user):
             return sweep
     return known[0]
 
 
-def _matching(ref: str, known: Sequence[SweepInfo]) -> SweepInfo | None:
+def _matching(ref: str, known: Sequence[Dated]) -> Dated | None:
     """Return the sweep with this id, name, label or start of its id, or None. Raises UsageError for
     several with this label or start of an id."""
     for name in ("id", "name"):
@@ -188,18 +210,22 @@ def _matching(ref: str, known: Sequence[SweepInfo]) -> SweepInfo | None:
             if getattr(sweep, name) == ref:
                 return sweep
     # a re-run has the label of the sweep that it confirms
-    labelled = [sweep for sweep in known if sweep.label == ref and not sweep.is_rerun]
+    labelled = [sweep for sweep in known if sweep.label == ref and not is_rerun(sweep.name)]
     if labelled:
         return _only(labelled, f"have the label {ref!r}")
     starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
     return _only(starting, f"have ids that start with {ref!r}")
 
 
-def _only(matching: Sequence[SweepInfo], what: str) -> SweepInfo | None:
+def _only(matching: Sequence[Dated], what: str) -> Dated | None:
     if len(matching) > 1:
-        ids = listed([str(sweep) for sweep in matching], MOST_LISTED)
+        ids = listed(list(map(_title, matching)), MOST_LISTED)
         raise UsageError(f"{len(matching)} sweeps {what}: {ids}; name one by its id")
     return matching[0] if matching else None
+
+
+def _title(sweep: Any) -> str:
+    return f"{sweep.id} ({sweep.name})" if sweep.name else str(sweep.id)
 
 
 # --- begin, extend and finish sweeps ---
