@@ -135,7 +135,7 @@ def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     URL."""
     file, other_file = sqlite_file(url), sqlite_file(other)
     if file and other_file:
-        return file.exists() and other_file.exists() and file.samefile(other_file)
+        return file.resolve() == other_file.resolve()
     return parse_url(url) == parse_url(other)
 
 

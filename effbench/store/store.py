@@ -193,7 +193,11 @@ class Store(connect.Database):
         copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            with self._engine.connect() as connection, closing(sqlite3.connect(copy)) as target:
+            with (
+                self._lock,
+                self._engine.connect() as connection,
+                closing(sqlite3.connect(copy)) as target,
+            ):
                 database: Any = connection.connection.driver_connection
                 database.backup(target)
         except (OSError, sqlite3.Error) as error:

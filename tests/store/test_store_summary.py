@@ -38,11 +38,6 @@ def test_the_last_attempt_of_a_round_counts():
     assert summarise([*first, trial(1, ERROR, attempt=2), trial(1, attempt=1)]).status is ERROR
 
 
-def test_a_summary_needs_a_trial():
-    with pytest.raises(ValueError, match="at least one"):
-        summarise([])
-
-
 @pytest.mark.parametrize(("worse", "milder"), list(itertools.pairwise(SEVERITY)))
 def test_the_worst_status_wins(worse, milder):
     found = summarise([trial(0, milder, reason="milder"), trial(1, worse, reason="worst")])
