@@ -58,11 +58,7 @@ LOAD_PART = 1 / 3
 def is_another_thread_running() -> bool:
     """Return whether another thread of this process runs or wants to."""
     this = str(threading.get_native_id())
-    try:
-        tasks = [task for task in TASKS.iterdir() if task.name != this]
-    except OSError:  # a container without /proc
-        return False
-    return any(is_running(task) for task in tasks)
+    return any(is_running(task) for task in TASKS.iterdir() if task.name != this)
 
 
 def is_running(task: Path) -> bool:
@@ -91,15 +87,15 @@ def warm_calls_of(latency_ms: float) -> int:
     return 0
 
 
+@dataclass
 class RemoteSide:
     """The step of the partner. `host`: the watch of this process, or None. `spins`: whether the
     threads of this process's own step spin after a call."""
 
-    def __init__(self, partner: Partner, name: str, host: HostWatch | None, spins: bool) -> None:
-        self.partner = partner
-        self.name = name
-        self.host = host
-        self.spins = spins
+    partner: Partner
+    name: str
+    host: HostWatch | None
+    spins: bool
 
     def batch(self) -> TimedBatch:
         """Have the partner time a batch. Raises PartnerLostError."""

@@ -103,8 +103,7 @@ class RunQueue:
         this = threading.get_native_id()
         threads = [this]
         if self.all_threads:
-            with suppress(OSError):  # a container without /proc
-                threads += sorted({int(task.name) for task in TASKS.iterdir()} - {this})
+            threads += sorted({int(task.name) for task in TASKS.iterdir()} - {this})
         for thread in threads[:MOST_THREADS]:
             if thread in self.files:
                 continue
@@ -166,6 +165,7 @@ class HostFacts:
     disturbed_fraction: float | None
 
 
+@dataclass(eq=False)
 class HostWatch:
     """Tells undisturbed batches from disturbed ones during one trial.
 
@@ -173,27 +173,20 @@ class HostWatch:
     the slower moments of undisturbed trials, on the CPU; None if no trial has measured it.
     `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
     its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
-    to pause or to choose another core after a while of disturbed batches.
+    to pause or to choose another core after a while of disturbed batches. `is_single`: whether the
+    cell has no other trial.
     """
 
-    def __init__(
-        self,
-        quiet_ms: float | None,
-        tolerance: float,
-        moves: bool,
-        all_threads: bool = False,
-        usual_high_ms: float | None = None,
-        waits: bool = True,
-    ) -> None:
-        self.quiet_ms = quiet_ms
-        self.usual_high_ms = usual_high_ms
-        self.tolerance = tolerance
-        self.moves = moves
-        self.all_threads = all_threads
-        self.waits = waits
-        #: whether the cell has no other trial
-        self.is_single = False
-        self.run_queue = RunQueue(all_threads)
+    quiet_ms: float | None
+    tolerance: float
+    moves: bool
+    all_threads: bool = False
+    usual_high_ms: float | None = None
+    waits: bool = True
+    is_single: bool = False
+
+    def __post_init__(self) -> None:
+        self.run_queue = RunQueue(self.all_threads)
         self.cores: set[int] = set()
         self.last = Reading(0.0, 0.0)
         self.readings: list[float] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,19 +101,20 @@ def activity_of(event: Any) -> Activity:
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
     """Return the average profile of a call from the activities of `calls` calls. `graph_launches`:
     correlations of the launches of CUDA graphs."""
-    durations: dict[str, list[int]] = {}
+    counts: Counter[str] = Counter()
+    kernel_ns: Counter[str] = Counter()
     for activity in activities:
-        durations.setdefault(activity.name, []).append(activity.duration)
-    total = sum(activity.duration for activity in activities)
+        counts[activity.name] += 1
+        kernel_ns[activity.name] += activity.duration
+    total_ns = kernel_ns.total()
     top = []
-    for name in sorted(durations, key=lambda name: -sum(durations[name]))[:TOP]:
-        kernel_ns = sum(durations[name])
+    for name, spent_ns in kernel_ns.most_common(TOP):
         top.append(
             {
                 "name": name[:NAME_LENGTH],
-                "count": len(durations[name]) / calls,
-                "ms": kernel_ns / calls / 1e6,
-                "share": kernel_ns / total if total else 0.0,
+                "count": counts[name] / calls,
+                "ms": spent_ns / calls / 1e6,
+                "share": spent_ns / total_ns if total_ns else 0.0,
             }
         )
     in_graphs = sum(activity.correlation in graph_launches for activity in activities)

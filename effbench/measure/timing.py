@@ -511,15 +511,17 @@ class CallBlock:
     period_ms: float
 
 
+@dataclass
 class Blocks:
     """Runs series of blocks of `calls` back-to-back calls on the GPU. `host`: None if its speed
     does not matter."""
 
-    def __init__(self, timer: Timer, calls: int, host: HostWatch | None) -> None:
-        self.timer = timer
-        self.calls = calls
-        self.host = host
-        self.rotation = itertools.cycle(timer.inputs)
+    timer: Timer
+    calls: int
+    host: HostWatch | None
+
+    def __post_init__(self) -> None:
+        self.rotation = itertools.cycle(self.timer.inputs)
         self.made = 0  # calls in series so far
 
     def run(self, blocks: int, result: Timing) -> float:

@@ -55,8 +55,8 @@ class GpuWatch:
     `shared`: whether a foreign process used memory before the trial.
     """
 
-    def __init__(self, gpu: Gpu, device: torch.device) -> None:
-        self.gpu, self.device = gpu, device
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
         self.shared = False
         self.discarded: list[str] = []
         self.disturbance: str | None = None
@@ -172,7 +172,7 @@ class GpuWatch:
             return
         working = self.gpu.working_pids(self.since)
         if working is None:
-            torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize()
             time.sleep(2 * SAMPLING_S)
             if self.gpu.utilization():
                 self.disturbance = (
@@ -189,7 +189,7 @@ class GpuWatch:
         used = self.gpu.used_bytes()
         if used is None:
             return None
-        reserved: int = torch.cuda.memory_reserved(self.device)
+        reserved: int = torch.cuda.memory_reserved()
         return used - reserved
 
     def energy_per_call_mj(self) -> float | None:

@@ -30,11 +30,11 @@ class TrialContext:
             self.cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid()
         )
         self.gpu = Gpu()
-        self.watcher = GpuWatch(self.gpu, self.device)
+        self.watcher = GpuWatch(self.gpu)
 
     def open_gpu(self) -> None:
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
-        self.watcher = GpuWatch(self.gpu, self.device)
+        self.watcher = GpuWatch(self.gpu)
 
     @contextmanager
     def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:
@@ -50,8 +50,8 @@ class TrialContext:
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,
             waits=self.rules.patience > 1.0,
+            is_single=self.rules.rounds == 1,
         )
-        host.is_single = self.rules.rounds == 1
         with host.watching():
             yield host
 

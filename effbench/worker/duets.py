@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
@@ -20,14 +21,15 @@ from effbench.measure.timing import Timer
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
+@dataclass
 class DuetMember:
     """This trial's part in a duet, which begins once this is made."""
 
-    def __init__(self, context: TrialContext, request: DuetRequest, timer: Timer) -> None:
-        self.context = context
-        self.watcher = context.watcher
-        self.request = request
-        self.timer = timer
+    context: TrialContext
+    request: DuetRequest
+    timer: Timer
+
+    def __post_init__(self) -> None:
         self.compilation = CompilationWatch()
         self.listener: socket.socket | None = None
         self.partner: Partner | None = None
@@ -73,7 +75,7 @@ class DuetMember:
 
     def lead(self, partner: Partner) -> DuetResult:
         depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
-        self.watcher.begin()
+        self.context.watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
             pairs = self.step.lead(partner, host)
             end = partner.ask("end")
@@ -91,7 +93,7 @@ class DuetMember:
     def disturbance_of_gpu(self) -> str | None:
         """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs
         to the sweep."""
-        watcher = self.watcher
+        watcher = self.context.watcher
         watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
         if self.context.on_cuda:
             watcher.end()
@@ -100,12 +102,12 @@ class DuetMember:
     def follow(self, partner: Partner) -> DuetResult:
         run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
-        self.watcher.begin()
+        self.context.watcher.begin()
         try:
             self.step.follow(partner, run_queue)
         finally:
             run_queue.close()
-        self.watcher.look()
+        self.context.watcher.look()
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer.get("result") or {})

@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,10 +118,14 @@ def location(error: BaseException) -> str:
     # its message names the file, and its frames belong to the import system
     if isinstance(error, SyntaxError):
         return ""
-    links = list(chain(error))
+    run: list[Frame] = []
+    named: list[Frame] = []
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        outside = [frame for frame in frames_run(links) if not frame.is_own]
-        for frame in (*outside, *frames_named(links)):
+        for link in chain(error):
+            run += frames_in("".join(traceback.format_tb(link.__traceback__)))
+            named += frames_in(text_of(link))
+        outside = [frame for frame in run if not frame.is_own]
+        for frame in (*outside, *named):
             if frame.is_users:
                 return str(frame)
         if outside:
@@ -129,19 +133,10 @@ def location(error: BaseException) -> str:
     return ""
 
 
-def frames_run(links: Iterable[BaseException]) -> Iterator[Frame]:
-    """Yield the frames of the exceptions' tracebacks, innermost first."""
-    for link in links:
-        for frame in reversed(traceback.extract_tb(link.__traceback__)):
-            if not frame.filename.startswith("<"):
-                yield Frame(Path(frame.filename).absolute(), str(frame.lineno), frame.name)
-
-
-def frames_named(links: Iterable[BaseException]) -> Iterator[Frame]:
-    """Yield the frames in the texts of the exceptions, innermost first."""
-    for link in links:
-        for path, line, function in reversed(FRAME.findall(text_of(link))):
-            yield Frame(Path(path).absolute(), line, function)
+def frames_in(text: str) -> Iterator[Frame]:
+    """Yield the frames in a text, innermost first."""
+    for path, line, function in reversed(FRAME.findall(text)):
+        yield Frame(Path(path).absolute(), line, function)
 
 
 def traceback_tail(error: BaseException) -> str:

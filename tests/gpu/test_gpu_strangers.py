@@ -58,7 +58,7 @@ def test_one_that_works_marks_a_trial_and_one_that_holds_memory_does_not(run, st
 def test_one_that_begins_to_work_is_seen(stranger):
     device = torch.device("cuda")
     mine = torch.zeros(2**28, device=device)
-    made = GpuWatch(Gpu.open(str(torch.cuda.get_device_properties(0).uuid)), device)
+    made = GpuWatch(Gpu.open(str(torch.cuda.get_device_properties(0).uuid)))
     made.shared = True
     made.begin()
     stranger.stdin.write("\n")

@@ -100,52 +100,29 @@ def test_threads_may_wait_for_a_part_of_a_batch(make, all_threads, part, seconds
 SLOW = reading(9.0)
 
 
-def quiet_for(seconds):
-    return reading(), reading(), seconds
-
-
-def slow_for(seconds):
-    return SLOW, SLOW, seconds
-
-
-class TestFigures:
-    """What a watch tells of a trial."""
-
-    @pytest.fixture
-    def watched(self, make):
-        """Makes a watch that has seen these batches."""
-
-        def see(*batches, **options):
-            watch = make(**options)
-            with watch.watching():
-                for before, after, seconds in batches:
-                    watch.is_undisturbed(before, after, seconds)
-            return watch
-
-        return see
-
-    @pytest.mark.parametrize(
-        ("options", "works_ms", "waited_ms", "slowdown"),
-        [
-            ({}, (0.1, 0.125, 0.3), 0.0, 2.5),
-            ({"quiet_ms": 0.025}, (0.1,), 0.0, 4.0),
-            ({}, (0.05,), 0.0, 1.0),
-            ({}, (0.01,), 900.0, 1.0),
-            (ON_CPU, (0.5,), 900.0, 1.0),
-        ],
-        ids=[
-            "disturbed batches and the quietest moments",
-            "those of earlier trials",
-            "never disturbed",
-            "waiting threads do not make the host faster",
-            "the work of one thread tells nothing of several",
-        ],
-    )
-    def test_the_slowdown(self, watched, options, works_ms, waited_ms, slowdown):
-        batches = [
-            (reading(work_ms), reading(min(work_ms, 0.1), waited_ms), 1.0) for work_ms in works_ms
-        ]
-        assert watched(*batches, **options).slowdown == pytest.approx(slowdown)
+@pytest.mark.parametrize(
+    ("options", "works_ms", "waited_ms", "slowdown"),
+    [
+        ({}, (0.1, 0.125, 0.3), 0.0, 2.5),
+        ({"quiet_ms": 0.025}, (0.1,), 0.0, 4.0),
+        ({}, (0.05,), 0.0, 1.0),
+        ({}, (0.01,), 900.0, 1.0),
+        (ON_CPU, (0.5,), 900.0, 1.0),
+    ],
+    ids=[
+        "disturbed batches and the quietest moments",
+        "those of earlier trials",
+        "never disturbed",
+        "waiting threads do not make the host faster",
+        "the work of one thread tells nothing of several",
+    ],
+)
+def test_the_slowdown_of_disturbed_moments(make, options, works_ms, waited_ms, slowdown):
+    watch = make(**options)
+    with watch.watching():
+        for work_ms in works_ms:
+            watch.is_undisturbed(reading(work_ms), reading(min(work_ms, 0.1), waited_ms), 1.0)
+    assert watch.slowdown == pytest.approx(slowdown)
 
 
 class TestCalming:
@@ -203,18 +180,17 @@ class TestCalming:
 class TestTiming:
     """A timer that watches the host, against a clock that the tests turn."""
 
-    def busy_half_of_the_time(self, clock):
-        return clock.now % 1.0 > 0.5
-
     def test_latency_on_a_gpu_is_of_moments_with_undisturbed_work(self, monkeypatch, make):
         clock, watch = TurnedClock(monkeypatch), make()
-        factor = lambda: 2.0 if self.busy_half_of_the_time(clock) else 1.0  # noqa: E731
-        watch.speed = lambda: 0.05 * factor()
-        step = clock.taking(lambda *args, **kwargs: 0.0002 * factor())
+
+        def slowness():
+            return 2.0 if clock.now % 1.0 > 0.5 else 1.0
+
+        watch.speed = lambda: 0.05 * slowness()
+        step = clock.taking(lambda *args, **kwargs: 0.0002 * slowness())
+        patient = rules(min_time_s=1.0, patience=2.0)
         with watch.watching():
-            result = Timer(
-                step, INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
-            ).latency(4.0)
+            result = Timer(step, INPUTS, CPU, patient, host=watch).latency(4.0)
         assert {round(value, 3) for value in result.samples_ms} == {0.2}
         assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
         assert len(result.enqueue_ms) == len(result.samples_ms)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from turned_clock import TurnedClock
 
-from effbench.measure import pairs
 from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import LatencySide, Pairs, TimedBatch, take_pairs
 from effbench.measure.timing import BATCH_MS, Rules, Timer
@@ -16,16 +16,6 @@ from effbench.measure.timing import BATCH_MS, Rules, Timer
 RULES = Rules(min_time_s=0.0, min_samples=20, max_samples=1000)
 #: A target that no interval reaches.
 NEVER = -1.0
-
-
-class Clock:
-    """The seconds that batches have taken."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def perf_counter(self):
-        return self.seconds
 
 
 class MadeUpSide:
@@ -39,9 +29,9 @@ class MadeUpSide:
         self.order = []
 
     def batch(self):
-        self.order.append((self.name, self.clock.seconds))
-        ms = self.ms * self.speed(self.clock.seconds)
-        self.clock.seconds += 0.003 * self.speed(self.clock.seconds)
+        self.order.append((self.name, self.clock.now))
+        ms = self.ms * self.speed(self.clock.now)
+        self.clock.now += 0.003 * self.speed(self.clock.now)
         return TimedBatch(ms)
 
 
@@ -55,21 +45,16 @@ class MadeUpHost:
     def begin(self): ...
 
     def was_undisturbed(self, seconds, waited_ms):
-        return not self.is_disturbed(self.clock.seconds)
+        return not self.is_disturbed(self.clock.now)
 
     def calm(self):
-        self.clock.seconds += 0.01
+        self.clock.now += 0.01
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(pairs, "time", made)
-    return made
-
-
-def ratio_of(taken):
-    return taken.figure(RULES).median.value
+    """It shows the seconds that batches have taken."""
+    return TurnedClock(monkeypatch)
 
 
 def test_the_order_changes_with_each_pair(clock):
@@ -109,7 +94,7 @@ def test_pairs_of_long_calls_end_after_some_seconds(clock):
     sides = [MadeUpSide(clock, name, 1.0, lambda _: 500.0) for name in ("eager", "mode")]
     taken = take_pairs(*sides, RULES, 0.1, None)
     assert len(taken.undisturbed) == 4
-    assert clock.seconds == pytest.approx(12.0, abs=0.1)
+    assert clock.now == pytest.approx(12.0, abs=0.1)
 
 
 def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(clock):
@@ -157,4 +142,4 @@ def test_a_disturbed_host_gets_more_time(clock, disturbed_from, seconds):
     patient = replace(RULES, patience=3.0, target_interval=NEVER)
     sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
     take_pairs(*sides, patient, 0.5, MadeUpHost(clock, lambda now: now > disturbed_from))
-    assert clock.seconds == pytest.approx(seconds, abs=0.02)
+    assert clock.now == pytest.approx(seconds, abs=0.02)

@@ -12,7 +12,6 @@ from effbench.core.cell import Status, Trial
 from effbench.measure import watch
 from effbench.measure.gpu import Gpu, GpuState
 
-CPU = torch.device("cpu")
 MIB = 2**20
 
 
@@ -44,8 +43,8 @@ class MadeUp(Gpu):
 def reserved(monkeypatch):
     """The memory that torch holds on the GPU, in MiB."""
     values = [0]
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: values[0] * MIB)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: values[0] * MIB)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     return values
 
 
@@ -58,7 +57,7 @@ def naps(monkeypatch):
 
 
 def watching(shared=False, **answers):
-    made = watch.GpuWatch(MadeUp(**answers), CPU)
+    made = watch.GpuWatch(MadeUp(**answers))
     made.shared = shared
     made.begin()
     return made
@@ -154,7 +153,7 @@ def test_working_pids_are_those_with_a_recent_kernel(answer, expected):
     ],
 )
 def test_a_foreign_process_before_the_trial(naps, answers, wait_s, slept, is_busy):
-    made = watch.GpuWatch(MadeUp(**answers), CPU)
+    made = watch.GpuWatch(MadeUp(**answers))
     made.wait_until_free(wait_s)
     assert slept is None or len(naps) == slept
     busy = "another process keeps this GPU busy (16384 MiB in use before the trial)"
@@ -175,7 +174,7 @@ def test_without_nvml_nothing_is_known(uuid):
     assert gpu.read() == GpuState()
     assert (gpu.processes(), gpu.foreign_pids(), gpu.working_pids(0.0)) == (None, None, None)
     assert (gpu.used_bytes(), gpu.utilization()) == (None, None)
-    made = watch.GpuWatch(gpu, CPU)
+    made = watch.GpuWatch(gpu)
     made.begin()
     made.poll(10)
     assert not made.disturbed()
@@ -187,7 +186,7 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
     state = GpuState(clocks_event_reasons=["hw_slowdown"])
     made = watch.GpuWatch(
-        SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state), CPU
+        SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state)
     )
     for calls in range(10):
         made.poll(calls)
@@ -197,7 +196,7 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
 
 
 def test_energy_and_readings_of_a_busy_gpu():
-    made = watch.GpuWatch(Gpu(), CPU)
+    made = watch.GpuWatch(Gpu())
     # the first mark is where polling began: the counter had changed some time before
     marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
     made.marks = [watch.EnergyMark(*mark) for mark in marks]
