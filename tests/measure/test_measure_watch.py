@@ -40,12 +40,10 @@ class MadeUp(Gpu):
 
 
 @pytest.fixture(autouse=True)
-def reserved(monkeypatch):
-    """The memory that torch holds on the GPU, in MiB."""
-    values = [0]
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: values[0] * MIB)
+def without_cuda(monkeypatch):
+    """torch holds no memory on the GPU."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    return values
 
 
 @pytest.fixture

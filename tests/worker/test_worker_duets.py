@@ -30,14 +30,12 @@ CPU = torch.device("cpu")
 INPUTS = [((), {})]
 
 
-def step_of(seconds, calls=None, cores=None):
-    """A step that sleeps, and notes when it is called and on which cores."""
+def step_of(seconds, calls=None):
+    """A step that sleeps, and notes when it is called."""
 
     def call():
         if calls is not None:
             calls.append(time.monotonic())
-        if cores is not None:
-            cores.append(tuple(os.sched_getaffinity(0)))
         time.sleep(seconds)
 
     return DuetStep(Timer(call, INPUTS, CPU, RULES), seconds * 1e3, has_period=False)
@@ -46,8 +44,8 @@ def step_of(seconds, calls=None, cores=None):
 def play_follower(folder, what, answers):
     """The process of the other member. `what`: what it does in its third batch, if anything."""
     partner = Partner(connect(Path(folder)), 10.0)
-    calls, cores = [], []
-    step = step_of(0.004, calls, cores)
+    calls = []
+    step = step_of(0.004, calls)
     batch = step.latency.batch
 
     def third():
@@ -59,7 +57,7 @@ def play_follower(folder, what, answers):
 
     step.latency.batch = third
     step.follow(partner, RunQueue(all_threads=False))
-    answers.put((calls, set(cores), os.sched_getaffinity(0)))
+    answers.put(calls)
     partner.send("end")
 
 
@@ -90,18 +88,14 @@ def member(tmp_path):
         process.join()
 
 
-def host_watch(moves=False):
-    return HostWatch(None, 1000.0, moves=moves, all_threads=True)
-
-
 def test_they_take_turns(member):
     partner, answers = member()
     calls = []
-    host = host_watch()
+    host = HostWatch(None, 1000.0, moves=False, all_threads=True)
     with host.watching():
         pairs = step_of(0.002, calls).lead(partner, host)["latency"]
     partner.ask("end")
-    theirs, _, _ = answers.get(timeout=10)
+    theirs = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
     gaps = [
         (after - before, seconds)
