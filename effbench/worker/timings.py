@@ -13,7 +13,6 @@ from effbench.core.printable import count
 from effbench.measure import timing, watch
 from effbench.measure.duet import DuetResult, figure_of_member
 from effbench.measure.host import HostFacts, HostWatch
-from effbench.measure.pairs import Pairs
 from effbench.measure.timing import (
     LATENCY,
     PERIOD,
@@ -240,32 +239,22 @@ class Timings:
 
     # --- in a duet
 
-    def take_duet(self, duet: DuetMember) -> DuetResult:
-        """Time both members of the duet in turn. Raises PartnerLostError."""
-        self.watcher.restart()
-        return duet.take()
-
     def result_of_duet(self, result: DuetResult, duet: DuetMember) -> StepTiming:
         """Return this member's part of what both members have found."""
+        leads = duet.request.leads
         figures: Figures = {}
         measured = StepTiming(figures, Timing(), result.host, result.disturbance)
         for name, pairs in result.pairs.items():
-            own = figure_of_member(pairs, self.rules, duet.request.leads, duet.request.is_alike)
+            own = figure_of_member(pairs, self.rules, leads, duet.request.is_alike)
             figures[name] = own.figure
             if own.figure.is_marked:
                 measured.disturbance = measured.disturbance or result.host_reason
             measured.disturbance = measured.disturbance or own.varies
-            counts: dict[str, float] = {
+            self.trial.extra[DUET][name] = {
                 "pairs": len(pairs.undisturbed),
                 "disturbed": len(pairs.disturbed),
             }
-            if pairs.disturbed:
-                slow = figure_of_member(
-                    Pairs(pairs.disturbed), self.rules, duet.request.leads
-                ).figure
-                counts["disturbed_ms"] = slow.median.value
-                measured.disturbed_ms[name] = slow.timing.samples_ms
-            self.trial.extra[DUET][name] = counts
+            measured.disturbed_ms[name] = [pair.ms_of(leads) for pair in pairs.disturbed]
             if name == LATENCY:
                 measured.calls = duet.step.latency.calls_of(own.pairs)
         if duet.step.period is not None:

@@ -307,7 +307,8 @@ class RunningTrial(TrialContext):
             with self.phase(DUET_PHASE):
                 duet.meet()
             with self.phase("timing"):
-                result = timings.take_duet(duet)
+                self.watcher.restart()
+                result = duet.take()
             why_alone = result.void
         except PartnerLostError as lost:
             why_alone = str(lost)
