@@ -133,12 +133,6 @@ class Timing:
         self.disturbed_enqueue_ms += self.enqueue_ms[first:]
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
-    def forget(self, first: int, first_disturbed: int) -> None:
-        """Remove the newest samples: those that count from `first` on, and the others from
-        `first_disturbed` on."""
-        del self.samples_ms[first:], self.enqueue_ms[first:]
-        del self.disturbed_ms[first_disturbed:], self.disturbed_enqueue_ms[first_disturbed:]
-
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
         return Timing(
@@ -357,10 +351,9 @@ class Timer:
         # to ask the driver takes longer than some series
         if not self.watch or len(result.samples_ms) == kept or not self.watch.disturbed():
             return True
-        if self.rules.discards:
-            result.drop(kept)
-        else:
-            result.forget(kept, lost)
+        result.drop(kept)
+        if not self.rules.discards:
+            del result.disturbed_ms[lost:], result.disturbed_enqueue_ms[lost:]
         return False
 
     def next_passes(self, result: Timing, seconds: float, budget_s: float) -> int:
