@@ -272,10 +272,11 @@ def compare(
     `tolerance`; None: by the dtype of each output, or of the model (`dtype`) if that is coarser."""
     device = place(eager, device)
     output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
-    reason = structural_difference(output, eager)
-    if reason is not None:
-        return AccuracyVerdict(reason=reason)
-    worst = None
+    differing = sorted(output.keys() ^ eager.keys())
+    if differing:
+        names = ", ".join(differing[:4])
+        return AccuracyVerdict(reason=f"the structure differs from eager's: {names}")
+    worst = reason = None
     for name, ref in eager.items():
         out = output[name]
         if not alike(out, ref):
@@ -290,16 +291,6 @@ def compare(
         if verdict.reason is not None and reason is None:
             reason = f"{name} differs from eager{verdict.reason}"
     return AccuracyVerdict(worst, reason, only_values=True)
-
-
-def structural_difference(output: Parts, eager: Parts) -> str | None:
-    outs, refs = len(tensors(output)), len(tensors(eager))
-    if outs != refs:
-        return f"{outs} output tensors, but eager has {refs}"
-    differing = sorted(output.keys() ^ eager.keys())
-    if differing:
-        return f"the structure differs from eager's: {', '.join(differing[:4])}"
-    return None
 
 
 def compare_values(
