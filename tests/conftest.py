@@ -96,38 +96,35 @@ EXTRAS = {
 
 
 @functools.cache
-def missing_extras() -> tuple[str, ...]:
-    """Return the optional packages that are not installed. In CI a missing one fails its tests:
-    none counts."""
+def missing_extras() -> dict[str, str]:
+    """Return those of EXTRAS that are not installed. In CI a missing one fails its tests: none
+    counts."""
     if os.environ.get("CI") == "true":
-        return ()
-    return tuple(module for module in EXTRAS if importlib.util.find_spec(module) is None)
+        return {}
+    return {
+        module: extra
+        for module, extra in EXTRAS.items()
+        if importlib.util.find_spec(module) is None
+    }
 
 
 def needed_extra(failure: str) -> str | None:
-    """Return the reason to skip a test with this failure: it names a missing optional package as
-    its cause."""
-    for module in missing_extras():
-        named = (
-            rf"No module named '?{module}\b|needs (the package )?{module}\b|{module} is not"
-            r" installed"
+    """Return the reason to skip a test with this failure: it names a missing optional package, or
+    its extra, as its cause."""
+    for module, extra in missing_extras().items():
+        causes = (
+            rf"No module named '?{module}\b",
+            rf"needs (the package )?{module}\b",
+            rf"{module} is not installed",
+            rf"pip install \S*effbench\[{extra}\]",
         )
-        if re.search(named, failure):
-            return reason_to_skip(module, EXTRAS[module])
-    for extra in {EXTRAS[module] for module in missing_extras()}:
-        if re.search(rf"pip install \S*effbench\[{extra}\]", failure):
-            return reason_to_skip(f"the extra {extra}", extra)
+        if re.search("|".join(causes), failure):
+            return reason_to_skip(module)
     return None
 
 
-def reason_to_skip(what: str, extra: str) -> str:
-    return f"needs {what}: pip install 'effbench[{extra}]'"
-
-
-def skip(report: pytest.TestReport | pytest.CollectReport, path: Path, reason: str) -> None:
-    """Turn the report of a failure into that of a skipped test."""
-    report.outcome = "skipped"
-    report.longrepr = (str(path), 0, f"Skipped: {reason}")
+def reason_to_skip(module: str) -> str:
+    return f"needs {module}: pip install 'effbench[{EXTRAS[module]}]'"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -138,27 +135,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("extra"):
-        for module in marker.args:
-            if module in missing_extras():
-                pytest.skip(reason_to_skip(module, EXTRAS[module]))
+        for module in missing_extras().keys() & set(marker.args):
+            pytest.skip(reason_to_skip(module))
+
+
+def skipped_without_extra(
+    report: pytest.TestReport | pytest.CollectReport, failure: str, path: Path
+) -> pytest.TestReport | pytest.CollectReport:
+    """Return the report of a test or file; one that failed because an optional package is missing
+    is skipped."""
+    reason = needed_extra(failure) if report.failed else None
+    if reason is not None:
+        report.outcome = "skipped"
+        report.longrepr = (str(path), 0, f"Skipped: {reason}")
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Skip a file of tests that imports a missing optional package."""
     report = yield
-    if report.failed and (reason := needed_extra(str(report.longrepr))):
-        skip(report, collector.path, reason)
-    return report
+    return skipped_without_extra(report, str(report.longrepr), collector.path)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Skip a test that fails because an optional package is missing."""
     report = yield
-    if report.failed and (reason := needed_extra(report.longreprtext)):
-        skip(report, item.path, reason)
-    return report
+    return skipped_without_extra(report, report.longreprtext, item.path)
 
 
 def heed_ctrl_c() -> None:

@@ -86,7 +86,8 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
             weights[sweep.id] = unmarked, trials, len(ok)
     if not weights:
         raise NothingFoundError(
-            f"{store.name} has no ok result of {model} in a completed sweep; omit --stored"
+            f"{store.name} has no ok result of {model} in a completed sweep;"
+            f" `effbench advise mode {model}` measures it"
         )
     return max(weights, key=lambda sweep_id: weights[sweep_id])
 

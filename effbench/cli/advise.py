@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
@@ -29,8 +28,8 @@ HELP = (
     "Recommend the mode to run, or the batch sizes to capture (`advise mode` and `advise buckets`)."
 )
 MODE = (
-    "Recommend the mode for a model at one batch size: from a stored sweep, or for MODEL also by a"
-    " short new one."
+    "Recommend the mode for a model at one batch size: for MODEL by a short sweep, unless this"
+    " machine has stored results of it; without MODEL from a stored sweep."
 )
 
 
@@ -42,29 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "buckets", description="Recommend the fastest capture list for a trace of batch sizes."
     )
     mode = parts.add_parser("mode", description=MODE)
-    words = (
-        "model to measure unless results of it are stored, as in model=MODEL, and overrides as in a"
-        " sweep"
-    )
+    words = "model to measure, as in model=MODEL, and overrides as in a sweep"
     mode.add_argument(
         "words",
         nargs="*",
         metavar="MODEL [OVERRIDE]",
-        help=f"{words}: mode=eager,default dtype=float32",
+        help=f"{words}: bs=8 mode=eager,default dtype=float32",
     )
     mode.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
-    measuring = mode.add_mutually_exclusive_group()
-    measuring.add_argument(
+    mode.add_argument(
         "--fresh", action="store_true", help="measure MODEL even if there are stored results"
     )
-    stored = (
-        "measure nothing; answer from the sweep with most results of MODEL (and bs=N), on any"
-        " machine"
-    )
-    measuring.add_argument("--stored", action="store_true", help=stored)
     for part in (buckets, mode):
         options.add_db(part)
-        options.add_sweep(part)
+        part.add_argument(
+            "--sweep",
+            metavar="ID|NAME|last",
+            help=f"{options.WHICH_SWEEP} (default: last; of mode --model the fullest)",
+        )
         part.add_argument(
             "--model", metavar="NAME", help="model of the sweep (default: the only one)"
         )
@@ -75,8 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="cost of a call (default: latency)",
         )
         part.add_argument(
-            "--format", default="table", choices=["table", "json"], help="(default: table)"
+            "--memory",
+            type=byte_size,
+            metavar="SIZE",
+            help="limit of all graphs (buckets) or of peak reserved memory (mode): 4GiB",
         )
+        options.add_format(part, "json")
         options.add_out(part)
     buckets.add_argument(
         "--trace",
@@ -87,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     buckets.add_argument(
         "--mode", default="cuda-graph", help="mode whose figures are used (default: %(default)s)"
     )
-    buckets.add_argument(
-        "--memory-budget", type=byte_size, metavar="SIZE", help="memory limit for all graphs: 2GiB"
-    )
     number = options.at_least(1)
     mode.add_argument(
         "--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)"
@@ -99,9 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number,
         metavar="N",
         help="calls per preparation (default: ignore preparation)",
-    )
-    mode.add_argument(
-        "--memory", type=byte_size, metavar="SIZE", help="limit of peak reserved memory: 4GiB"
     )
 
 
@@ -117,7 +109,12 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    advice = advise_buckets(args) if args.what == "buckets" else advise_mode(args)
+    if args.what == "buckets":
+        advice = advise_buckets(args)
+    elif args.words or args.fresh:
+        advice = advise_model(args)
+    else:
+        advice = advise_mode(args)
     if args.format == "json":
         options.write(as_json(advice.data), args)
         return 0
@@ -134,14 +131,14 @@ def run(args: argparse.Namespace) -> int:
 
 def advise_buckets(args: argparse.Namespace) -> Advice:
     """Find the best capture list for the trace, and compare it with those of inference servers."""
-    question = Question(args.metric, memory_bytes=args.memory_budget)
+    question = Question(args.metric, memory_bytes=args.memory)
     with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
+        sweep = store.find_sweep(args.sweep or "last")
         rows, eager = rows_of(store, sweep), sweep.baseline_mode
     trace = Counter(read_sizes(args.trace))
     costs = costs_of(rows, args.model, args.mode, question, eager)
     if question.memory_bytes is not None and not costs.pool_bytes:
-        raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
+        raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory")
     best = best_list(trace, costs, question.memory_bytes)
     if best is None:
         raise NothingFoundError(
@@ -168,34 +165,17 @@ def remedy(size: int, costs: Costs, eager: str) -> str:
 
 
 def advise_mode(args: argparse.Namespace) -> Advice:
-    """Recommend a mode from a stored sweep, or for a model also by a short new one."""
-    if args.stored:
-        choose_stored(args)
-    elif args.words or args.fresh:
-        return advise_model(args)
+    """Recommend a mode from a stored sweep."""
+    reference = args.sweep or "last"
     with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
+        if args.model and not args.sweep:
+            reference = sweep_with(store, args.model, args.bs)
+        sweep = store.find_sweep(reference)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-    advice = mode_advice(recommend(rows, question_of(args)))
+    advice = mode_advice(recommend(rows, Question(args.metric, args.calls, args.memory)))
     advice.data["sweep"] = sweep.id
-    if args.stored:
-        advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
+    advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
     return advice
-
-
-def choose_stored(args: argparse.Namespace) -> None:
-    """Choose the sweep with most results of MODEL at its batch size. Raises UsageError for other
-    overrides."""
-    words = " ".join([*filter(None, [args.model]), *args.words])
-    match = re.fullmatch(r"([^=]+?)(?: bs=(\d+))?", words)
-    if not match or args.sweep != "last":
-        how = "for other settings, name a sweep: effbench advise mode --sweep SWEEP --model MODEL"
-        raise UsageError(f"advise mode --stored takes one model, and bs=N; {how}")
-    args.model = match[1]
-    if match[2]:
-        args.bs = int(match[2])
-    with Store.open(args.db, mode="read") as store:
-        args.sweep = sweep_with(store, args.model, args.bs)
 
 
 def advise_model(args: argparse.Namespace) -> Advice:
@@ -207,9 +187,9 @@ def advise_model(args: argparse.Namespace) -> Advice:
 
         matrix = matrix_of(args)
         is_quiet = args.format == "json" or args.out is not None
-        results = find(["-m", *shortening_of(matrix), *matrix], server, args.fresh, is_quiet)
+        results = find(matrix, server, args.fresh, is_quiet)
     rows = rows_at(results.rows)
-    advice = mode_advice(recommend(rows, question_of(args)))
+    advice = mode_advice(recommend(rows, Question(args.metric, args.calls, args.memory)))
     commands = [
         shlex.join(masked(["effbench", "-m", *matrix])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
@@ -229,64 +209,29 @@ def advise_model(args: argparse.Namespace) -> Advice:
 
 
 def matrix_of(args: argparse.Namespace) -> list[str]:
-    """Return the overrides of the full matrix. Raises UsageError unless they name one model, and at
-    most one batch size."""
+    """Return the overrides of the full matrix. Raises UsageError unless they name one model, and
+    no option that selects stored results is given."""
+    from effbench.config.overrides import keys_of
     from effbench.config.short_sweep import CANDIDATES
 
-    overrides = [word for word in args.words if "=" in word or word.startswith("~")]
-    models = [word for word in args.words if word not in overrides]
-    if args.model:
-        models.append(args.model)
-    require_one_point(args, models, overrides)
-    defaults = [f"model={models[0]}", f"mode={CANDIDATES}"]
-    if args.bs is not None:
-        defaults.append(f"bs={args.bs}")
-    if args.db != DEFAULT_DB:
-        defaults.append(f"db={quoted(args.db)}")
-    if args.config_dir:
-        overrides.append(f"--config-dir={args.config_dir}")
-    return [*missing_in(overrides, defaults), *overrides]
-
-
-def require_one_point(
-    args: argparse.Namespace, models: Sequence[str], overrides: Sequence[str]
-) -> None:
-    """Raise UsageError unless these are one model, at most one batch size, no stream and no stored
-    sweep."""
-    from effbench.config.overrides import key_of
-
-    keys = [str(key_of(word)) for word in overrides]
-    sizes = keys.count("bs") + (args.bs is not None)
-    has_stream = any(key.partition(".")[0] == "stream" for key in keys)
-    is_one = len(models) == 1 and "model" not in keys and sizes < 2 and not has_stream
-    if args.sweep != "last" or not is_one:
+    models = [word for word in args.words if "=" not in word and not word.startswith("~")]
+    overrides = [word for word in args.words if word not in models]
+    keys = keys_of(overrides)
+    if len(models) != 1 or "model" in keys or args.sweep or args.model:
         raise UsageError(
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
-            " --sweep SWEEP --model NAME --bs N answers from a stored sweep"
+            " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
         )
-
-
-def shortening_of(matrix: Sequence[str]) -> list[str]:
-    """Return the overrides that make a short sweep of a matrix."""
-    from effbench.config.short_sweep import ROUNDS
-
-    shortening = missing_in(matrix, ["sweep.name=advise", "on_failure=ignore"])
-    protocol = missing_in(matrix, ["protocol=quick"])
-    if protocol:
-        protocol += missing_in(matrix, [f"protocol.rounds={ROUNDS}"])
-    return shortening + protocol
-
-
-def missing_in(overrides: Sequence[str], defaults: Sequence[str]) -> list[str]:
-    """Return the default overrides whose settings are not overridden."""
-    from effbench.config.overrides import key_of
-
-    keys = {str(key_of(word)) for word in overrides}
-    return [word for word in defaults if str(key_of(word)) not in keys]
-
-
-def question_of(args: argparse.Namespace) -> Question:
-    return Question(args.metric, args.calls, args.memory)
+    matrix = [f"model={models[0]}"]
+    if "mode" not in keys:
+        matrix.append(f"mode={CANDIDATES}")
+    if args.bs:
+        matrix.append(f"bs={args.bs}")
+    if args.config_dir:
+        matrix.append(f"--config-dir={args.config_dir}")
+    if args.db != DEFAULT_DB:
+        matrix.append(f"db={quoted(args.db)}")
+    return matrix + overrides
 
 
 def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:

@@ -31,9 +31,7 @@ REFERENCE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--format", default="table", choices=["table", "markdown", "json"], help="(default: table)"
-    )
+    options.add_format(parser, "markdown", "json")
     parser.add_argument(
         "--experiment",
         action="append",

@@ -74,8 +74,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         help=setting,
     )
     add("--all", action="store_true", help="show all rows, also those with the verdict same")
-    formats = ["table", *comparison.FORMATS]
-    add("--format", default="table", choices=formats, help="(default: table)")
+    options.add_format(parser, *comparison.FORMATS)
     options.add_out(parser)
 
 
@@ -155,17 +154,14 @@ def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str
 
 
 def wanted_cells(text: str | None) -> Callable[[CellPair], bool] | None:
-    """Return a function that matches cells: `text` is part of, or a glob pattern for, the name in
-    the tables or `model bs=… mode dtype`; or it is the start (6 digits or more) of the cell key.
-    None if `text` is None."""
+    """Return a function that matches cells: `text` is part of the name in the tables, or a glob
+    pattern for it, or the start (6 digits or more) of the cell key. None if `text` is None."""
     if text is None:
         return None
 
     def fits(pair: CellPair) -> bool:
-        about = pair.about
-        names = (pair.name, f"{about.model} bs={about.bs} {about.mode} {about.dtype}")
         is_key = len(text) >= 6 and pair.key.startswith(text)
-        return is_key or any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
+        return is_key or text in pair.name or fnmatch.fnmatchcase(pair.name, text)
 
     return fits
 

@@ -31,9 +31,7 @@ MARKS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--format", default="text", choices=["text", "json"], help="(default: text)"
-    )
+    options.add_format(parser, "json", default="text")
     calibrate = "measure the GPU's ceilings again, and store them"
     parser.add_argument("--calibrate", action="store_true", help=calibrate)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ from effbench.core import outputs
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.metrics import METRICS, ratio_text
 from effbench.core.settings import DEFAULT_DB, db_option, quoted
-from effbench.core.table import Column, Table, as_json, markdown_text
+from effbench.core.table import Column, Record, Table, as_json
 from effbench.core.terminal import escape
-from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
+from effbench.stats.significance import MOST_PAIRS
 from effbench.store.connect import sqlite_file
+from effbench.store.secrets import masked_url
 
 if TYPE_CHECKING:
     from effbench.config.cells import Job
@@ -33,7 +34,7 @@ HELP = (
     " milliseconds, so that a slow moment of the host hits both."
 )
 #: Settings of the sweep, unless they are given.
-OWN = (
+DEFAULTS = (
     f"protocol.rounds={MOST_PAIRS}",
     "protocol.enough_interval=0.01",
     "sweep.name=duet",
@@ -47,35 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("first", metavar="A", help=f"the side to compare with; an {sides}")
     parser.add_argument("second", metavar="B", help="the other side, in the same form")
-    common = "overrides of both sides, such as model=mlp bs=8 protocol=quick"
+    common = (
+        "overrides of both sides, such as model=mlp bs=8 protocol=quick; protocol.rounds is the"
+        f" maximum number of duets (default: {MOST_PAIRS}), which end once the difference is known"
+        f" to be inside {FLOOR:.0%}% or beyond it"
+    )
     parser.add_argument("words", nargs="*", metavar="OVERRIDE", help=common)
     slower = "exit with 1 if B is significantly slower than A by more than this percentage"
-    parser.add_argument("--fail-above", type=percentage, metavar="PERCENT", help=slower)
-    most = (
-        f"most duets, at least {LEAST_DUETS} (default: {MOST_PAIRS}); they end once the difference"
-        " is known to be "
-    )
-    most += f"inside {FLOOR:.0%}% or beyond it"
-    parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
+    parser.add_argument("--fail-above", type=float, metavar="PERCENT", help=slower)
     parser.add_argument(
         "--config-dir", metavar="DIR", help="folder with your own YAML files of models and modes"
     )
     options.add_db(parser)
-    parser.add_argument(
-        "--format", default="table", choices=["table", "markdown", "json"], help="(default: table)"
-    )
+    options.add_format(parser, "json")
     options.add_out(parser)
-
-
-def percentage(text: str) -> float:
-    """Return the fraction of `5`, `5%` or `0.5 %`. Raises ArgumentTypeError."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1000:
-        raise argparse.ArgumentTypeError(f"expected a percentage such as 5, got {text!r}")
-    return value / 100
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,9 +79,21 @@ def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Na
     trials = [trial for answer in answers for trial in answer.duets.trials]
     if any(trial.status.is_failure for trial in trials):
         return 1
-    if args.fail_above is not None and any(answer.is_slower(args.fail_above) for answer in answers):
+    limit = args.fail_above
+    if limit is not None and any(answer.is_slower(limit / 100) for answer in answers):
         return 1
     return 0 if all(answer.tests for answer in answers) else NothingFoundError.exit_code
+
+
+def side_of(text: str) -> list[str]:
+    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
+    if not words:
+        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
+    return [word if "=" in word else f"mode={word}" for word in words]
 
 
 # --- measuring ---
@@ -111,7 +109,12 @@ def measure(
     from effbench.run.progress import Progress
     from effbench.run.sweep import Command, open_sweep
 
-    common = common_words(args, [*first, *second])
+    common = [*DEFAULTS]
+    if args.config_dir:
+        common.append(f"--config-dir={args.config_dir}")
+    if args.db != DEFAULT_DB:
+        common.append(f"db={quoted(args.db)}")
+    common += args.words
     old, new = jobs_of([*common, *first]), jobs_of([*common, *second])
     if len(old) != len(new):
         raise UsageError(
@@ -200,68 +203,26 @@ def answers_of(
     return answers
 
 
-# --- the overrides ---
-
-
-def common_words(args: argparse.Namespace, of_sides: Sequence[str]) -> list[str]:
-    """Return the overrides of both sides. `of_sides`: those of one. Raises UsageError if a setting
-    is given twice or in the wrong way."""
-    from effbench.config.overrides import key_of
-
-    common = [*args.words]
-    check_keys({*map(key_of, common)}, {*map(key_of, of_sides)}, args.rounds)
-    if args.rounds:
-        common.append(f"protocol.rounds={args.rounds}")
-    given = {key_of(word) for word in common}
-    common += [word for word in OWN if key_of(word) not in given]
-    if args.config_dir:
-        common.insert(0, f"--config-dir={args.config_dir}")
-    if args.db != DEFAULT_DB:
-        common.append(f"db={quoted(args.db)}")
-    return common
-
-
-def check_keys(common: Set[str | None], of_sides: Set[str | None], rounds: int | None) -> None:
-    """Raise UsageError if one of the keys is given twice or in the wrong way."""
-    for key in common & of_sides:
-        raise UsageError(f"duet: {key} is given for a side and for both; give it once")
-    if "db" in common | of_sides:
-        raise UsageError("duet: give the database with --db URL instead of db=")
-    if rounds and "protocol.rounds" in common:
-        raise UsageError(
-            "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
-        )
-
-
-def side_of(text: str) -> list[str]:
-    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
-    if not words:
-        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
-    return [word if "=" in word else f"mode={word}" for word in words]
-
-
 # --- output ---
 
 
 def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> None:
     """Write the sentence of each cell, then the figures."""
+    notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
     if args.format == "json":
-        options.write(as_json(document(answers, outcome)), args)
+        document = {
+            "sweep": outcome.sweep_id,
+            "state": outcome.state,
+            "cells": [record_of(answer) for answer in answers],
+            "notes": notes,
+        }
+        options.write(as_json(document), args)
         return
     sentences = [answer.sentence for answer in answers]
     if len(answers) > 1:
         sentences = [f"{answer.cell}: {answer.sentence}" for answer in answers]
-    notes = [*notes_of(answers), f"sweep {outcome.sweep_id}{db_option(args.db)}"]
+    notes.append(f"sweep {outcome.sweep_id}{db_option(masked_url(outcome.db))}")
     table = table_of(answers)
-    if args.format == "markdown":
-        parts = [*map(markdown_text, sentences), table.render("markdown").rstrip()]
-        parts += map(markdown_text, notes)
-        options.write("\n\n".join(filter(None, parts)) + "\n", args)
-        return
     with options.console(args) as console:
         for line in sentences:
             console.print_line(escape(line), "bold")
@@ -271,69 +232,61 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
             console.print_line(escape(note), "dim")
 
 
-def notes_of(answers: Sequence[DuetAnswer]) -> list[str]:
-    """Return what limits the answers, each once."""
-    return list(dict.fromkeys(note for answer in answers for note in answer.notes))
+def record_of(answer: DuetAnswer) -> dict[str, Any]:
+    """Return an answer as plain data; times are in ms per call, ratios are B ÷ A."""
+    return {
+        "cell": answer.cell,
+        "sentence": answer.sentence,
+        "a": answer.first,
+        "b": answer.second,
+        "duets": len(answer.duets.counted),
+        "figures": figures_of(answer),
+    }
+
+
+def figures_of(answer: DuetAnswer) -> list[Record]:
+    """Return a record for each compared time."""
+    figures: list[Record] = []
+    for metric, test in answer.tests.items():
+        figures.append(
+            {
+                "quantity": metric.removesuffix("_ms"),
+                "metric": metric,
+                "a": test.before,
+                "b": test.after,
+                "ratio": test.ratio,
+                "ci_low": test.low,
+                "ci_high": test.high,
+                "marked": answer.is_marked,
+            }
+        )
+    return figures
 
 
 def table_of(answers: Sequence[DuetAnswer]) -> Table:
     """Return the figures of both sides. A `~` marks those of a disturbed host."""
+
+    def time_of(side: str) -> Callable[[Record], str]:
+        return lambda row: mark(row) + METRICS[row["metric"]].format(row[side])
+
     columns = [
         Column("cell"),
         Column("quantity"),
-        Column("first", answers[0].first, numeric=True),
-        Column("second", answers[0].second, numeric=True),
-        Column("ratio", "B ÷ A", numeric=True),
+        Column("a", answers[0].first, numeric=True, value=time_of("a")),
+        Column("b", answers[0].second, numeric=True, value=time_of("b")),
+        Column("ratio", "B ÷ A", numeric=True, value=ratio_of),
     ]
     if len(answers) == 1:
-        columns = columns[1:]
+        del columns[0]
     rows = []
     for answer in answers:
-        mark = "~" if answer.is_marked else ""
-        for metric, test in answer.tests.items():
-            text = METRICS[metric].format
-            figures = {
-                "cell": answer.cell,
-                "quantity": metric.removesuffix("_ms"),
-                "first": f"{mark}{text(test.before)}",
-                "second": f"{mark}{text(test.after)}",
-                "ratio": f"{mark}{ratio_text(test.ratio, test.low, test.high)}",
-            }
-            rows.append(figures)
+        rows += [{"cell": answer.cell, **figures} for figures in figures_of(answer)]
     return Table(columns, rows)
 
 
-def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
-    """Return the answers as plain data; times are in ms per call, ratios are B ÷ A."""
-    cells = []
-    for answer in answers:
-        figures = []
-        for metric, test in answer.tests.items():
-            figures.append(
-                {
-                    "quantity": metric.removesuffix("_ms"),
-                    "metric": metric,
-                    "a": test.before,
-                    "b": test.after,
-                    "ratio": test.ratio,
-                    "ci_low": test.low,
-                    "ci_high": test.high,
-                    "marked": answer.is_marked,
-                }
-            )
-        cells.append(
-            {
-                "cell": answer.cell,
-                "sentence": answer.sentence,
-                "a": answer.first,
-                "b": answer.second,
-                "duets": len(answer.duets.counted),
-                "figures": figures,
-            }
-        )
-    return {
-        "sweep": outcome.sweep_id,
-        "state": outcome.state,
-        "cells": cells,
-        "notes": notes_of(answers),
-    }
+def ratio_of(row: Record) -> str:
+    return mark(row) + ratio_text(row["ratio"], row["ci_low"], row["ci_high"])
+
+
+def mark(row: Record) -> str:
+    return "~" if row["marked"] else ""

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help=NAME_HELP)
     config = "configuration of checks, whose limits and exceptions apply (default: default)"
     add("--config", metavar="NAME|FILE", help=config)
-    add("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
+    options.add_format(parser, *FORMATS)
     options.add_out(parser)
 
 

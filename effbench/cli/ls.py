@@ -48,15 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.traceback and not args.failures:
-        raise UsageError(
-            "ls: --traceback needs --failures; try `effbench ls --failures --traceback`"
-        )
     of_one_sweep = args.cells or args.failures or args.artifacts
-    if args.sweep != "last" and not of_one_sweep:
+    if (args.sweep != "last" or args.traceback) and not of_one_sweep:
         raise UsageError(
-            "ls: --sweep needs --cells, --failures or --artifacts; without them, all sweeps are"
-            " listed"
+            "ls: without --cells, --failures or --artifacts it lists all sweeps; --sweep needs one"
+            " of them, --traceback needs --failures"
         )
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)  # raises NothingFoundError for an empty database
@@ -129,22 +125,19 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     results = rows_of(store, sweep)
-    names = row_names(results)
-    failed = {
-        name: result
-        for name, result in zip(names, results, strict=True)
-        if result.status is not Status.OK
-    }
+    failed = {}
+    for name, result in zip(row_names(results), results, strict=True):
+        if result.status is not Status.OK:
+            failed[name] = result
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
         terminal().print(text, highlight=False)
     elif traceback:
         print_tracebacks(store, sweep, failed)
     else:
-        rows = []
-        for name, result in failed.items():
-            rows.append({"status": result.status, "cell": name, "reason": result.reason})
-        print_table(rows)
+        columns = [Column("status"), Column("cell"), Column("reason")]
+        rows = [(result.status, name, result.reason) for name, result in failed.items()]
+        terminal().print_table(Table.of(columns, rows))
 
 
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:

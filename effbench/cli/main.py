@@ -144,13 +144,11 @@ def discard(streams: Iterable[TextIO]) -> None:
 
 def failed_access(error: OSError) -> str:
     """Return a message about a file or connection that cannot be read or written."""
-    names = []
-    for name in (error.filename, error.filename2):
-        if isinstance(name, str | bytes):
-            names.append(os.fsdecode(name))
-    if not names and error.errno == errno.ENOSPC:
+    what = error.filename
+    if what is None and error.errno == errno.ENOSPC:
         return f"the output cannot be written: {error.strerror}"
-    what = " and ".join(names) or f"a file or connection (in {place_of(error)})"
+    if not isinstance(what, str):
+        what = f"a file or connection (in {place_of(error)})"
     reason = error.strerror or one_line(error, 300) or type(error).__name__
     return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
 

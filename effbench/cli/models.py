@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from effbench.cli.options import at_least
+from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.settings import shipped
 from effbench.core.table import Column, Table
@@ -20,17 +20,14 @@ HELP = (
     "List the models that effbench ships, and the networks of torchvision, timm and transformers"
     " installed here."
 )
-LIMIT = 40
+#: Rows of the table if nothing is searched.
+MOST = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "list only models whose name, library or description contains all these words"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
-    how_many = "maximum rows of the table; 0: all (default: %(default)s)"
-    parser.add_argument("--limit", type=at_least(0), default=LIMIT, metavar="N", help=how_many)
-    parser.add_argument(
-        "--format", default="table", choices=["table", "json", "csv"], help="(default: table)"
-    )
+    options.add_format(parser, "json", "csv")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,11 +41,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format != "table":
         sys.stdout.write(Table.of(columns, rows).render(args.format))
         return 0
-    shown = rows[: args.limit or None]
-    terminal().print_table(Table.of(columns, shown))
-    hidden = len(rows) - len(shown)
+    hidden = 0 if words else max(0, len(rows) - MOST)
+    terminal().print_table(Table.of(columns, rows[: len(rows) - hidden]))
     if hidden:
-        print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")
+        print(f"and {hidden} more: effbench models TEXT searches, --format csv lists all")
     return 0
 
 

@@ -45,10 +45,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # "advise" for `effbench advise buckets`
         name = self.prog.removeprefix("effbench ").split()[0]
-        how = f"see effbench {name} --help"
-        if ": db=" in message:
-            how = f"effbench {name} takes --db URL"
-        raise UsageError(f"{name}: {message}; {how}")
+        raise UsageError(f"{name}: {message}; see effbench {name} --help")
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -92,6 +89,12 @@ def add_out(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", help="write to this file instead of standard output"
     )
     add_force(parser)
+
+
+def add_format(parser: argparse.ArgumentParser, *formats: str, default: str = "table") -> None:
+    parser.add_argument(
+        "--format", default=default, choices=[default, *formats], help="(default: %(default)s)"
+    )
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

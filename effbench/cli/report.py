@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from effbench.cli import options
 from effbench.core.errors import StoreError
 from effbench.core.outputs import require_folder
 from effbench.core.printable import count
 from effbench.store.store import Store
-
-if TYPE_CHECKING:
-    from effbench.render.data import ReportData
 
 HELP = (
     "Write an HTML report of the database: static files that open from disk or from any web server."
@@ -36,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name of the baseline to compare with (default: the previous sweep)",
     )
-    parser.add_argument(
-        "--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)"
-    )
+    options.add_format(parser, "markdown", default="html")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +49,6 @@ def write_markdown(args: argparse.Namespace) -> None:
         store.find_sweep("last")  # raises NothingFoundError for an empty database
         # Markdown shows no history
         content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
-    warn_of_other_references(content, args.baseline)
     options.write(markdown.report(content.device_sweeps), args)
 
 
@@ -73,7 +65,6 @@ def write_html(args: argparse.Namespace) -> None:
         store.find_sweep("last")
         content = data.read(store, args.db, args.sweep, baseline=args.baseline)
         content.claims = entries(store.verdicts())
-    warn_of_other_references(content, args.baseline)
     try:
         written = write_site(content, out)
     except OSError as error:
@@ -86,20 +77,3 @@ def write_html(args: argparse.Namespace) -> None:
     if content.omitted:
         omitted = count(content.omitted, "older sweep")
         print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")
-
-
-def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
-    """Say on stderr which sweeps are not compared with the chosen baseline."""
-    if baseline is None:
-        return
-    for device_sweep in content.device_sweeps:
-        changes = device_sweep.changes
-        if not changes.is_baseline:
-            what = "with nothing"
-            if changes.previous:
-                what = "with the previous sweep"
-            print(
-                f"effbench: sweep {device_sweep.sweep.id} is compared {what}:"
-                f" {baseline!r} names no other sweep on {device_sweep.hardware}",
-                file=sys.stderr,
-            )

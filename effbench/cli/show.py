@@ -57,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
     )
-    parser.add_argument(
-        "--format", default="table", choices=["table", *FORMATS], help="(default: table)"
-    )
+    options.add_format(parser, *FORMATS)
     options.add_out(parser)
 
 

@@ -95,7 +95,7 @@ def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
     """Return the matrix of these jobs."""
     cells, settings = split(jobs)
     for word in command.overrides:
-        check_effect(word, jobs, command)
+        check_effect(word, jobs)
     interpreter = cache(interpreters.resolve)
     runs = []
     for job, cell in zip(jobs, cells, strict=True):
@@ -160,7 +160,7 @@ def model_of(config: Config) -> dict[str, Any]:
         module["arch"] = canonical(library, arch)
         if name == arch:
             name = module["arch"]
-    if is_generated(config):
+    if config.phase == "generate" and library == "transformers":
         # as many slots as a request has tokens, like the cache of transformers' own `generate`
         slots = config.generate.prompt + config.generate.new_tokens
         module |= {"task": "decode", "seq": slots}
@@ -173,11 +173,6 @@ def model_of(config: Config) -> dict[str, Any]:
         "tolerance": model.tolerance,
         "allow_nonfinite": model.allow_nonfinite,
     }
-
-
-def is_generated(config: Config) -> bool:
-    """Return whether a network of transformers generates tokens."""
-    return config.phase == "generate" and config.model.module.get("library") == "transformers"
 
 
 def text_of(value: object) -> str:
@@ -211,19 +206,12 @@ def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:
 # --- which cells are planned ---
 
 
-def check_effect(word: str, jobs: Sequence[Job], command: Command) -> None:
-    """Raise ConfigError for an override of a phase that no cell has; note one without effect."""
-    key = key_of(word) or ""
-    phase = key.partition(".")[0]
+def check_effect(word: str, jobs: Sequence[Job]) -> None:
+    """Raise ConfigError for an override of a phase that no cell has."""
+    phase = (key_of(word) or "").partition(".")[0]
     if phase in OF_PHASES and all(job.config.phase != phase for job in jobs):
         raise ConfigError(
             f"{word} has no effect, because no cell has phase={phase}; add phase={phase}"
-        )
-    # no error: stored sweeps have it
-    if key == "model.seq" and all(is_generated(job.config) for job in jobs):
-        command.progress.note(
-            f"warning: {word} has no effect: phase=generate makes a cache slot for each token of"
-            " generate.prompt and generate.new_tokens"
         )
 
 
@@ -272,12 +260,6 @@ def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> Sel
         )
     if matched:
         check_baseline(settings, whole, " after exclude")
-        lost = without_baseline(whole, matched, settings.baseline_mode)
-        if lost:
-            progress.note(
-                f"warning: exclude removes the {settings.baseline_mode} baseline of"
-                f" {count(lost, 'cell')}: no speedups"
-            )
     if settings.shard is None:
         return SelectedCells(whole, set(whole), len(matched))
     index, number = parse_shard(settings.shard)
@@ -287,10 +269,3 @@ def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> Sel
             f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}"
         )
     return SelectedCells(whole, set(part), len(matched))
-
-
-def without_baseline(whole: Sequence[Cell], matched: set[Cell], baseline: str) -> int:
-    """Return how many of the cells lost their baseline to `exclude`."""
-    kept = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
-    removed = {cell.comparison_key for cell in matched if cell.mode_name == baseline}
-    return sum(cell.comparison_key in removed - kept for cell in whole)

@@ -224,13 +224,16 @@ def config_of(values: Values) -> Config:
 def with_batch_size(values: Values, is_given: bool) -> Values:
     """Return the values with the largest size of a stream of batch sizes as `bs`. Raises
     ConfigError if another one is given."""
-    sizes = streams.batch_sizes(resolved(values, "stream"))
-    if not sizes:
+    stream = resolved(values, "stream")
+    sizes = streams.sizes_of(stream)
+    if sizes is None or stream["dim"] is not None:
         return values
-    given = values["bs"]
-    if not is_given and given == Config.bs:
-        given = None
-    return {**values, "bs": streams.batch_size(sizes, given)}
+    given, largest = values["bs"], max(sizes)
+    if given != largest and (is_given or given != Config.bs):
+        raise ConfigError(
+            f"bs={given} contradicts the stream, whose largest size is {largest}; omit bs"
+        )
+    return {**values, "bs": largest}
 
 
 # --- references ---

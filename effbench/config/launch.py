@@ -146,18 +146,13 @@ class SweepTask:
 
 def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
     """Compose the configuration of these words, and let Hydra's sweeper choose the jobs."""
-    options = overrides.options_in(words)
-    FolderOfUser.path = options.get("--config-dir")
-    folder = options.get("--config-path") or str(config.shipped("conf"))
+    FolderOfUser.path = overrides.config_dir(words)
+    folder = str(config.shipped("conf"))
     try:
-        with hydra.initialize_config_dir(
-            str(Path(folder).absolute()), job_name="effbench", version_base=HYDRA_VERSION
-        ):
+        with hydra.initialize_config_dir(folder, job_name="effbench", version_base=HYDRA_VERSION):
             loader = GlobalHydra.instance().config_loader()
             of_hydra = [word for word in words if HYDRA_KEY.match(word)]
-            master = loader.load_configuration(
-                options.get("--config-name", "config"), of_hydra, run_mode=RunMode.MULTIRUN
-            )
+            master = loader.load_configuration("config", of_hydra, run_mode=RunMode.MULTIRUN)
             if master.hydra.launcher.get("_target_") != target_of(EffbenchLauncher):
                 raise UsageError(OTHER_LAUNCHER)
             sweeper = Plugins.instance().instantiate_sweeper(

@@ -18,8 +18,8 @@ from effbench.store.connect import existing
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
-#: Options that affect what the overrides mean; they are stored and replayed with them.
-CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
+#: The option that affects what the overrides mean: it is stored and replayed with them.
+CONFIG_DIR = "--config-dir"
 #: Options of Hydra that print and run nothing.
 PRINTING = ("--cfg", "--info", "--hydra-help", "--shell-completion")
 #: What `--info` prints.
@@ -41,17 +41,18 @@ NOT_OF_CELLS = (
 
 
 def key_of(word: str) -> str | None:
-    """Return the key of a word: `a.b` for `+a.b=3`. None for an option that is not in
-    CONFIG_OPTIONS."""
+    """Return the key of a word: `a.b` for `+a.b=3`. None for an option except CONFIG_DIR."""
     if word.startswith("-"):
-        option = word.partition("=")[0]
-        if option in CONFIG_OPTIONS:
-            return option
-        return None
+        return CONFIG_DIR if word.startswith(f"{CONFIG_DIR}=") else None
     match = re.match(r"[+~]{0,2}([\w./@:+-]+?)(=|$)", word)
     if not match:
         return None
     return match[1]
+
+
+def keys_of(words: Iterable[str]) -> set[str]:
+    """Return the keys of these words."""
+    return {key for key in map(key_of, words) if key is not None}
 
 
 def value_of(word: str | None) -> str | None:
@@ -68,8 +69,6 @@ class WordParser(argparse.ArgumentParser):
         super().__init__(add_help=False)
         self.add_argument("overrides", nargs="*")
         self.add_argument("--config-dir", "-cd", action="append")
-        self.add_argument("--config-path", "-cp")
-        self.add_argument("--config-name", "-cn")
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--run", "-r", action="store_true")
         self.add_argument("--db", nargs="?", const="URL")
@@ -129,41 +128,30 @@ def check_word(word: str) -> None:
 
 
 def refuse_hidden(words: Iterable[str]) -> None:
-    """Raise ConfigError for files in --config-dir that Hydra would silently ignore: those with the
-    name of a shipped file, options outside the folder of their group, and options that end with
-    `.yml`."""
-    given = options_in(words)
-    if not given.get("--config-dir"):
+    """Raise ConfigError for a file in --config-dir that Hydra would silently ignore, because
+    effbench ships one of the same name."""
+    given = config_dir(words)
+    if given is None:
         return
-    folder = Path(given["--config-dir"])
+    folder = Path(given)
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         ships = shipped("conf") / path.relative_to(folder)
         if ships.is_file() and ships.read_bytes() != path.read_bytes():
-            how = "rename the file"
-            if path.parent == folder:
-                how = f"{how} and add --config-name=NAME, or use --config-path"
-            raise ConfigError(f"{path} would be ignored, because effbench ships this file: {how}")
-    for path in sorted(folder.glob("*/*.yml")):
-        if (shipped("conf") / path.parent.name).is_dir():  # a group
             raise ConfigError(
-                f"{path} would be ignored, because Hydra reads only .yaml: rename the file"
+                f"{path} would be ignored, because effbench ships this file: rename the file"
             )
-    has_options = any(folder.glob("*/**/*.yaml"))
-    if "--config-name" not in given and any(folder.glob("*.yaml")) and not has_options:
-        raise ConfigError(
-            f"--config-dir={folder}: Hydra ignores YAML files that are directly in it; put them"
-            " into folders such as model/ and mode/, and give the folder that contains these"
-        )
 
 
-def options_in(words: Iterable[str]) -> dict[str, str]:
-    """Return option -> value of CONFIG_OPTIONS."""
-    pairs = (word.partition("=") for word in words)
-    return {name: value for name, _, value in pairs if name in CONFIG_OPTIONS}
+def config_dir(words: Iterable[str]) -> str | None:
+    """Return the folder of CONFIG_DIR; None without it."""
+    for word in words:
+        if key_of(word) == CONFIG_DIR:
+            return word.partition("=")[2]
+    return None
 
 
 def expand(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a sweep, and those to store with it: its overrides and CONFIG_OPTIONS.
+    """Return the words of a sweep, and those to store with it: its overrides and CONFIG_DIR.
 
     `resume=REF` adds the stored words of that sweep, except keys that are given again, and REF
     becomes the sweep's id. Raises UsageError for a sweep that cannot be resumed here.
@@ -180,7 +168,6 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
     # password
     dropped = {*given, "db", *REMOVED}
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
-    refuse_missing_folder(replayed, sweep)
     own = [word for word in words if key_of(word) != "resume"]
     together = [*replayed, *own, f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
@@ -202,16 +189,6 @@ def sweep_to_resume(reference: str, db: str) -> SweepInfo:
         again = f"run it again: effbench {shlex.join(sweep.command)}"
         raise UsageError(f"sweep {sweep.id} is a duet, which cannot be resumed; {again}")
     return sweep
-
-
-def refuse_missing_folder(words: Iterable[str], sweep: SweepInfo) -> None:
-    """Raise UsageError if the folder with YAML files of a sweep is not here."""
-    folder = options_in(words).get("--config-dir")
-    if folder is not None and not Path(folder).is_dir():
-        raise UsageError(
-            f"--config-dir={folder}: no such folder here; sweep {sweep.id} began in"
-            f" {sweep.host.get('folder')}: resume it there, or add --config-dir=DIR"
-        )
 
 
 def refuse_shards(sweep: SweepInfo) -> None:

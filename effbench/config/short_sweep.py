@@ -3,13 +3,15 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from effbench.config.cells import Job, conduct, resolve, split
 from effbench.config.launch import hydra_sweep
-from effbench.core.cell import Environment, Result, Status, Trial
+from effbench.config.overrides import keys_of
+from effbench.core.cell import Environment, Result
 from effbench.core.errors import UsageError
+from effbench.core.labels import grouped
 from effbench.run import client
 from effbench.run.probe import probe
 from effbench.run.resume import resume_command
@@ -38,8 +40,8 @@ class ModeResults:
 
 
 def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> ModeResults:
-    """Return stored results of the sweep of this command line, or run it. `fresh`: do not use
-    stored ones.
+    """Return stored results of the cells of these overrides, or run a short sweep of them. `fresh`:
+    do not use stored ones.
 
     Raises UsageError for several cases and for a missing GPU, and all errors of a sweep.
     """
@@ -59,17 +61,20 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
         with Store.open(settings.db, mode="write") as store:
             stored = None
             if not fresh:
-                stored = find_stored(store, keys, machine.environment, settings.timeout_s)
+                stored = find_stored(store, keys, machine.environment)
             if stored is None and not has_cuda and any(cell.device == "cuda" for cell in cells):
                 raise UsageError(
                     f"this machine has no CUDA GPU, and {store.name} no results of it to use;"
-                    " --stored answers from those of another machine"
+                    " `effbench advise mode --model NAME` answers from those of another machine"
                 )
         measured = stored or measure(jobs, command, settings.db, keys)
         if measured is not None:
             answers.append(measured)
 
-    hydra_sweep([*words], quiet=quiet, conductor=answer, server=server)
+    short = ["-m", "sweep.name=advise", "on_failure=ignore"]
+    if "protocol" not in keys_of(words):
+        short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
+    hydra_sweep([*short, *words], quiet=quiet, conductor=answer, server=server)
     if not answers:
         raise UsageError("these overrides run no sweep")
     return answers[0]
@@ -84,58 +89,36 @@ def measure(jobs: Sequence[Job], command: Command, db: str, keys: set[str]) -> M
         raise KeyboardInterrupt
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
-        for measured in measured_cells(store, sweep, keys):
-            return ModeResults(store.name, sweep, measured.rows, is_new=True)
+        for rows in results_by_environment(store, sweep, keys):
+            return ModeResults(store.name, sweep, rows, is_new=True)
     return None
 
 
-def find_stored(
-    store: Store, keys: set[str], here: Environment, timeout_s: float
-) -> ModeResults | None:
+def find_stored(store: Store, keys: set[str], here: Environment) -> ModeResults | None:
     """Return sufficient results of these cells in a completed sweep on hardware and torch like
-    those here, if the database has any. `timeout_s`: the limit of a trial here."""
+    those here, if the database has any."""
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        for measured in measured_cells(store, sweep, keys):
-            is_whole = len(measured.rows) == len(keys) and measured.is_sufficient(timeout_s)
-            if is_whole and measured.is_like(here):
-                return ModeResults(store.name, sweep, measured.rows)
+        for rows in results_by_environment(store, sweep, keys):
+            (environment,) = store.environments([rows[0].environment_id])
+            is_like = all(getattr(environment, name) == getattr(here, name) for name in ALIKE)
+            if is_like and len(rows) == len(keys) and all(map(is_sufficient, rows)):
+                return ModeResults(store.name, sweep, rows)
     return None
 
 
-@dataclass(frozen=True)
-class MeasuredCells:
-    """Results and trials of the cells in one environment of a sweep."""
-
-    environment: Environment
-    rows: list[Result]
-    trials: list[Trial]
-
-    def is_like(self, here: Environment) -> bool:
-        return all(getattr(self.environment, name) == getattr(here, name) for name in ALIKE)
-
-    def is_sufficient(self, timeout_s: float) -> bool:
-        """Return whether every result tells how fast its mode is."""
-        for row in self.rows:
-            is_few = row.status.is_measured and row.trials < ROUNDS
-            if is_few or row.marked:
-                return False
-        for trial in self.trials:
-            # with more time, it might have ended well
-            if trial.status is Status.TIMEOUT and (trial.wall_s or 0) < timeout_s:
-                return False
-        return True
+def is_sufficient(row: Result) -> bool:
+    """Return whether a result tells how fast its mode is."""
+    return not row.marked and (row.trials >= ROUNDS or not row.status.is_measured)
 
 
-def measured_cells(store: Store, sweep: SweepInfo, keys: set[str]) -> Iterator[MeasuredCells]:
-    """Yield the results of exactly these cells in each environment of the sweep, if it has all
-    cells."""
+def results_by_environment(
+    store: Store, sweep: SweepInfo, keys: set[str]
+) -> Iterable[list[Result]]:
+    """Return the results of exactly these cells in each environment of the sweep, none if it lacks
+    a cell."""
     if not keys <= store.cell_overrides(sweep.id).keys():
-        return
+        return []
     rows = [row for row in store.results(sweep.id) if row.cell_key in keys]
-    for environment in store.environments(row.environment_id for row in rows):
-        own = [row for row in rows if row.environment_id == environment.id]
-        history = store.history(sweep.id, environment.id)
-        trials = [trial for key in keys for trial in history.get(key, [])]
-        yield MeasuredCells(environment, own, trials)
+    return grouped(rows, lambda row: row.environment_id).values()

@@ -132,7 +132,7 @@ def labels(environments: Iterable[StoredEnvironment]) -> dict[str, dict[str, str
     for by in ("folder", "python"):
         names = names_by(rows, by)
         more = {key: (*known[key], name) for key, name in names.items()}
-        if len(set(names.values())) > 1 and len(set(more.values())) > len(set(known.values())):
+        if len(set(more.values())) > len(set(known.values())):
             known = more
             for key, name in names.items():
                 added[key][FLAGS[by]] = name

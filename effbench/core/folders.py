@@ -6,7 +6,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
-import pwd
 import re
 import stat
 import tempfile
@@ -23,16 +22,12 @@ TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def home_folder() -> Path | None:
-    """Return the user's home folder; None if neither HOME nor the user database names one."""
-    named = os.environ.get("HOME")
-    if not named:
-        try:
-            named = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:  # as in a container that runs under any user id
-            return None
-    if not named:
+    """Return the user's home folder; None if neither HOME nor the user database names one, as in a
+    container that runs under any user id."""
+    try:
+        return Path.home().absolute()
+    except RuntimeError:
         return None
-    return Path(named).absolute()
 
 
 def expand_user(path: str, setting: str) -> str:
@@ -40,22 +35,14 @@ def expand_user(path: str, setting: str) -> str:
     ConfigError if that user has no home folder. `setting`: what names the path."""
     if not path.startswith("~"):
         return path
-    user, separator, rest = path.partition("/")
-    if user == "~":
-        home = home_folder()
-        if home is None:
-            raise ConfigError(
-                f"{setting}={path}: this user has no home folder; set HOME, or write the path"
-                " without ~"
-            )
-        return f"{home}{separator}{rest}"
-    expanded = os.path.expanduser(path)  # noqa: PTH111 - Path drops the ./ that marks a path
-    if expanded == path:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        user = path.partition("/")[0]
         raise ConfigError(
-            f"{setting}={path}: there is no user {user[1:]!r}; write ./{path} for a folder of this"
-            " name"
-        )
-    return expanded
+            f"{setting}={path}: {user} has no home folder; set HOME, or write ./{path} for a folder"
+            " of this name"
+        ) from None
 
 
 def cache_home() -> Path:

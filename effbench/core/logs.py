@@ -8,48 +8,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
 #: Options that print the log.
 VERBOSE = ("-v", "--verbose")
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-#: Records that are kept of a sweep that has no file yet.
+#: Records of a sweep that has no file yet.
 MOST_RECORDS = 10_000
 _LOGGER = logging.getLogger("effbench")
 
 
-class SweepLog(logging.Handler):
-    """Keep the log of a sweep until its file is known, then write it there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: deque[logging.LogRecord] = deque(maxlen=MOST_RECORDS)
-        self.file: logging.FileHandler | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.file is None:
-            self.records.append(record)
-        else:
-            self.file.emit(record)
-
-    def open(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = logging.FileHandler(path, encoding="utf-8")
-        self.file.setFormatter(logging.Formatter(FORMAT))
-        while self.records:
-            self.file.emit(self.records.popleft())
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-        super().close()
-
-
-_SWEEP: ContextVar[SweepLog | None] = ContextVar("sweep", default=None)
+#: The log of the running sweep, kept until `write_to` names its file.
+_SWEEP: ContextVar[MemoryHandler | None] = ContextVar("sweep", default=None)
 
 
 @contextmanager
@@ -88,21 +62,30 @@ def collected() -> Iterator[None]:
     if _SWEEP.get() is not None:
         yield
         return
-    log = SweepLog()
+    log = MemoryHandler(MOST_RECORDS, flushLevel=sys.maxsize)
     token = _SWEEP.set(log)
-    try:
-        with handled(log):
+    with handled(log):
+        try:
             yield
-    finally:
-        _SWEEP.reset(token)
+        finally:
+            _SWEEP.reset(token)
+            if log.target is not None:
+                log.target.close()
 
 
 def write_to(folder: Path, sweep_id: str) -> None:
     """Append the log of the running sweep to its file in this folder, from now on as it grows."""
     log = _SWEEP.get()
-    if log is None or log.file is not None:
+    if log is None or log.target is not None:
         return
+    path = folder / "logs" / f"{sweep_id}.log"
     try:
-        log.open(folder / "logs" / f"{sweep_id}.log")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         _LOGGER.warning("the log of the sweep cannot be written: %s", error)
+        return
+    file.setFormatter(logging.Formatter(FORMAT))
+    log.setTarget(file)
+    log.flush()
+    log.flushLevel = logging.NOTSET  # write each record at once

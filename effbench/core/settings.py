@@ -32,6 +32,10 @@ Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=10_000)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 OneOrMore: TypeAlias = Annotated[float, Meta(ge=1)]
+#: Calls of one pass of a stream; requests per second.
+Calls: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Rate: TypeAlias = Annotated[float, Meta(ge=0, le=100_000)]
+LargestSize: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
 Indices: TypeAlias = Annotated[list[Natural], Meta(min_length=1)]
 Names: TypeAlias = dict[str, Any]
 
@@ -133,14 +137,14 @@ class Stream:
     """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each
     kind."""
 
-    # kind of stream: `none`, `uniform`, `csv`, `arrivals`; set by `stream=`
-    name: str = "none"
-    length: Integer | None = None  # calls of one pass
-    low: Integer | None = None  # smallest size
-    high: Integer | None = None  # largest size
-    rate: float | None = None  # `arrivals`: average requests per second
+    # kind of stream, set by `stream=`
+    name: Literal["none", "uniform", "csv", "arrivals"] = "none"
+    length: Calls | None = None  # calls of one pass
+    low: LargestSize | None = None  # smallest size
+    high: LargestSize | None = None  # largest size
+    rate: Rate | None = None  # `arrivals`: average requests per second
     # `uniform`, `csv`: dimension of the inputs that varies; null: the batch
-    dim: Integer | None = None
+    dim: Count | None = None
     seed: Integer | None = None  # seed of a generated stream
     path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
     column: str | None = None  # `csv`: heading of the column with the sizes

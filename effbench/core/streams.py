@@ -1,4 +1,7 @@
-"""Streams of batch sizes, as in a server, or of lengths: drawn from a seed, or read from a file."""
+"""Streams of batch sizes, as in a server, or of lengths: drawn from a seed, or read from a file.
+
+`settings.Stream` gives the types and bounds of the settings; here is which kind has which of them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import csv
 import hashlib
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,64 +29,27 @@ KINDS: dict[str, dict[str, Any]] = {
     CSV: {"path": None, "column": "bs", "dim": None},
     ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
-MOST = 100_000  # calls of one pass; arrivals: requests per second, and the largest batch
-MOST_DIGITS = 18  # of a batch size
-#: Names of types in messages.
-NOUNS = {int: "a whole number", float: "a number", str: "text"}
+MOST = 100_000  # calls of one pass
+SIZE = re.compile("0*[1-9][0-9]{0,17}")
 
 
 def check(settings: Mapping[str, Any]) -> str:
-    """Return the kind of stream. Raises ConfigError for an unknown kind, and for an invalid or
-    missing setting."""
-    kind: str = settings.get("name", NONE)
-    if kind not in KINDS:
-        raise ConfigError(f"unknown stream.name={kind}; allowed: {', '.join(KINDS)}")
-    given = {name: value for name, value in settings.items() if value is not None}
-    for name in given.keys() - KINDS[kind].keys() - {"name", "description"}:
-        raise not_of_kind(name, kind)
-    check_dimension(given.get("dim", 1))
-    for name in KINDS[kind].keys() - {"dim"}:
-        check_setting(kind, name, given.get(name))
-    if kind == UNIFORM and given["high"] < given["low"]:
+    """Return the kind of stream. Raises ConfigError for a setting that this kind does not have or
+    that is missing."""
+    kind: str = settings["name"]
+    known = KINDS[kind]
+    for name, value in settings.items():
+        if value is not None and name != "name" and name not in known:
+            having = " or ".join(other for other, names in KINDS.items() if name in names)
+            raise ConfigError(f"stream.{name} requires stream={having}")
+    for name in known:
+        if name != "dim" and settings.get(name) is None:
+            raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
+    if kind == UNIFORM and settings["high"] < settings["low"]:
         raise ConfigError(
-            f"stream.high must be at least stream.low={given['low']}, got {given['high']}"
+            f"stream.high must be at least stream.low={settings['low']}, got {settings['high']}"
         )
     return kind
-
-
-def not_of_kind(name: str, kind: str) -> ConfigError:
-    """Return the error for a setting that this kind of stream does not have."""
-    having = [other for other, defaults in KINDS.items() if name in defaults]
-    if kind == NONE and having:
-        return ConfigError(f"stream.{name} requires stream={' or '.join(having)}")
-    allowed = ", ".join(KINDS[kind]) or "none"
-    return ConfigError(f"stream {kind} has no setting {name!r}; allowed: {allowed}")
-
-
-def check_dimension(dim: object) -> None:
-    """Raise ConfigError if a dimension of the inputs is not a positive integer."""
-    if not isinstance(dim, int) or dim < 1:
-        raise ConfigError(
-            f"stream.dim must be an integer of at least 1, got {dim!r}; omit it for the batch"
-        )
-
-
-def check_setting(kind: str, name: str, value: Any) -> None:
-    """Raise ConfigError if this setting is missing, of another type or out of its bounds."""
-    default = KINDS[kind][name]
-    if value is None:
-        raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
-    if default is not None and not isinstance(value, int | type(default)):
-        got = f"got {value!r}. Example: stream.{name}={default}"
-        raise ConfigError(f"stream.{name}: expected {NOUNS[type(default)]}, {got}")
-    if name in ("length", "low") and value < 1:
-        raise ConfigError(f"stream.{name} must be at least 1, got {value}")
-    if name not in ("length", "rate") and (kind, name) != (ARRIVALS, "high"):
-        return
-    if value > MOST:
-        raise ConfigError(f"stream.{name} must be at most {MOST}, got {value}")
-    if value <= 0:
-        raise ConfigError(f"stream.{name} must be above 0, got {value}")
 
 
 def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
@@ -152,71 +118,41 @@ def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
     return times or [0.0]
 
 
-def batch_sizes(settings: Mapping[str, Any]) -> list[int] | None:
-    """Return the sizes of a stream of batch sizes, None for any other. Raises ConfigError for
-    invalid settings."""
-    if settings.get("dim") is None:
-        return sizes_of(settings)
-    return None
-
-
-def batch_size(sizes: Sequence[int], given: int | None) -> int:
-    """Return `bs` of a cell with a stream of batch sizes: the largest. Raises ConfigError if
-    another was `given`."""
-    largest = max(sizes)
-    if given not in (None, largest):
-        raise ConfigError(
-            f"bs={given} contradicts the stream, whose largest size is {largest}; omit bs"
-        )
-    return largest
-
-
 def read_sizes(path: str, column: str = "bs") -> list[int]:
     """Return the sizes in a file: one per line, or the named column of a CSV. Raises ConfigError
     for other content."""
     rows = read_rows(path)
-    heading = rows[0].cells if rows else []
+    heading = rows[0] if rows else []
+    index = 0
     if column in heading:
-        index, rows = heading.index(column), rows[1:]
-    elif rows and (len(heading) > 1 or not is_size(heading[0])):
+        index = heading.index(column)
+        del rows[0]
+    elif len(heading) > 1 or (heading and not SIZE.fullmatch(heading[0])):
         columns = ", ".join(heading)[:200]
         raise ConfigError(f"the stream {path} has no column {column!r}; its columns: {columns}")
-    else:
-        index = 0
     if not 0 < len(rows) <= MOST:
         raise ConfigError(
             f"the stream {path} has {len(rows)} sizes; allowed: 1 to {MOST}, one per line"
         )
     sizes = []
-    for row in rows:
-        cell = row.cells[index] if index < len(row.cells) else ""
-        if not is_size(cell):
-            expected = f"expected an integer of at least 1, got {cell[:40]!r}"
-            raise ConfigError(f"the stream {path}, line {row.number}: {expected}")
-        sizes.append(int(cell))
+    for number, row in enumerate(rows, start=1):
+        text = row[index] if index < len(row) else ""
+        if not SIZE.fullmatch(text):
+            expected = f"expected an integer of at least 1, got {text[:40]!r}"
+            raise ConfigError(f"the stream {path}, size {number}: {expected}")
+        sizes.append(int(text))
     return sizes
 
 
-@dataclass(frozen=True)
-class CsvLine:
-    """The cells of a line of a CSV, without spaces around them. `number`: of the line, from 1."""
-
-    number: int
-    cells: list[str]
-
-
-def read_rows(path: str) -> list[CsvLine]:
-    """Return the rows of a CSV that are not blank. Raises ConfigError if it cannot be read."""
+def read_rows(path: str) -> list[list[str]]:
+    """Return the rows of a CSV that are not blank, without spaces around their cells. Raises
+    ConfigError if it cannot be read."""
+    rows = []
     try:
         lines = Path(expand_user(path, "stream.path")).read_text(encoding="utf-8-sig").splitlines()
-        rows = []
-        for number, cells in enumerate(csv.reader(lines), start=1):
-            rows.append(CsvLine(number, [cell.strip() for cell in cells]))
+        for cells in csv.reader(lines):
+            rows.append([cell.strip() for cell in cells])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the stream {path}: {reason}") from error
-    return [row for row in rows if any(row.cells)]
-
-
-def is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text) >= 1
+    return [row for row in rows if any(row)]

@@ -120,19 +120,6 @@ def test_a_report_with_an_unknown_baseline(made, effbench, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, baseline, effbench):
-    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
-    baseline("set", "main", first)
-    words = ("report", "--baseline", "main", "--format", "markdown", "--sweep")
-    assert effbench(*words, second).err == ""
-    done = effbench(*words, first)
-    assert done.code == 0
-    said = "compared with nothing: 'main' names no other sweep on NVIDIA H200"
-    assert done.err == f"effbench: sweep {first} is {said}\n"
-    baseline("set", "main", second)
-    assert f"{second} is compared with the previous sweep" in effbench(*words, second).err
-
-
 @pytest.fixture
 def failed(made):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a

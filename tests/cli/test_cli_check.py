@@ -106,7 +106,6 @@ def test_a_configuration_with_exceptions(checked, tmp_path, mode, date, code, sa
 def test_markdown_is_a_section_for_a_pull_request_and_the_jobs_summary(
     checked, tmp_path, monkeypatch
 ):
-    """Passed or not, what fails, the commands, what else changed."""
     summary = tmp_path / "summary.md"
     summary.write_text("# of another step\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -114,18 +113,8 @@ def test_markdown_is_a_section_for_a_pull_request_and_the_jobs_summary(
     after = {EAGER: SLOW, GRAPH: BROKEN, DEFAULT: FAST}
     done = checked(before, after, "--format", "markdown")
     assert done.code == 1 and summary.read_text() == f"# of another step\n{done.out}\n"
-    lines = done.out.splitlines()
-    assert lines[0] == "## ❌ effbench: check failed: 1 broken, 1 slower against main"
-    table = [line.split(" | ")[0] for line in lines if line.startswith("| ") and "---" not in line]
-    assert [text.strip("| ") for text in table] == [
-        "verdict",
-        "✗ broken",
-        "▲ slower",
-        "verdict",
-        "▼ faster",
-    ]
-    assert done.out.count("<details>") == done.out.count("</details>") == 2
-    assert sum(line.startswith("effbench compare") for line in lines) == 2
+    assert done.out.startswith("## ❌ effbench: check failed: 1 broken, 1 slower against main\n")
+    assert done.out.count("\neffbench compare") == 2
 
 
 @pytest.mark.parametrize(
@@ -142,14 +131,18 @@ def test_the_jobs_summary(checked, effbench, tmp_path, monkeypatch, baseline, sa
     assert (tmp_path / "summary.md").read_text().startswith(said)
 
 
-def test_formats(checked, effbench, tmp_path):
+def test_junit_has_all_rows(checked, tmp_path):
     options = ("--junit", "out/junit.xml", "--only", "new")
     done = checked({EAGER: FAST, DEFAULT: FAST}, {EAGER: SLOW}, *options)
     assert done.code == 1 and "▲ slower" not in done.out
     root = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
     # of all rows, whatever --only shows
     assert [one.get("type") for one in root.iter("failure")] == ["slower", "missing"]
-    whole = json.loads(effbench("check", "--baseline", "main", "--format", "json").out)
+
+
+def test_json(checked):
+    done = checked({EAGER: FAST, DEFAULT: FAST}, {EAGER: SLOW}, "--format", "json")
+    whole = json.loads(done.out)
     assert (whole["passed"], whole["baseline"]) == (False, "main")
     assert [one["metric"] for one in whole["failing"]] == ["latency_ms", "status"]
 

@@ -1,6 +1,5 @@
 """`effbench history` over databases of known figures."""
 
-import csv
 import datetime as dt
 import json
 import shutil
@@ -83,15 +82,6 @@ def test_the_table(db, history):
         assert text in line
     assert "changes: 3 (3 open)" in out
     assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
-
-
-def test_csv_holds_what_json_holds(db, history, read):
-    rows = list(csv.DictReader(history("--format", "csv").splitlines()))
-    changes = read()["changes"]
-    assert [row["word"] for row in rows] == [change["word"] for change in changes]
-    assert rows[0].keys() == changes[0].keys()
-    header, *_ = history("--since", "last", "--format", "csv").splitlines()
-    assert header.split(",") == list(rows[0])
 
 
 @pytest.mark.parametrize(

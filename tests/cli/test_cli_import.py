@@ -98,16 +98,10 @@ def test_a_file_of_another_kind(run):
 
 
 def test_straight_into_another_database(odd, run):
-    code, said, _ = run("import", odd, "--db", "history.db")
-    assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
     assert run("import", odd, "--db", "one.db", "--sweep", "last", "--no-samples")[0] == 0
-    assert (len(whole.contents("one.db")["sweep"]), len(whole.contents("history.db")["sweep"])) == (
-        1,
-        3,
-    )
-    refused(
-        run("import", odd, "--db", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3
-    )
+    assert len(whole.contents("one.db")["sweep"]) == 1
+    unknown = run("import", odd, "--db", "two.db", "--sweep", "nowhere")
+    refused(unknown, "no sweep 'nowhere'", code=3)
     assert not Path("two.db").exists()
 
 
@@ -142,10 +136,6 @@ def test_sweeps_of_two_hosts_become_one(run):
     assert "both: joined, 2 hosts" in run(*words)[1]
     shown = run("show", "--db", "all.db", "--sweep", "both")[1]
     assert "over 2 hosts: alpha (" in shown, shown
-    code, out, err = run("compare", "last", "both", "--db", "all.db")
-    assert (code, err) == (0, "") and "joined-" in out
-    assert ": imported, " in run("import", "all.db", "--sweep", "both", "--db", "other.db")[1]
-    assert run("show", "--db", "other.db")[1] == shown
     refusal = run("import", "alpha.db", "--db", "all.db", "--join", "one")
     refused(refusal, "--join needs the sweeps of two hosts or more, not 1 sweep")
 
@@ -172,11 +162,10 @@ def test_refusals(odd, run, words, said, code):
     assert "s3cret" not in done[2]
 
 
-def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
+def test_parquet(odd, run, monkeypatch):
     import pyarrow.parquet as pq
 
-    for name in ("x.parquet", "x.jsonl", "x.csv", "x"):
-        assert run("export", "--db", odd, "--out", name) == (0, "", "")
+    assert run("export", "--db", odd, "--out", "x.parquet") == (0, "", "")
     with Store.open(odd) as store:
         rows = store.results()
     table = pq.read_table("x.parquet")
@@ -184,9 +173,6 @@ def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
     found = [{**row, "params": json.loads(row["params"])} for row in table.to_pylist()]
     for name in ("latency_ms", "started_at", "params"):
         assert [row[name] for row in found] == [getattr(row, name) for row in rows]
-    assert len(Path("x.jsonl").read_text().splitlines()) == len(rows)
-    for name in ("x.csv", "x"):
-        assert Path(name).read_text().splitlines()[0] == ",".join(RESULT_COLUMNS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(run("export", "--db", odd, "--out", "new.parquet"), "pip install 'effbench[export]'")
 

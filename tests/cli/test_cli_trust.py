@@ -5,9 +5,7 @@ import dataclasses
 import shlex
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from made_sweeps import FAST, SLOW, Made, environment, sql
@@ -111,20 +109,6 @@ def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effben
         assert effbench("-m", f"resume={sweep_id}", f"db={db}").code == 2
 
 
-def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
-    forged(stranger)
-    stranger.sql("UPDATE sweep SET started_at = '2099-01-01 00:00:00.000000'")
-    taken(stranger, effbench)
-    done = effbench("-m", "resume=last")
-    assert (done.code, "was imported" in done.err) == (2, True)
-    own = made.sweep({OWN: FAST})
-    with Store.open(made.path) as store:
-        assert store.find_sweep("last").id == own
-        assert [subject.sweep.id for subject in read(store, str(made.path)).device_sweeps] == [own]
-    assert effbench("baseline", "set", "main").code == 0
-    assert own in effbench("baseline", "ls").out
-
-
 @pytest.fixture
 def rerun_of(made, monkeypatch):
     """In the place of a re-run: records a sweep in which `OWN` is slow; which interpreters were to
@@ -218,19 +202,3 @@ def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_p
     assert show.end_of_sweep(outcome) == 130
     last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']
-
-
-def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):
-    sweep = SimpleNamespace(id="s1", cells=1, baseline_mode="eager", host={}, imported_at=None)
-    url = "postgresql+psycopg://me:{}@host/bench?sslmode=require"
-    server = SimpleNamespace(
-        name=url.format("***"),
-        find_sweep=lambda ref: sweep,
-        results=lambda ref: [],
-        environments=list,
-    )
-    monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
-    for state, code in (("completed", 0), ("interrupted", 130)):
-        assert show.end_of_sweep(Outcome("s1", url.format("secret"), state, "fail", [])) == code
-        out = capsys.readouterr().out
-        assert "secret" not in out and "me:***@host/bench" in out

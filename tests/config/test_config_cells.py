@@ -8,8 +8,6 @@ from effbench.config.validation import validate
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.run.plan import Settings
-from effbench.run.progress import Progress
-from effbench.run.sweep import Command
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
 GPT2 = ("model=transformers", "model.arch=gpt2")
@@ -103,16 +101,6 @@ def test_a_request_sets_the_slots_of_the_cache(cell_of, phase, expected):
     cell = cell_of(*GPT2, "generate.prompt=8", "generate.new_tokens=4", f"phase={phase}")
     module = cell.model["module"]
     assert (module["task"], module["seq"]) == expected
-
-
-@pytest.mark.parametrize(
-    ("phases", "is_warned"), [(["generate"], True), (["generate", "inference"], False)]
-)
-def test_slots_that_a_request_sets_itself_are_a_warning(compose, capsys, phases, is_warned):
-    words = [*GPT2, "model.task=decode", "model.seq=8"]
-    jobs = [cells.Job([], compose([*words, f"phase={phase}"])) for phase in phases]
-    cells.prepare(jobs, Command([], words, progress=Progress()))
-    assert ("warning: model.seq=8 has no effect" in capsys.readouterr().out) == is_warned
 
 
 @pytest.mark.parametrize(

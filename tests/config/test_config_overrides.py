@@ -4,7 +4,6 @@ import pytest
 import whole_sweeps as whole
 
 from effbench.config.overrides import arrange, expand, prints_only
-from effbench.core.errors import UsageError
 from effbench.store import Store
 
 
@@ -52,13 +51,3 @@ def test_a_sweep_continues_in_the_database_where_it_was_found(stored, tmp_path):
 
 def test_resume_null_resumes_nothing():
     assert expand(["-m", "resume=null"]) == (["-m", "resume=null"], ["resume=null"])
-
-
-def test_a_folder_of_yaml_must_be_here(stored, tmp_path):
-    sweep_id = stored("--config-dir=own")
-    words = [f"resume={sweep_id}", f"db={tmp_path / 'x.db'}"]
-    began = f"own: no such folder here; sweep {sweep_id} began in /of/the/sweep: "
-    with pytest.raises(UsageError, match=began):
-        expand(words)
-    expanded, _ = expand(["--config-dir=other", *words])
-    assert expanded[0] == "--config-dir=other"
