@@ -9,12 +9,10 @@ from pathlib import Path
 from effbench.cli import options
 from effbench.core.cell import Result, Status, StoredTrial
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import cell_names, grouped, label_rows, row_names
+from effbench.core.labels import cell_names, grouped, row_names
 from effbench.core.printable import count
 from effbench.core.table import Column, Record, Table
 from effbench.core.terminal import escape, terminal
-from effbench.render import marks
-from effbench.render.marks import Estimate
 from effbench.render.tables import rows_of, unmeasured
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
@@ -104,21 +102,14 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     planned = store.planned(sweep.id)
     rows = []
     for result, name in zip(results, row_names(results), strict=True):
-        latency = Estimate.of(result, "latency_ms").text
-        rows.append([result.cell_key, name, result.device, result.status, result.trials, latency])
+        rows.append([result.cell_key[:12], name, result.device, result.status, result.trials])
     names = cell_names(planned)
     missing = set(unmeasured(store, sweep, results))
     for cell in planned:
         if cell.key in missing:
-            rows.append([cell.key, names[cell.key], cell.device, "not run yet", 0, ""])
-    columns = [
-        Column("cell key", format=lambda key: str(key[:12])),
-        *map(Column, ("cell", "device", "status", "trials", "latency")),
-    ]
+            rows.append([cell.key[:12], names[cell.key], cell.device, "not run yet", 0])
+    columns = [*map(Column, ("cell key", "cell", "device", "status", "trials"))]
     terminal().print_table(Table.of(columns, rows))
-    note = marks.note(label_rows(results))
-    if note:
-        terminal().print_line(escape(note), "dim")
 
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:

@@ -244,16 +244,14 @@ MODEL = (
     "mode",
     "tiny",
     "bs=2",
-    "mode=eager,default,cuda-graph",
+    "mode=eager,twin,cuda-graph",
     "protocol.budget_s=0.2",
-    "device=cpu",
-)
-MODEL += (
     "protocol.min_time_s=0.02",
     "protocol.warmup_s=0.02",
     "protocol.host_tolerance=1000",
-    "--format",
-    "json",
+    "device=cpu",
+    "--config-dir=conf",
+    "--format=json",
 )
 
 
@@ -261,7 +259,9 @@ MODEL += (
 def measured(cli_in, tmp_path_factory):
     """A folder in which the model was measured, and the answer."""
     folder = tmp_path_factory.mktemp("advise") / "here"
-    folder.mkdir()
+    modes = folder / "conf" / "mode"
+    modes.mkdir(parents=True)
+    (modes / "twin.yaml").write_text("name: twin\n_target_: effbench.modes.eager.Eager\n")
     cli = cli_in(folder)
     done = cli.run(*MODEL)
     assert done.code == 0, done
@@ -274,9 +274,9 @@ def test_a_model_is_measured_once(measured):
     assert answer["is_new"]
     assert answer["answer"].startswith(f"Run tiny at bs 2 with {answer['mode']}: ")
     trials = {mode["mode"]: mode["trials"] for mode in answer["modes"]}
-    assert trials.keys() == {"eager", "default"} and set(trials.values()) == {3}
+    assert trials == {"eager": 3, "twin": 3}
     assert "needs CUDA" in answer["excluded"]["cuda-graph"]
-    matrix = "effbench -m model=tiny bs=2 mode=eager,default,cuda-graph"
+    matrix = "effbench -m model=tiny --config-dir=conf bs=2 mode=eager,twin,cuda-graph"
     assert answer["commands"][0].startswith(matrix)
     again = json.loads(measured.run(*MODEL).out)
     assert again == answer | {"is_new": False, "measured_at": again["measured_at"]}

@@ -148,7 +148,7 @@ def test_failures_with_the_traceback_of_the_last_trial(effbench):
 @pytest.mark.usefixtures("failed")
 @pytest.mark.parametrize(
     ("options", "error"),
-    [(["--traceback"], "--failures"), (["--sweep", "nowhere"], "--sweep needs --cells")],
+    [(["--traceback"], "--failures"), (["--sweep", "nowhere"], "--sweep needs one")],
 )
 def test_options_that_need_another_one(effbench, options, error):
     done = effbench("ls", *options)

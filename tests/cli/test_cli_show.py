@@ -50,7 +50,7 @@ def shown(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    ["show", "ls --cells", "show --format markdown", "report --format markdown"],
+    ["show", "show --format markdown", "report --format markdown"],
 )
 def test_marks_are_explained_once(command, shown):
     text = shown(command, **BUSY)
