@@ -475,7 +475,6 @@ def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from made_sweeps import copied
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return copied(empty_db, tmp_path / "results" / "effbench.db")
 
 

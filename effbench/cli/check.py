@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, Location, machine_names
 from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
 from effbench.cli import options
 from effbench.cli.compare import add_choice, chosen, limits_for, selection_of, write
-from effbench.core.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
-from effbench.core.outputs import refuse_database
+from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import DEFAULT_DB
-from effbench.render.comparison import CheckDocument, not_checked
+from effbench.render.comparison import CheckDocument
 from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
-from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
 HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
-SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,16 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.rounds and not args.confirm:
         raise UsageError("--rounds needs --confirm")
-    try:
-        check = Check(args)
-        if args.confirm:
-            check.confirm()
-    except EffbenchError as error:
-        # the CI job's page must explain why there is no verdict
-        if os.environ.get(SUMMARY):
-            with contextlib.suppress(UsageError):  # the first error matters, and is raised below
-                add_summary(not_checked(str(error), args.baseline), args.db)
-        raise
+    check = Check(args)
+    if args.confirm:
+        check.confirm()
     compared = check.compared
     report(check, args)
     if compared.interrupted:
@@ -163,10 +150,9 @@ class Check:
 
 
 def report(check: Check, args: argparse.Namespace) -> None:
-    """Write standard output and the requested files. If one of them cannot be written, write the
-    others, then raise UsageError."""
+    """Write standard output, and the file of --junit even if the one of --out cannot be written.
+    Raises UsageError."""
     document = check.document(chosen(check.compared, args))
-    whole = check.document(check.compared.changes)
     lines = []
     # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
     if args.out or args.format == "csv":
@@ -175,24 +161,12 @@ def report(check: Check, args: argparse.Namespace) -> None:
         lines += document.unjudged
     for line in lines:
         print(f"effbench: {one_line(line)}", file=sys.stderr)
-    with contextlib.ExitStack() as stack:
-        # the last one is called first, and all are called
-        stack.callback(write, document, args)
-        if args.junit:
-            stack.callback(options.write, whole.junit(), args, "junit")
-        if os.environ.get(SUMMARY):
-            stack.callback(add_summary, whole.markdown(), args.db)
-
-
-def add_summary(text: str, db: str) -> None:
-    """Append a section to the job's summary; other steps write to the same file."""
-    path = Path(os.environ[SUMMARY])
     try:
-        refuse_database(path, sqlite_file(db))
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write {SUMMARY}={path}: {error.strerror or error}") from error
+        write(document, args)
+    finally:
+        if args.junit:
+            whole = check.document(check.compared.changes)
+            options.write(whole.junit(), args, "junit")
 
 
 def verdict_line(compared: Compared, name: str) -> str:

@@ -267,17 +267,20 @@ class Labeller:
         return list(zip(*self.labels.values(), [row.bs for row in self.rows], strict=True))
 
     def _settings(self) -> dict[str, list[str]]:
-        """Return mode -> its settings that vary among its rows."""
-        by_mode = grouped(range(len(self.rows)), lambda index: self.rows[index].mode)
-        settings: dict[str, list[str]] = {}
-        for mode, members in by_mode.items():
+        """Return mode -> its settings that vary among rows with the same labels, except bs."""
+        alike: dict[Hashable, list[int]] = {}
+        for index, row in enumerate(self.rows):
+            labels = tuple(texts[index] for texts in self.labels.values())
+            alike.setdefault((row.mode, labels), []).append(index)
+        settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
+        for members in alike.values():
             params = [self.params[index] for index in members]
-            settings[mode] = []
-            for path in sorted(set().union(*params) - _COVERED):
-                texts = (override_text(values.get(path)) for values in params)
-                if path.startswith("mode.") and _vary(texts):
-                    settings[mode].append(path)
-        return settings
+            known = settings[self.rows[members[0]].mode]
+            for path in set().union(*params) - known:
+                is_setting = path.startswith("mode.") and path not in _COVERED
+                if is_setting and _vary(override_text(values.get(path)) for values in params):
+                    known.add(path)
+        return {mode: sorted(paths) for mode, paths in settings.items()}
 
     def _swept_paths(self) -> list[str]:
         """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache

@@ -387,9 +387,3 @@ class CheckDocument(Document):
             ],
             "measure_again": self.again if compared.unjudged else None,
         }
-
-
-def not_checked(reason: str, name: str) -> str:
-    """Return the section for a check that could not run."""
-    title = f"## ❌ effbench: not checked against {markdown_text(name)}"
-    return f"{title}\n\n{markdown_text(reason)}\n"
