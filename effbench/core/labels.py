@@ -268,19 +268,18 @@ class Labeller:
 
     def _settings(self) -> dict[str, list[str]]:
         """Return mode -> its settings that vary among rows with the same labels, except bs."""
-        alike: dict[Hashable, list[int]] = {}
-        for index, row in enumerate(self.rows):
-            labels = tuple(texts[index] for texts in self.labels.values())
-            alike.setdefault((row.mode, labels), []).append(index)
         settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
-        for members in alike.values():
+        alike = grouped(range(len(self.rows)), self._mode_and_labels)
+        for (mode, *_), members in alike.items():
             params = [self.params[index] for index in members]
-            known = settings[self.rows[members[0]].mode]
-            for path in set().union(*params) - known:
-                is_setting = path.startswith("mode.") and path not in _COVERED
-                if is_setting and _vary(override_text(values.get(path)) for values in params):
-                    known.add(path)
+            for path in set().union(*params) - settings[mode] - _COVERED:
+                texts = (override_text(values.get(path)) for values in params)
+                if path.startswith("mode.") and _vary(texts):
+                    settings[mode].add(path)
         return {mode: sorted(paths) for mode, paths in settings.items()}
+
+    def _mode_and_labels(self, index: int) -> tuple[str, ...]:
+        return self.rows[index].mode, *(texts[index] for texts in self.labels.values())
 
     def _swept_paths(self) -> list[str]:
         """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache

@@ -20,7 +20,6 @@ from effbench.core.message import MessageError, decode, encode
 #: alone.
 DUET, ALONE = "duet", "alone"
 NAME = "duet"
-READ_BYTES = 1 << 16
 
 
 class PartnerLostError(Exception):
@@ -78,8 +77,8 @@ class Partner:
     def __init__(self, connection: socket.socket, answer_s: float) -> None:
         self.connection = connection
         self.answer_s = answer_s
-        self.buffer = bytearray()
         connection.settimeout(answer_s)
+        self.messages = connection.makefile("rb")
 
     def send(self, op: str, **values: Any) -> None:
         """Send a message. Raises PartnerLostError."""
@@ -90,16 +89,12 @@ class Partner:
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next message and return it. Raises PartnerLostError."""
-        while b"\n" not in self.buffer:
-            try:
-                data = self.connection.recv(READ_BYTES)
-            except OSError as error:
-                raise self.lost(error) from error
-            if not data:
-                raise PartnerLostError("the other member of the duet ended")
-            self.buffer += data
-        line, _, rest = bytes(self.buffer).partition(b"\n")
-        self.buffer = bytearray(rest)
+        try:
+            line = self.messages.readline()
+        except OSError as error:
+            raise self.lost(error) from error
+        if not line.endswith(b"\n"):
+            raise PartnerLostError("the other member of the duet ended")
         try:
             return decode(line)
         except MessageError as error:
@@ -114,10 +109,11 @@ class Partner:
         """Wait until the other member closes the connection, for as long as it takes."""
         with suppress(OSError):
             self.connection.settimeout(None)
-            while self.connection.recv(READ_BYTES):
+            while self.connection.recv(1 << 16):
                 pass
 
     def close(self) -> None:
+        self.messages.close()
         self.connection.close()
 
     def lost(self, error: OSError) -> PartnerLostError:

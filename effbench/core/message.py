@@ -66,8 +66,7 @@ def decode(line: bytes | bytearray | str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MessageError(f"not JSON: {line[:200]!r}") from error
     if not isinstance(message, dict) or message.get("v") != VERSION:
-        version = message.get("v") if isinstance(message, dict) else message
-        raise MessageError(f"message version {version!r}, expected {VERSION}")
+        raise MessageError(f"not a message of version {VERSION}: {line[:200]!r}")
     return message
 
 

@@ -107,16 +107,11 @@ def test_exceptions_of_checks_are_no_changes(db, read):
     assert metrics == ["latency_ms", "graph_breaks"]
 
 
-def test_two_machines_with_the_same_hardware(made, history, read):
-    for number in range(24):
-        host = "b" if number > 11 else "a"
-        value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
-        made.sweep({STEADY: {"latency_ms": value}}, host={"hostname": host})
-    (change,) = [change for change in read()["changes"] if change["metric"] == "latency_ms"]
-    assert change["coincides"] == ["host a -> b"]
-    found = read("--host", "a")
-    assert found["changes"] == [] and "sweeps: 12" in found["summary"]
-    assert "sweeps: 24" in history("--host", "a", "--host", "b")
+def test_a_host_is_chosen(made, read, history):
+    for number in range(12):
+        made.sweep([STEADY], host={"hostname": "ab"[number % 2]})
+    assert "sweeps: 6" in read("--host", "a")["summary"]
+    assert "sweeps: 12" in history("--host", "a", "--host", "b")
     assert "hosts a, b" in history("--host", "c", code=3)
 
 
@@ -138,14 +133,10 @@ def test_re_runs_make_no_history(made, read):
     """One sweep of a pull request and its re-runs are one odd sweep."""
     sweeps = [made.sweep([STEADY], label=f"main{number}") for number in range(8)]
     sweeps.append(made.sweep({STEADY: {"latency_ms": 1.1}}, label="pr"))
-    again = made.sweep({STEADY: {"latency_ms": 1.1}}, name=f"confirm:{sweeps[-1]}", label="pr")
+    made.sweep({STEADY: {"latency_ms": 1.1}}, name=f"confirm:{sweeps[-1]}", label="pr")
     found = read()
     assert latencies(found) == [("unconfirmed", "pr")]
     assert "cells: 1 · sweeps: 9" in found["summary"]
-    with Store.open(made.path) as store:
-        shown = data.read(store, "made", [again])
-    # of a re-run that is looked at it is still known which sweep came before
-    assert shown.device_sweeps[0].changes.previous.id == sweeps[-1]
 
 
 @pytest.fixture

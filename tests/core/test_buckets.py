@@ -5,24 +5,8 @@ from collections import Counter
 
 import pytest
 
-from effbench.core.buckets import LISTS, PRESETS, bucket_of, capture_sizes, usage
+from effbench.core.buckets import PRESETS, bucket_of, capture_sizes, usage
 from effbench.core.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("preset", "count", "first", "last"),
-    [
-        ("sglang-classic", 23, (1, 2, 4, 8, 16), 160),
-        ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
-        ("vllm", 51, (1, 2, 4, 8, 16), 512),
-        ("no-padding", 32, (1, 2, 3), 32),
-        ("powers-of-two", 13, (1, 2, 4), 4096),
-    ],
-)
-def test_lists_are_those_of_their_projects(preset, count, first, last):
-    sizes = LISTS[preset]
-    assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
-    assert list(sizes) == sorted(set(sizes))
 
 
 @pytest.mark.parametrize(

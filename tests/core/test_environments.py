@@ -2,11 +2,9 @@
 
 import made_sweeps
 import pytest
-from made_sweeps import a_result
 
 from effbench.core.cell import StoredEnvironment
-from effbench.core.environments import labelled, labels, names_by, short_names
-from effbench.core.labels import label_rows
+from effbench.core.environments import labels, names_by, short_names
 
 
 def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):
@@ -15,11 +13,6 @@ def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.
     }
     facts = made_sweeps.environment(gpu_name=None, flags=flags, torch_version=torch, python=python)
     return StoredEnvironment(**vars(facts), id=id)
-
-
-def row(environment):
-    facts = {name: getattr(environment, name) for name in ("gpu_name", "torch_version", "python")}
-    return a_result(environment_id=environment.id, **facts)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +50,3 @@ def test_labels_only_where_the_versions_do_not_tell():
     assert labels(folders) == {"e1": {"folder": "old"}, "e2": {"folder": "new"}}
     square = [environment(f"{p}{f}", f"/{p}/bin/python", f"/{f}") for p in "ab" for f in "xy"]
     assert labels(square)["by"] == {"folder": "y", "interpreter": "b"}
-
-
-def test_tables_keep_halves_apart_by_these_names():
-    both = [environment("e1", "/x/venv-a/bin/python"), environment("e2", "/x/venv-b/bin/python")]
-    found = label_rows(labelled([row(one) for one in both], both))
-    assert [one.labels["interpreter"] for one in found] == ["venv-a", "venv-b"]
-    assert [one.where for one in found] == ["interpreter=venv-a", "interpreter=venv-b"]
-    assert label_rows(labelled([row(both[0])], both[:1]))[0].where == ""
