@@ -74,7 +74,7 @@ def format_of(out: str | None) -> str:
     UsageError for an unknown extension."""
     if out in (None, options.STDOUT):
         return "csv"
-    suffix = Path(out.removesuffix(".gz")).suffix.removeprefix(".")
+    suffix = Path(out).suffix.removeprefix(".")
     form = {"": "csv", "sqlite": "db"}.get(suffix, suffix)
     if form not in FORMATS:
         allowed = ", ".join(f".{known}" for known in FORMATS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import secrets
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from effbench.core.errors import UsageError
 
@@ -29,8 +27,7 @@ _HEAD = 6
 
 @contextmanager
 def output(path: Path, *, database: Path | None = None, force: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends
-    in `.gz`.
+    """Yield a stream that becomes the file at `path` once it is complete.
 
     An existing file must begin as the new one does, unless `force`. `database`: the database in
     use. Pipes and devices are written directly. Raises UsageError if the file must not be replaced
@@ -45,11 +42,7 @@ def output(path: Path, *, database: Path | None = None, force: bool = False) -> 
         target = Path(os.path.realpath(path))  # a symbolic link must stay a link
         create_folder(target.parent)
         with replacing(target) as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as packed:
-                    yield cast(IO[bytes], packed)
-            else:
-                yield file
+            yield file
             file.flush()
             if not force and _head(target) not in (b"", _head(Path(file.name))):
                 hint = "name another file or use --force"
@@ -61,15 +54,11 @@ def output(path: Path, *, database: Path | None = None, force: bool = False) -> 
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes of a file, uncompressed; none if there is no such file."""
+    """Return the first bytes of a file; none if there is no such file."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
-        start = file.read(1000)
-    if start.startswith(b"\x1f\x8b"):
-        with suppress(zlib.error):
-            start = zlib.decompressobj(wbits=31).decompress(start)
-    return start[:_HEAD]
+        return file.read(_HEAD)
 
 
 @contextmanager

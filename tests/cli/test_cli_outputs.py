@@ -1,7 +1,6 @@
 """Files and folders that commands write: a database is never replaced, nor what someone else
 wrote."""
 
-import gzip
 import os
 import threading
 from pathlib import Path
@@ -229,16 +228,6 @@ def test_a_format_or_else_the_name_of_the_file_says_what_is_written(
 def test_an_unknown_extension_needs_a_format(two, effbench):
     refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
     assert not Path("x.foo").exists()
-
-
-def test_an_export_can_be_compressed(two, effbench):
-    for _ in "twice":
-        assert effbench("export", "--out", "x.jsonl.gz").code == 0
-    assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
-    for content in (gzip.compress(NOTES.encode()), NOTES.encode()):
-        Path("x.jsonl.gz").write_bytes(content)
-        refused(effbench("export", "--out", "x.jsonl.gz"), "x.jsonl.gz exists")
-        assert Path("x.jsonl.gz").read_bytes() == content
 
 
 @pytest.mark.parametrize(
