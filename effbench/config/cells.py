@@ -13,6 +13,7 @@ from effbench.config.validation import validate
 from effbench.core import streams
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
+from effbench.core.labels import override_text
 from effbench.core.printable import count, one_line
 from effbench.core.settings import Config
 from effbench.models.catalog import LIBRARIES
@@ -142,7 +143,7 @@ def cell_of(config: Config) -> Cell:
         phase=config.phase,
         device=config.device,
         numerics=dict(vars(config.numerics)),
-        env={key: text_of(value) for key, value in config.env.items()},
+        env={key: override_text(value) for key, value in config.env.items()},
         stream=stream,
         threads=config.threads,
         **of_phase,
@@ -173,13 +174,6 @@ def model_of(config: Config) -> dict[str, Any]:
         "tolerance": model.tolerance,
         "allow_nonfinite": model.allow_nonfinite,
     }
-
-
-def text_of(value: object) -> str:
-    """Return the value of an environment variable; Hydra parses `true` as a boolean."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
 
 
 def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:

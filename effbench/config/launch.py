@@ -42,10 +42,11 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 
 from effbench.config import overrides, refusals
-from effbench.config.cells import Job, conduct, print_plan, text_of
+from effbench.config.cells import Job, conduct, print_plan
 from effbench.config.compose import Composer
 from effbench.core import settings as config
 from effbench.core.errors import ConfigError, EffbenchError, UsageError
+from effbench.core.labels import override_text
 from effbench.core.logs import collected
 from effbench.run import dry_run
 from effbench.run.client import ForkServer
@@ -275,7 +276,7 @@ def check_environment(override: Override) -> None:
     text = str(override.input_line)
     for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
         for number in choice.values() if isinstance(choice, dict) else [choice]:
-            passed = text_of(number)
+            passed = override_text(number)
             is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text)
             if isinstance(number, int | float) and not is_kept:
                 raise UsageError(

