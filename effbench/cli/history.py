@@ -7,7 +7,6 @@ import argparse
 from effbench.analysis.history import DEFAULT_METRICS, JUDGED, Filters, read
 from effbench.analysis.limits import read as read_limits
 from effbench.cli import options
-from effbench.cli.show import metric_name
 from effbench.core.terminal import escape
 from effbench.render.history_table import FORMATS, changes_table, render, summary
 from effbench.store.store import Store
@@ -42,10 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def judged_name(text: str) -> str:
-    name = metric_name(text)
-    if name not in JUDGED:
-        raise argparse.ArgumentTypeError(f"{name} has no history; allowed are {', '.join(JUDGED)}")
-    return name
+    if text not in JUDGED:
+        raise argparse.ArgumentTypeError(f"{text} has no history; allowed are {', '.join(JUDGED)}")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
