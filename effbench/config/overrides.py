@@ -69,12 +69,10 @@ class WordParser(argparse.ArgumentParser):
         super().__init__(add_help=False)
         self.add_argument("overrides", nargs="*")
         self.add_argument("--config-dir", "-cd", action="append")
-        self.add_argument("--multirun", "-m", action="store_true")
-        self.add_argument("--run", "-r", action="store_true")
+        self.add_argument("--multirun", "-m", action="store_const", const=None)
         self.add_argument("--db", nargs="?", const="URL")
         # these print and run nothing
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-        self.add_argument("--package", "-p")
         self.add_argument("--resolve", action="store_true")
         self.add_argument("--info", "-i", nargs="?", const="all", choices=INFORMATION)
         self.add_argument("--hydra-help", action="store_true")
@@ -101,9 +99,8 @@ def arrange(argv: Sequence[str]) -> list[str]:
     options = [f"--config-dir={folder}" for folder in folders]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
-        if option in ("--multirun", "--run") or not value:
-            continue
-        options.append(option if value is True else f"{option}={value}")
+        if value:
+            options.append(option if value is True else f"{option}={value}")
     return [*options, *overrides]
 
 

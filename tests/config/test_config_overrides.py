@@ -16,7 +16,6 @@ def test_options_first_overrides_in_their_order():
     ("words", "arranged"),
     [
         ("-m --cfg job", ["--cfg=job"]),
-        ("--cfg=job --run", ["--cfg=job"]),
         ("-m -i", ["--info=all"]),
         ("bs=2 --hydra-help", ["--hydra-help", "bs=2"]),
     ],
