@@ -14,7 +14,7 @@ from effbench.cli import options
 from effbench.core.buckets import PRESETS, capture_sizes
 from effbench.core.cell import Result
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.settings import DEFAULT_DB, db_option, quoted
+from effbench.core.settings import db_option
 from effbench.core.streams import read_sizes
 from effbench.core.table import as_json
 from effbench.core.terminal import escape
@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL [OVERRIDE]",
         help=f"{words}: bs=8 mode=eager,default dtype=float32",
     )
-    mode.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
+    options.add_db(buckets)
+    options.add_place(mode)
     mode.add_argument(
         "--fresh", action="store_true", help="measure MODEL even if there are stored results"
     )
     for part in (buckets, mode):
-        options.add_db(part)
         part.add_argument(
             "--sweep",
             metavar="ID|NAME|last",
@@ -227,11 +227,7 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
         matrix.append(f"mode={CANDIDATES}")
     if args.bs:
         matrix.append(f"bs={args.bs}")
-    if args.config_dir:
-        matrix.append(f"--config-dir={args.config_dir}")
-    if args.db != DEFAULT_DB:
-        matrix.append(f"db={quoted(args.db)}")
-    return matrix + overrides
+    return [*matrix, *options.place_of(args), *overrides]
 
 
 def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:

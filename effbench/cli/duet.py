@@ -16,7 +16,7 @@ from effbench.cli import options
 from effbench.core import outputs
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.metrics import METRICS, ratio_text
-from effbench.core.settings import DEFAULT_DB, db_option, quoted
+from effbench.core.settings import db_option
 from effbench.core.table import Column, Record, Table, as_json
 from effbench.core.terminal import escape
 from effbench.stats.significance import MOST_PAIRS
@@ -56,10 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="OVERRIDE", help=common)
     slower = "exit with 1 if B is significantly slower than A by more than this percentage"
     parser.add_argument("--fail-above", type=float, metavar="PERCENT", help=slower)
-    parser.add_argument(
-        "--config-dir", metavar="DIR", help="folder with your own YAML files of models and modes"
-    )
-    options.add_db(parser)
+    options.add_place(parser)
     options.add_format(parser, "json")
     options.add_out(parser)
 
@@ -109,12 +106,7 @@ def measure(
     from effbench.run.progress import Progress
     from effbench.run.sweep import Command, open_sweep
 
-    common = [*DEFAULTS]
-    if args.config_dir:
-        common.append(f"--config-dir={args.config_dir}")
-    if args.db != DEFAULT_DB:
-        common.append(f"db={quoted(args.db)}")
-    common += args.words
+    common = [*DEFAULTS, *options.place_of(args), *args.words]
     old, new = jobs_of([*common, *first]), jobs_of([*common, *second])
     if len(old) != len(new):
         raise UsageError(

@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 from effbench.core import outputs
 from effbench.core.errors import UsageError
 from effbench.core.printable import printable
-from effbench.core.settings import DEFAULT_DB
+from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.core.terminal import PLAIN_WIDTH, Console, terminal
 from effbench.store.connect import sqlite_file
 
@@ -68,6 +68,22 @@ def add_db(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="database: a path or any SQLAlchemy URL (default: %(default)s)",
     )
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add what a command that runs a sweep passes on to it; see `place_of`."""
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
+    add_db(parser)
+
+
+def place_of(args: argparse.Namespace) -> list[str]:
+    """Return the words of a sweep that name the folder of YAML files and the database."""
+    words = []
+    if args.config_dir:
+        words.append(f"--config-dir={args.config_dir}")
+    if args.db != DEFAULT_DB:
+        words.append(f"db={quoted(args.db)}")
+    return words
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:

@@ -65,21 +65,12 @@ class NothingFoundError(EffbenchError):
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the entry of `known` that is most similar to `word`, or None if no entry is similar
-    enough.
-
-    A word with swapped letters is nearer than one with a missing letter, and of equally similar
-    ones that with the same first letter. `cutoff`: minimum similarity, from 0 to 1.
-    """
-
-    def distance(name: str) -> tuple[bool, float, bool]:
-        ratio = difflib.SequenceMatcher(None, name, word).ratio()
-        return sorted(name) != sorted(word), -ratio, name[:1] != word[:1]
-
+    enough. `cutoff`: minimum similarity, from 0 to 1."""
     known = list(known)
     if SYNONYMS.get(word) in known:
         return SYNONYMS[word]
-    near = difflib.get_close_matches(word, known, n=5, cutoff=cutoff)
-    return min(near, key=distance, default=None)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return near[0] if near else None
 
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = ": ") -> str:
