@@ -67,10 +67,7 @@ HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 #: With this variable Hydra raises errors; without it, it prints tracebacks and exits with code 1.
 FULL_ERROR = "HYDRA_FULL_ERROR"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
-OTHER_LAUNCHER = (
-    "effbench runs cells only through its own launcher: do not override hydra/launcher or"
-    " hydra.mode"
-)
+OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher"
 #: Hydra's state is global, so that one sweep runs at a time.
 RUNNING = threading.RLock()
 
@@ -90,8 +87,6 @@ def hydra_sweep(
     words, stored = overrides.expand(
         overrides.arrange([word for word in argv if word != dry_run.FLAG])
     )
-    if any(overrides.key_of(word) == "hydra.mode" for word in words):
-        raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
     if conductor is None:
         conductor = print_plan if dry_run.FLAG in argv else conduct
@@ -244,14 +239,10 @@ class EffbenchSweeper(Sweeper):  # type: ignore[misc]  # Hydra has no types
 
 
 def values_of(override: Override) -> list[str]:
-    """Return the values that an override sweeps, or its only one. Raises UsageError for an
-    interval."""
+    """Return the values that an override sweeps, or its only one. Raises Hydra's error for an
+    interval, which other sweepers understand."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
-    if not override.is_discrete_sweep():
-        raise UsageError(
-            f"{override.input_line}: an interval requires a sweeper such as Optuna; list values"
-        )
     # a range may be infinite
     return list(islice(override.sweep_string_iterator(), MOST_CELLS + 1))
 
