@@ -25,7 +25,7 @@ from effbench.analysis.verdicts import (
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import count, listed, one_line
-from effbench.core.table import Column, Shown, Table, as_json, markdown_text
+from effbench.core.table import Column, Shown, Table, as_json
 from effbench.core.terminal import Console, escape
 from effbench.render.marks import signed
 
