@@ -29,12 +29,13 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from effbench.analysis.verdicts import verdict_of_statuses  # noqa: E402
-from effbench.claims.definition import execute, load, load_all  # noqa: E402
+from effbench.claims.definition import find  # noqa: E402
 from effbench.cli import main as cli  # noqa: E402
 from effbench.core import settings as config  # noqa: E402
 from effbench.core.cell import SEVERITY, Result, Status  # noqa: E402
 from effbench.core.labels import label_rows  # noqa: E402
 from effbench.core.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E402
+from effbench.core.python_files import module_of  # noqa: E402
 from effbench.core.settings import shipped  # noqa: E402
 from effbench.render.claims import figure_text  # noqa: E402
 from effbench.render.tables import SpeedupTable, speedup_table  # noqa: E402
@@ -306,8 +307,8 @@ def status_changes() -> str:
 
 def checks() -> str:
     rows = []
-    for listed in load_all():
-        experiment, module = load(listed.path), execute(listed.path)
+    for experiment in find(["all"]):
+        module = module_of(experiment.path)
         for name in experiment.checks:
             function = getattr(module, name)
             claims = ", ".join(claim.id for claim in experiment.claims if name in claim.inputs)

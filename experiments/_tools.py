@@ -14,9 +14,40 @@ from typing import Any
 
 import torch
 
-from effbench.core.printable import first_line
+from effbench.claims.checks import Facts
+from effbench.core.printable import first_line, text_of
 from effbench.measure.timing import synchronizer
 from effbench.modes.graphs import Captured, GraphCapture
+
+
+@dataclass
+class Attempt:
+    """The outcome of a call: a value or an exception."""
+
+    value: Any = None
+    raised: Exception | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.raised is None
+
+    def facts(self) -> Facts:
+        return {"succeeded": self.succeeded, **error_facts(self.raised)}
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
+    """Call the function; return its value or its exception."""
+    try:
+        return Attempt(value=function(*args, **kwargs))
+    except Exception as error:  # any exception is an observation
+        return Attempt(raised=error)
+
+
+def error_facts(error: Exception | None) -> Facts:
+    """Return the type and first line of an error, both None without an error."""
+    if error is None:
+        return {"error_type": None, "error": None}
+    return {"error_type": type(error).__name__, "error": first_line(text_of(error))}
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:

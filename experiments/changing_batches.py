@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from effbench.claims._processes import in_fork
 from effbench.claims._timing import figure, in_turn, paired_ratio
-from effbench.claims._tools import fresh_compile_cache, record
+from effbench.claims._tools import attempt, fresh_compile_cache, record
 from torch import nn
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import COMPILER, CUDA, Facts, attempt, check
+from effbench.claims.checks import COMPILER, CUDA, Facts, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch
 from effbench.models.mlp import MLP

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from effbench.claims._processes import in_fresh_process
 from effbench.claims._timing import disturbed_fraction, figure, host_us, in_turn
-from effbench.claims._tools import Recorded, fresh_compile_cache, record
+from effbench.claims._tools import Recorded, attempt, error_facts, fresh_compile_cache, record
 from torch import nn
 from torch._dynamo.utils import get_compilation_metrics
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import COMPILER, Facts, attempt, check, error_facts
-from effbench.claims.fresh import in_fresh_process
+from effbench.claims.checks import COMPILER, Facts, check
 from effbench.modes.compiled import marking_steps
 from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import capture

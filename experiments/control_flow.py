@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from effbench.claims._tools import Counting, close, listed
+from effbench.claims._processes import in_fresh_process
+from effbench.claims._tools import Counting, attempt, close, error_facts, listed
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check, error_facts
-from effbench.claims.fresh import in_fresh_process
+from effbench.claims.checks import Facts, check
 from effbench.core.printable import first_line
 
 GPU_SECONDS = 40

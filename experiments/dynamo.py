@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from effbench.claims._tools import Counting
+from effbench.claims._tools import Counting, attempt, error_facts
 from torch._dynamo.utils import counters
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.claims.checks import Facts, check
 
 GPU_SECONDS = 10
 

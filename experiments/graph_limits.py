@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.claims._tools import call_ms, close, finite, listed, median_ms, record
+from effbench.claims._processes import in_fresh_process
+from effbench.claims._tools import attempt, call_ms, close, finite, listed, median_ms, record
 from torch import nn
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import CUDA, Facts, attempt, check
-from effbench.claims.fresh import in_fresh_process
+from effbench.claims.checks import CUDA, Facts, check
 from effbench.core.printable import describe
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
 from effbench.workloads.endings import chain

@@ -9,21 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from effbench.claims._tools import close, fresh_compile_cache
+from effbench.claims._processes import in_fresh_process
+from effbench.claims._tools import attempt, close, error_facts, fresh_compile_cache
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import (
-    COMPILER,
-    CPP_COMPILER,
-    CUDA,
-    Facts,
-    attempt,
-    check,
-    error_facts,
-)
-from effbench.claims.fresh import in_fresh_process
+from effbench.claims.checks import COMPILER, CPP_COMPILER, CUDA, Facts, check
 
 GPU_SECONDS = 45
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from effbench.claims._tools import Counting, close
+from effbench.claims._tools import Counting, attempt, close
 from torch import nn
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check
+from effbench.claims.checks import Facts, check
 
 GPU_SECONDS = 20
 

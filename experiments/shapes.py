@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import torch
-from effbench.claims._tools import Counting, close, logged
+from effbench.claims._tools import Counting, attempt, close, error_facts, logged
 from torch import nn
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.claims.checks import Facts, check
 from effbench.core.printable import first_line
 
 GPU_SECONDS = 60

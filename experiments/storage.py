@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from effbench.claims._tools import close, listed
+from effbench.claims._tools import attempt, close, error_facts, listed
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.claims.checks import Facts, check
 
 GPU_SECONDS = 5
 

@@ -12,11 +12,11 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
-from effbench.claims._tools import median_ms
+from effbench.claims._tools import attempt, error_facts, median_ms
 from torch import nn
 
 from effbench.claims import Answer, Claim
-from effbench.claims.checks import Facts, attempt, check, error_facts
+from effbench.claims.checks import Facts, check
 from effbench.core.printable import first_line
 
 GPU_SECONDS = 10

@@ -147,7 +147,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench.cli.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.config.launch", {"torch", "pandas", "plotly"}),
         (
-            "import effbench.claims.definition as d; d.load_all()",
+            "import effbench.claims.definition as d; d.shipped_verdicts()",
             {"torch", "pandas", "hydra", "sqlalchemy"},
         ),
         (

@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from effbench.claims.figures import Figure, missing
 
 
 class ClaimFacts(dict[str, Any]):
-    """The facts of a check or of a part of it, read as attributes or by key.
+    """The facts of a check or of a part of it, read as attributes or by key. If it was unsupported
+    or failed, further facts are missing figures."""
 
-    `absence`: why it has no further facts, if it was unsupported or failed; they are missing
-    figures.
-    """
-
-    absence = ""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self[name]
+    @property
+    def absence(self) -> str:
+        """Why it has no further facts; empty if it ran."""
+        if self.get("unsupported"):
+            return f"unsupported: {self['unsupported']}"
+        if self.get("succeeded") is False:
+            return f"{self.get('error_type')}: {self.get('error')}"
+        return ""
 
     def __missing__(self, name: str) -> Any:
         if self.absence:
             return missing(self.absence)
-        raise LookupError(f"the check returned no {name!r}; it has {', '.join(self)}")
+        raise AttributeError(f"the check returned no {name!r}; it has {', '.join(self)}")
 
-
-def no_facts(reason: str) -> ClaimFacts:
-    facts = ClaimFacts()
-    facts.absence = reason
-    return facts
+    __getattr__ = dict.__getitem__
 
 
 def facts_of(value: Any) -> Any:
     """Return JSON as facts: mappings of value, low and high are figures, others ClaimFacts."""
-    if isinstance(value, list):
-        return [facts_of(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"value", "low", "high"}:
-        return Figure(**value)
-    facts = ClaimFacts()
-    for name, item in value.items():
-        facts[name] = facts_of(item)
-    if value.get("unsupported"):
-        facts.absence = f"unsupported: {value['unsupported']}"
-    elif value.get("succeeded") is False:
-        facts.absence = f"{value.get('error_type')}: {value.get('error')}"
-    return facts
+    return json.loads(json.dumps(value), object_hook=_facts)
+
+
+def _facts(mapping: dict[str, Any]) -> Figure | ClaimFacts:
+    if mapping.keys() == {"value", "low", "high"}:
+        return Figure(**mapping)
+    return ClaimFacts(mapping)

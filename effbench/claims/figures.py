@@ -10,8 +10,11 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import TypeAlias
+from functools import partialmethod, wraps
+from itertools import product, starmap
+from typing import Any
+
+import numpy as np
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
@@ -19,10 +22,13 @@ UNDEFINED = (
     "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
 )
 NO_VALUE = "it has no value"
-
+#: What a statement is -> the words before such statements in a reason.
+TITLES = {True: "holds for", False: "not for", None: "open for"}
+UNMEASURED = "not measured for"
+#: The smallest positive number.
+SMALLEST = math.ulp(0.0)
 
 Function = Callable[[float, float], float]
-Operator: TypeAlias = "Callable[[Figure, Number], Figure]"
 
 
 class NotMeasuredError(Exception):
@@ -35,32 +41,21 @@ class Statement:
     `why`. `figure`: the figure that was compared."""
 
     holds: bool | None
-    why: str = ""
-    figure: Figure | None = None
+    why: str
+    figure: Figure
 
     @property
-    def is_measured(self) -> bool:
-        if self.holds is not None:
-            return True
-        return self.figure is not None and not self.figure.is_missing
+    def title(self) -> str:
+        """The words before the statement in the reason of a verdict."""
+        if self.why in ("", OPEN, NO_INTERVAL):
+            return TITLES[self.holds]
+        return UNMEASURED
 
     def __bool__(self) -> bool:
         raise TypeError(
             "the interval may leave a comparison open, so it is neither true nor false: return it;"
             " for several statements return Answer({text: comparison})"
         )
-
-
-def _operators(function: Function) -> tuple[Operator, Operator]:
-    """Return the methods of an operator, for a figure on its left and on its right."""
-
-    def forward(figure: Figure, other: Number) -> Figure:
-        return combine(function, figure, other)
-
-    def reverse(figure: Figure, other: Number) -> Figure:
-        return combine(function, other, figure)
-
-    return forward, reverse
 
 
 @dataclass(frozen=True)
@@ -91,34 +86,44 @@ class Figure:
 
     def above(self, limit: Number) -> Statement:
         """Return whether the figure is larger than a number or another figure."""
-        difference = self - limit
-        return self._compared(difference, difference.low > 0, difference.high <= 0)
+        return self._compared(self - limit, SMALLEST, math.inf)
 
     def below(self, limit: Number) -> Statement:
         """Return whether the figure is smaller than a number or another figure."""
-        difference = self - limit
-        return self._compared(difference, difference.high < 0, difference.low >= 0)
+        return self._compared(self - limit, -math.inf, -SMALLEST)
 
     def within(self, low: float, high: float) -> Statement:
         """Return whether low <= figure <= high."""
-        is_within = low <= self.low and self.high <= high
-        is_outside = self.high < low or self.low > high
-        return self._compared(self, is_within, is_outside)
+        return self._compared(self, low, high)
 
-    def _compared(self, difference: Figure, is_true: bool, is_false: bool) -> Statement:
-        if difference.is_missing:
-            return Statement(None, difference.why_missing, difference)
+    def _compared(self, difference: Figure, low: float, high: float) -> Statement:
+        """Return whether the difference is in this range, as a statement about this figure."""
         figure = replace(self, gaps=difference.gaps)
-        if is_true or is_false:
-            return Statement(is_true, "", figure)
+        if difference.is_missing:
+            return Statement(None, difference.why_missing, figure)
+        if low <= difference.low and difference.high <= high:
+            return Statement(True, "", figure)
+        if difference.high < low or difference.low > high:
+            return Statement(False, "", figure)
+        why = NO_INTERVAL
         if math.isfinite(difference.high - difference.low):
-            return Statement(None, OPEN, figure)
-        return Statement(None, NO_INTERVAL, figure)
+            why = OPEN
+        return Statement(None, why, figure)
 
-    __add__, __radd__ = _operators(operator.add)
-    __sub__, __rsub__ = _operators(operator.sub)
-    __mul__, __rmul__ = _operators(operator.mul)
-    __truediv__, __rtruediv__ = _operators(operator.truediv)
+    def _combined(self, function: Function, other: Number) -> Figure:
+        return combine(function, self, as_figure(other))
+
+    def _reversed(self, function: Function, other: Number) -> Figure:
+        return combine(function, as_figure(other), self)
+
+    __add__ = partialmethod(_combined, operator.add)
+    __radd__ = __add__
+    __sub__ = partialmethod(_combined, operator.sub)
+    __rsub__ = partialmethod(_reversed, operator.sub)
+    __mul__ = partialmethod(_combined, operator.mul)
+    __rmul__ = __mul__
+    __truediv__ = partialmethod(_combined, operator.truediv)
+    __rtruediv__ = partialmethod(_reversed, operator.truediv)
 
 
 Number = Figure | float | None
@@ -128,12 +133,16 @@ def missing(*gaps: str) -> Figure:
     return Figure(math.nan, math.nan, math.nan, gaps)
 
 
+#: A figure without a reason.
+NOT_MEASURED = missing()
+
+
 def as_figure(value: Number) -> Figure:
     """Return a number as an exact figure, and None or NaN as a missing one."""
     if isinstance(value, Figure):
         return value
     if value is None:
-        return missing()
+        return NOT_MEASURED
     number = float(value)
     return Figure(number, number, number)
 
@@ -144,32 +153,31 @@ def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gaps))
 
 
-def combine(function: Function, left: Number, right: Number) -> Figure:
+def combine(function: Function, a: Figure, b: Figure) -> Figure:
     """Return the sum, difference, product or ratio of two figures, with its extremes as bounds."""
-    a = as_figure(left)
-    b = as_figure(right)
     gaps = gaps_of([a, b])
-    if a.is_missing or b.is_missing:
-        return missing(*gaps)
+    try:
+        value = function(a.value, b.value)
+    except ZeroDivisionError:
+        return missing(*gaps, UNDEFINED)
     if function is operator.truediv and b.low <= 0 <= b.high:
-        if b.value == 0:
-            return missing(*gaps, UNDEFINED)
-        return Figure(a.value / b.value, -math.inf, math.inf, gaps)
-    value = function(a.value, b.value)
-    extremes = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    bounds = [value, *extremes]
-    known = [bound for bound in bounds if not math.isnan(bound)]  # an unknown bound times 0
-    return Figure(value, min(known), max(known), gaps)
+        return Figure(value, -math.inf, math.inf, gaps)
+    pairs = product((a.value, a.low, a.high), (b.value, b.low, b.high))
+    # an unknown bound times 0 is NaN
+    extremes = [x for x in starmap(function, pairs) if not math.isnan(x)]
+    return Figure(value, min(extremes, default=math.nan), max(extremes, default=math.nan), gaps)
 
 
 def log(number: Number) -> Figure:
     figure = as_figure(number)
     if figure.value <= 0:
         return missing(*figure.gaps, UNDEFINED)
-    low = -math.inf
-    if figure.low > 0:
-        low = math.log(figure.low)
-    return Figure(math.log(figure.value), low, math.log(figure.high), figure.gaps)
+    return mapped(lambda value: math.log(max(value, SMALLEST)), figure)
+
+
+def mapped(function: Callable[[float], float], figure: Figure) -> Figure:
+    """Return an increasing function of a figure."""
+    return Figure(function(figure.value), function(figure.low), function(figure.high), figure.gaps)
 
 
 # --- helpers of claims ---
@@ -178,72 +186,61 @@ def log(number: Number) -> Figure:
 Column = Number | Iterable[Number]
 
 
-def over_rows(function: Callable[[list[Figure]], Figure]) -> Callable[[Column], Figure]:
-    """Return the helper that applies a function to the measured figures of a column. It returns a
-    missing figure if there are none."""
+def over_rows(function: Callable[[Any], Any]) -> Callable[[Column], Figure]:
+    """Return the helper that turns the measured figures of a column into one; `function` gets an
+    array with a row for each: value, lower and upper bound. It returns a missing figure if there
+    are none."""
 
     @wraps(function)
-    def helper(values: Column) -> Figure:
-        if not isinstance(values, Iterable):
-            values = [values]
-        figures = [as_figure(value) for value in values]
-        measured = [figure for figure in figures if not figure.is_missing]
+    def helper(column: Column) -> Figure:
+        figures = figures_of(column)
+        gaps = gaps_of(figures)
+        measured = [(f.value, f.low, f.high) for f in figures if not f.is_missing]
         if not measured:
-            return missing(*gaps_of(figures))
-        combined = function(measured)
-        return replace(combined, gaps=gaps_of([combined, *figures]))
+            return missing(*gaps)
+        value, low, high = function(np.array(measured)).tolist()
+        return Figure(value, low, high, gaps)
 
     return helper
 
 
-def columns_of(figures: list[Figure]) -> tuple[list[float], list[float], list[float]]:
-    """Return the values, the lower and the upper bounds."""
-    values = [figure.value for figure in figures]
-    return values, [figure.low for figure in figures], [figure.high for figure in figures]
+def figures_of(column: Column) -> list[Figure]:
+    if isinstance(column, Iterable):
+        return [as_figure(value) for value in column]
+    return [as_figure(column)]
 
 
 @over_rows
-def interval(figures: list[Figure]) -> Figure:
+def interval(rows: Any) -> Any:
     """Return the figure of the only row. Raises ValueError for several rows."""
-    if len(figures) > 1:
-        rows = f"{len(figures)} are left; select one with where()"
-        raise ValueError(f"interval() takes one row, but {rows}")
-    return figures[0]
+    if len(rows) > 1:
+        raise ValueError(f"interval() takes one row, not {len(rows)}: select one with where()")
+    return rows[0]
 
 
 @over_rows
-def mean(figures: list[Figure]) -> Figure:
+def mean(rows: Any) -> Any:
     """Return the mean; the intervals are taken as independent."""
-    values, lows, highs = columns_of(figures)
-    number = len(figures)
-    center = sum(values) / number
-    below = math.dist(values, lows) / number
-    above = math.dist(values, highs) / number
-    return Figure(center, center - below, center + above)
+    values = rows[:, :1]
+    distances = np.linalg.norm(rows - values, axis=0) / len(rows)
+    return values.mean() + distances * (0, -1, 1)
 
 
 @over_rows
-def geomean(figures: list[Figure]) -> Figure:
-    """Return the geometric mean of positive figures; the intervals are taken as independent."""
-    logarithms = [log(figure) for figure in figures]
-    if any(figure.is_missing for figure in logarithms):
-        return missing(UNDEFINED)
-    center = mean(logarithms)
-    return Figure(math.exp(center.value), math.exp(center.low), math.exp(center.high))
-
-
-@over_rows
-def lowest(figures: list[Figure]) -> Figure:
+def lowest(rows: Any) -> Any:
     """Return the lowest value, with the lowest of the bounds."""
-    values, lows, highs = columns_of(figures)
-    return Figure(min(values), min(lows), min(highs))
+    return rows.min(axis=0)
 
 
 @over_rows
-def highest(figures: list[Figure]) -> Figure:
+def highest(rows: Any) -> Any:
     """Return the highest value, with the highest of the bounds."""
-    values, lows, highs = columns_of(figures)
-    return Figure(max(values), max(lows), max(highs))
+    return rows.max(axis=0)
+
+
+def geomean(column: Column) -> Figure:
+    """Return the geometric mean of positive figures; the intervals are taken as independent."""
+    return mapped(math.exp, mean(map(log, figures_of(column))))
 
 
 def fraction(part: Number, whole: Number) -> Figure:

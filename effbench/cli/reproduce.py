@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from effbench.claims.definition import Experiment, find, load_all
+from effbench.claims.definition import Experiment, find
 from effbench.claims.judge import Judgement
 from effbench.cli import options
-from effbench.core.errors import UsageError
+from effbench.core.errors import ConfigError, UsageError, suggest
+from effbench.core.settings import Config
 from effbench.core.table import TONES as STYLES
 from effbench.core.table import Column, Table
 from effbench.core.terminal import Console, escape, terminal
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
     from effbench.claims.run import Reproduction
 
 HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
-HOLDS = {True: "holds", False: "does not hold", None: "open"}
+
+#: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own
+#: interpreter.
+REFUSED = ("resume", "shard", "python", "folder")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +47,14 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.words if "=" not in word]
     overrides = [word for word in args.words if "=" in word]
     if names:
+        check_settings(overrides)
         reproduce(args, find(names), overrides)
         return 0
     if overrides or args.fresh:
         raise UsageError(
             "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
         )
-    list_experiments(terminal(), load_all())
+    list_experiments(terminal(), find(["all"]))
     return 0
 
 
@@ -56,9 +63,10 @@ def reproduce(
 ) -> None:
     """Run the experiments and print the verdicts. Raises UsageError if a claim or an experiment has
     a mistake, after the others have run."""
-    from effbench.claims.run import Reproduction, probe_machine
+    from effbench.claims.run import Reproduction
     from effbench.config.overrides import key_of, value_of
     from effbench.run.client import ForkServer
+    from effbench.run.probe import probe_facts
 
     console = terminal()
     settings = {key_of(word): str(value_of(word)) for word in overrides}
@@ -67,7 +75,7 @@ def reproduce(
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
-        probed = probe_machine(server, settings.get("device", "auto"))
+        probed = probe_facts(server, settings.get("device", "auto"))
         for experiment in experiments:
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
             done = Reproduction(experiment, server, probed, db, overrides, args.fresh, args.quiet)
@@ -87,6 +95,20 @@ def reproduce(
         console.print_line(escape(", ".join(texts)))
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
+
+
+def check_settings(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for unknown settings; Hydra checks them only if there is a sweep."""
+    from effbench.config.overrides import key_of
+
+    known = [setting.name for setting in fields(Config) if setting.name not in REFUSED]
+    for word in overrides:
+        name = re.split(r"[./@]", str(key_of(word)))[0]
+        if name not in (*known, "hydra", "--config-dir"):
+            raise ConfigError(
+                f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes"
+                f" {', '.join(known)}"
+            )
 
 
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
@@ -118,21 +140,17 @@ def show(console: Console, done: Reproduction) -> None:
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
-    """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on
-    each part."""
+    """Print the claim, its verdict, the figure with its interval, the reason, and further
+    figures."""
     claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
     figure = ""
-    if judgement.value is not None:
+    if not judgement.value.is_missing:
         figure = f" · {value_text(judgement.value, claim.unit)}"
     statement = escape(claim.text.removesuffix("."))
     console.print_line(
         f"[bold]{escape(claim.id)}[/] {statement}: [{style}]{judgement.verdict}[/]{escape(figure)}"
         f" · {escape(judgement.reason)}"
     )
-    for part in judgement.parts:
-        if part.label and part.value is not None:
-            text = f"{value_text(part.value, claim.unit)}, {HOLDS[part.statement.holds]}"
-            console.print_line(escape(f"    {part.label}: {text}"), "dim")
     for name, value in judgement.also.items():
         console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")
 

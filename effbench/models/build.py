@@ -4,7 +4,6 @@ to the device."""
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,11 @@ from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe
+from effbench.core.python_files import FILE, module_of
 from effbench.models.catalog import LIBRARIES
 from effbench.models.inputs import Step
 
 KEY = "_target_"
-#: Start of the names of modules that are files.
-FILE = "effbench_file_"
 #: Device of the module that is being built, for factories that draw many weights.
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 #: Classes of the standard library that a configuration may use, because they only contain values.
@@ -225,29 +223,10 @@ def _from_file(target: str) -> Any:
     path = Path(file).resolve()
     if not path.is_file():
         raise ConfigError(f"{KEY}={target}: no file {file} in the working directory {Path.cwd()}")
-    value: Any = _load(path)
+    value: Any = module_of(path)
     for part in name.split("."):
         value = _attribute(target, value, part)
     return value
-
-
-def _load(path: Path) -> ModuleType:
-    """Return the module of a file, which is run once per process and may import the files next to
-    it."""
-    digest = hashlib.sha256(str(path).encode()).hexdigest()
-    name = f"{FILE}{path.stem}_{digest[:8]}"
-    if name not in sys.modules:
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
 
 
 def _not_imported(target: str, error: Exception) -> str:

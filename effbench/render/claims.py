@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from effbench.claims import FOLDER
-from effbench.claims.definition import Claim, load_all
+from effbench.claims.definition import Claim, shipped_verdicts
 from effbench.claims.figures import Figure
 from effbench.core.labels import ABSENT, grouped, natural
 from effbench.core.metrics import is_missing, significant
@@ -78,16 +76,15 @@ def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
     `Store.verdicts` returns them. A shipped claim without one has that of the reference machine.
     """
     by_claim = grouped(verdicts, lambda row: (row["experiment"], row["claim"]))
+    reference = {(record["experiment"], record["claim"]): record for record in shipped_verdicts()}
     claims = {
-        (experiment.name, claim.id): claim
-        for experiment in load_all()
-        for claim in experiment.claims
+        key: Claim(record["claim"], record["statement"], published=record["published"])
+        for key, record in reference.items()
     }
     for key, rows in by_claim.items():
         measured = rows[-1]["measured"] or {}
         text = measured.get("statement") or NO_STATEMENT
         claims.setdefault(key, Claim(key[1], text, published=measured.get("published")))
-    reference = {(record["experiment"], record["claim"]): record for record in shipped_verdicts()}
     records = []
     for key, claim in sorted(claims.items(), key=lambda item: natural(item[1].id)):
         experiment, _ = key
@@ -107,13 +104,6 @@ def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
         if not judged and key in reference:
             judged = [_shipped(reference[key])]
         records += [unmeasured | judgement for judgement in judged or [{}]]
-    return records
-
-
-def shipped_verdicts() -> list[dict[str, Any]]:
-    """Return the shipped records of the reference machine, in the form of `entries`."""
-    text = (FOLDER / "verdicts-h200.json").read_text(encoding="utf-8")
-    records: list[dict[str, Any]] = json.loads(text)
     return records
 
 

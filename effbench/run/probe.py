@@ -62,6 +62,13 @@ def probe(
     return ProbedMachine(environment, answer["details"], answer["gpus"], answer["notes"], adapted)
 
 
+def probe_facts(server: ForkServer, device: str = "auto") -> dict[str, Any]:
+    """Return the `environment`, its `details` and the `gpus` of this machine."""
+    request = ProbeRequest(device=device)
+    facts: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+    return facts
+
+
 def refuse(errors: Sequence[str]) -> None:
     """Raise ConfigError with the first of these errors, if there are any."""
     if not errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from effbench.core.errors import UnsupportedError
 from effbench.core.message import CheckRequest
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
+from effbench.modes.base import needs_compiler
 from effbench.worker import failures
 from effbench.worker.tasks import Json, SayPhase
 
-#: Requirements that a check may declare in addition to CUDA.
-COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
+#: Requirements that a check may declare.
+CUDA, COMPILER, CPP_COMPILER = "CUDA", "a compiler", "a C++ compiler"
 
 
 def run(payload: Json, say_phase: SayPhase) -> Json:
@@ -32,6 +34,7 @@ def run(payload: Json, say_phase: SayPhase) -> Json:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("device=cuda, but torch sees no CUDA device")
         needs = getattr(function, "needs", ())
+        refuse_unmet(needs, device, function.__name__)
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
             inductor.learn_vector_instructions(user_cache)
         set_seed(request.seed)
@@ -45,6 +48,17 @@ def run(payload: Json, say_phase: SayPhase) -> Json:
         if status is Status.ERROR:
             answer["traceback"] = failures.traceback_tail(error)
     return answer
+
+
+def refuse_unmet(needs: Sequence[str], device: torch.device, name: str) -> None:
+    """Raise UnsupportedError if the machine lacks one of the needs of the check `name`."""
+    if CUDA in needs and device.type != "cuda":
+        raise UnsupportedError(f"{name} needs CUDA, but this runs on {device.type}")
+    compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
+    for need in compiling.keys() & set(needs):
+        reason = needs_compiler(compiling[need])
+        if reason:
+            raise UnsupportedError(reason)
 
 
 def compile_sample(device: torch.device) -> dict[str, Any]:

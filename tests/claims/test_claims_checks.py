@@ -12,17 +12,16 @@ from torch import nn
 from effbench.claims import (
     _processes,
     _timing,
-    checks,
+    _tools,
     dynamo,
-    fresh,
     graph_limits,
     graph_weights,
-    inductor,
     shapes,
     storage,
 )
-from effbench.claims.definition import execute
 from effbench.core.errors import UnsupportedError
+from effbench.core.python_files import module_of
+from effbench.worker.check import refuse_unmet
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU = torch.device("cpu")
@@ -36,16 +35,15 @@ def raising(error):
 
 
 def test_what_a_call_raises_is_an_observation():
-    tried = checks.attempt(raising(ValueError("first\nsecond")))
+    tried = _tools.attempt(raising(ValueError("first\nsecond")))
     assert tried.facts() == {"succeeded": False, "error_type": "ValueError", "error": "first"}
     with pytest.raises(KeyboardInterrupt):
-        checks.attempt(raising(KeyboardInterrupt()))
+        _tools.attempt(raising(KeyboardInterrupt()))
 
 
-@pytest.mark.parametrize("check", [graph_weights.weights, graph_limits.limits, inductor.memory])
-def test_needs(check):
-    with pytest.raises(UnsupportedError, match="needs CUDA, but this runs on cpu"):
-        check(CPU)
+def test_needs():
+    with pytest.raises(UnsupportedError, match="weights needs CUDA, but this runs on cpu"):
+        refuse_unmet(graph_weights.weights.needs, CPU, "weights")
 
 
 @pytest.mark.slow
@@ -142,12 +140,12 @@ def hangs(device):
 def functions(tmp_path_factory):
     path = tmp_path_factory.mktemp("functions") / "functions_here.py"
     path.write_text(FUNCTIONS)
-    return execute(path)
+    return module_of(path)
 
 
 @pytest.mark.slow
 def test_a_fresh_process(functions):
-    facts = fresh.in_fresh_process(functions.adds, CPU, hide=("pandas",), one=1, two=2)
+    facts = _processes.in_fresh_process(functions.adds, CPU, hide=("pandas",), one=1, two=2)
     assert facts["succeeded"] and facts["sum"] == 3 and not facts["pandas_is_found"]
 
 
@@ -157,5 +155,5 @@ def test_a_fresh_process(functions):
     [("dies", 60, "killed by SIGABRT"), ("hangs", 3, "timeout")],
 )
 def test_a_fresh_process_that_fails(functions, name, timeout_s, error_type):
-    facts = fresh.in_fresh_process(getattr(functions, name), CPU, timeout_s=timeout_s)
+    facts = _processes.in_fresh_process(getattr(functions, name), CPU, timeout_s=timeout_s)
     assert (facts["succeeded"], facts["error_type"]) == (False, error_type)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.claims.definition import load_all
+from effbench.claims.definition import find
 from effbench.store import Store
 
 REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
@@ -160,7 +160,7 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("reproduce nowhere.py", "cannot read the experiment nowhere.py"),
+        ("reproduce nowhere.py", "nowhere.py: running it raised FileNotFoundError"),
         ("reproduce --fresh", "no experiment given"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
         ("reproduce mine.py resume=last", "takes no setting 'resume'"),
@@ -182,7 +182,7 @@ def on_cpu(here):
     """The verdicts of the shipped experiments that need no GPU and measure no times."""
     names = [
         experiment.name
-        for experiment in load_all()
+        for experiment in find(["all"])
         if not experiment.sweeps or all(claim.needs for claim in experiment.claims)
     ]
     of_times = ("warmup-calls", "habits", "compiled-call")

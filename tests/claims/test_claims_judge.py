@@ -3,11 +3,11 @@
 import pytest
 from made_sweeps import a_result
 
-from effbench.claims import Answer, Claim, geomean, highest, interval, mean, ratio, where
-from effbench.claims.facts import ClaimFacts, facts_of, no_facts
-from effbench.claims.figures import NO_INTERVAL
+from effbench.claims import Answer, Claim, by, geomean, highest, interval, mean, ratio, where
+from effbench.claims.facts import facts_of
+from effbench.claims.figures import NO_INTERVAL, NotMeasuredError
 from effbench.claims.frames import frame_of
-from effbench.claims.judge import judge
+from effbench.claims.judge import judge, unmeasured
 from effbench.store.decisions import ClaimVerdict as Verdict
 
 
@@ -48,13 +48,16 @@ def faster(rows):
     return geomean(where(rows, mode="cuda-graph").speedup).above(1.1)
 
 
-def of(*rows, function=faster, each=()):
-    claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
-    return judge(claim, {"rows": frame_of(rows)})
+def judged_by(function, **inputs):
+    claim = Claim("P1", "a graph is faster", unit="×", function=function)
+    try:
+        return judge(claim, inputs)
+    except NotMeasuredError as error:
+        return unmeasured(claim, str(error))
 
 
-def by_checks(function, **checks):
-    return judge(Claim("S1", "x", function=function), checks)
+def of(*rows, function=faster):
+    return judged_by(function, rows=frame_of(rows))
 
 
 @pytest.mark.parametrize(
@@ -72,35 +75,23 @@ def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
     assert judged.value.value == pytest.approx(speedup)
 
 
+def each(rows):
+    """Whether a graph is faster for each model and batch size."""
+    graphs = where(rows, mode="cuda-graph")
+    gains = by(graphs, ["model", "bs"], lambda part: interval(part.speedup))
+    return Answer({label: gain.above(1.1) for label, gain in gains.items()}, also=gains)
+
+
 def test_parts():
     rows = []
     for bs, speedup in ((1, 2.0), (8, 1.0), (64, 1.11)):
         rows += [eager(bs=bs), row(speedup=speedup, bs=bs)]
-    judged = of(*rows, each=["model", "bs"])
+    judged = of(*rows, function=each)
     assert judged.verdict == Verdict.DEPENDS
     assert judged.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
-    assert [part.statement.holds for part in judged.parts] == [True, False, None]
-    assert [part.value.value for part in judged.parts] == pytest.approx([2, 1, 1.11])
-    assert of(*rows[:2], *rows[4:], each="bs").verdict == Verdict.UNDECIDED
-
-
-def test_a_figure_of_each_part_need_not_be_one_of_all():
-    def single(rows):
-        return interval(where(rows, mode="cuda-graph").speedup).above(1.1)
-
-    judged = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
-    assert (judged.verdict, judged.value) == (Verdict.DEPENDS, None)
-
-
-def test_a_baseline_is_in_every_part():
-    """It lacks the setting of the mode that splits the claim."""
-    rows = [eager(), *(row(speedup=gain, settings={"pool": gain}) for gain in (2.0, 1.0))]
-
-    def gain(rows):
-        return interval(ratio(rows, "latency_ms", mode=["eager", "cuda-graph"])).above(1.5)
-
-    judged = of(*rows, each="pool", function=gain)
-    assert judged.reason == "holds for pool=2; not for pool=1"
+    assert judged.parts == {"mlp bs=1": True, "mlp bs=8": False, "mlp bs=64": None}
+    assert [gain.value for gain in judged.also.values()] == pytest.approx([2, 1, 1.11])
+    assert of(*rows[:2], *rows[4:], function=each).verdict == Verdict.UNDECIDED
 
 
 def test_failed_rows_are_left_out_and_named():
@@ -109,24 +100,17 @@ def test_failed_rows_are_left_out_and_named():
     assert judged.verdict == Verdict.CONFIRMED
     names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
     assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
-    assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
+    assert list(of(eager(), row(), *failed, function=each).parts) == ["mlp bs=1"]
 
 
-@pytest.mark.parametrize("each", [(), "bs"])
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)],
 )
-def test_nothing_was_measured(status, verdict, each):
-    judged = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
-    assert (judged.verdict, judged.value) == (verdict, None)
+def test_nothing_was_measured(status, verdict):
+    judged = of(eager(), row(status=status), row("default", speedup=1.5))
+    assert judged.verdict == verdict and judged.value.is_missing
     assert judged.reason == f"{status}: mlp bs=1 cuda-graph float32 (why)"
-
-
-def test_claims_that_cannot_be_judged():
-    assert of().verdict == Verdict.NOT_MEASURED
-    judged = judge(Claim("S13", "x", not_measurable="it is about code"), {})
-    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
 
 @pytest.mark.parametrize(
@@ -142,34 +126,15 @@ def test_facts_of_checks(fewest, is_working, verdict):
     def works(warm):
         return Answer(warm.fewest == 2 and warm.works, warm.fewest, {"list": warm["sizes"]})
 
-    facts = ClaimFacts({"fewest": fewest, "works": is_working, "sizes": [1]})
-    assert by_checks(works, warm=facts).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("reason", "verdict"),
-    [
-        ("unsupported: needs CUDA", Verdict.NOT_MEASURABLE),
-        ("error: ValueError: no", Verdict.NOT_MEASURED),
-    ],
-)
-def test_checks_without_facts(reason, verdict):
-    absent = no_facts(reason)
-    judged = by_checks(lambda warm: warm.works and warm.other, warm=absent)
-    assert (judged.verdict, judged.reason) == (verdict, reason)
-    judged = by_checks(
-        lambda warm, cold: Answer({"warm": warm.ms.above(1), "cold": cold.works}),
-        warm=absent,
-        cold=ClaimFacts({"works": True}),
-    )
-    assert judged.reason == f"holds for cold; not measured for warm ({reason})"
+    facts = facts_of({"fewest": fewest, "works": is_working, "sizes": [1]})
+    assert judged_by(works, warm=facts).verdict == verdict
 
 
 def test_a_part_of_a_check_that_is_unsupported():
     facts = facts_of({"cpu": {"compiles": True}, "cuda": {"unsupported": "no CUDA"}})
-    judged = by_checks(lambda triton: not triton.cuda.compiles, triton=facts)
+    judged = judged_by(lambda triton: not triton.cuda.compiles, triton=facts)
     assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "unsupported: no CUDA")
-    judged = by_checks(
+    judged = judged_by(
         lambda triton: Answer({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}),
         triton=facts,
     )
@@ -192,7 +157,7 @@ def test_ratios():
     ]
     rows = frame_of(measured)
     modes = ["eager", "cuda-graph"]
-    assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, 4]
+    assert values(ratio(rows, "graph_pool_bytes", mode=modes)) == [2, None, None]
     eight = ratio(rows, "latency_ms", bs=[1, 8]).iloc[0]
     assert eight.low < 1 < eight.high
 
@@ -230,7 +195,7 @@ BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host
 
 def test_marked_rows_decide_nothing_and_are_named():
     judged = of(eager(), row(**BUSY))
-    assert (judged.verdict, judged.value) == (Verdict.NOT_MEASURED, None)
+    assert judged.verdict == Verdict.NOT_MEASURED
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
     assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0))
     assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph float32 (host busy)"

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from made_sweeps import a_result
 
-from effbench.claims.definition import load, load_all
+from effbench.claims.definition import find, shipped_verdicts
 from effbench.claims.run import Reproduction
 from effbench.core.cell import Result
 from effbench.core.metrics import INTERVALS
-from effbench.render.claims import shipped_verdicts
 
 ROWS = Path(__file__).parents[2] / "results" / "reference" / "claims-rows-h200.jsonl"
 FIELDS = {field.name for field in dataclasses.fields(Result)}
@@ -63,27 +62,21 @@ def same(found, expected):
     return found is expected if isinstance(expected, bool) else found == expected
 
 
-def cases():
-    for outline in load_all():
-        for claim in outline.claims:
-            yield pytest.param(outline.path, claim.id, id=claim.id)
-
-
 @pytest.fixture(scope="module")
 def results():
     return [result_of_line(line) for line in ROWS.read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def expected():
-    return {row["claim"]: row for row in shipped_verdicts()}
+EXPERIMENTS = find(["all"])
+EXPECTED = {row["claim"]: row for row in shipped_verdicts()}
 
 
-@pytest.mark.parametrize(("path", "name"), list(cases()))
-def test_a_claim_has_its_verdict_figures_and_intervals(path, name, results, expected):
-    run = Reproduction(load(path), server=None, probed={"gpus": ["an H200"]}, db="")
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
+    row = EXPECTED[name]
+    (experiment,) = find([name])
+    run = Reproduction(experiment, server=None, probed={"gpus": ["an H200"]}, db="")
     (claim,) = [claim for claim in run.experiment.claims if claim.id == name]
-    row = expected[name]
     run.checks = row["measured"].get("evidence", {})
     of_claim = chosen(run.experiment, row["measured"].get("sweeps", ()), results)
     run.results = dict.fromkeys(run.experiment.sweeps, of_claim)
@@ -97,8 +90,7 @@ def test_a_claim_has_its_verdict_figures_and_intervals(path, name, results, expe
     assert same(*(figures["measured"].get("also", {}) for figures in (found, row)))
 
 
-def test_every_claim_has_a_shipped_verdict(expected):
-    outlines = load_all()
-    assert all(outline.question.endswith("?") for outline in outlines)
-    judged = [claim.id for outline in outlines for claim in outline.claims]
-    assert sorted(judged) == sorted(expected)
+def test_every_claim_has_a_shipped_verdict():
+    assert all(experiment.question.endswith("?") for experiment in EXPERIMENTS)
+    claims = [claim.id for experiment in EXPERIMENTS for claim in experiment.claims]
+    assert sorted(claims) == sorted(EXPECTED)

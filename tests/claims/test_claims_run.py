@@ -10,11 +10,12 @@ import pytest
 from made_sweeps import DEFAULT, EAGER, environment, sql
 
 from effbench.claims import run as running
-from effbench.claims.definition import load, load_all
-from effbench.claims.run import Reproduction, earlier, probe_machine
+from effbench.claims.definition import find, load
+from effbench.claims.run import Reproduction, earlier
 from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
 from effbench.run.client import ForkServer
+from effbench.run.probe import probe_facts
 from effbench.store import Store
 from effbench.store.decisions import ClaimVerdict as Verdict
 
@@ -45,7 +46,7 @@ QUICK = [
 ]
 EXPERIMENT = '''"""What does repeating cost?"""
 
-from effbench.claims import Answer, Claim, geomean, mean, where
+from effbench.claims import Answer, Claim, by, geomean, mean, where
 from effbench.claims.checks import check
 
 GPU_SECONDS = 1
@@ -65,10 +66,13 @@ def counted(device, start=3):
     return {"numbers": [start, start + 1], "none": None, "inner": {"a": {"x": 1}, "b": {"x": 2}}}
 
 
-@Claim("slower", "Repeating is slower", each="bs")
+@Claim("slower", "Repeating is slower")
 def slower(rows):
-    gain = geomean(where(rows, mode="repeated").speedup)
-    return Answer(gain.below(0.9), gain, {"all of them": rows.speedup, "largest": rows.bs.max()})
+    repeated = where(rows, mode="repeated")
+    gains = by(repeated, ["bs"], lambda part: geomean(part.speedup))
+    also = {"all of them": rows.speedup, "largest": rows.bs.max()}
+    holds = {label: gain.below(0.9) for label, gain in gains.items()}
+    return Answer(holds, geomean(repeated.speedup), also)
 
 
 @Claim("counts", "It counts")
@@ -108,7 +112,7 @@ def mine(tmp_path_factory):
             # locks: no other effbench keeps us waiting
             patch.setattr(tempfile, "tempdir", str(folder))
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-            probed = probe_machine(server, "cpu")
+            probed = probe_facts(server, "cpu")
             experiment = load(Path("mine.py"))
 
             def run(*words, fresh=False):
@@ -195,7 +199,7 @@ def reused(made, settings=SETTINGS):
     with Store.open(made.path) as store:
         keys = [EAGER.key, DEFAULT.key]
         results = earlier(store, keys, environment().id, settings)
-    if results is None:
+    if not results:
         return None
     assert [result.cell_key for result in results] == keys
     return results[0].sweep_id
@@ -235,14 +239,14 @@ def test_an_incomplete_sweep_is_not_reused(made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outline", load_all(), ids=lambda outline: outline.name)
-def test_shipped_sweeps_can_be_planned(outline):
+@pytest.mark.parametrize("experiment", find(["all"]), ids=lambda experiment: experiment.name)
+def test_shipped_sweeps_can_be_planned(experiment):
     planned = []
 
     def only_plan(jobs, command):
         parts, _ = plan.split(jobs)
         planned.extend(plan.resolve(parts, has_cuda=True))
 
-    for words in outline.sweeps.values():
+    for words in experiment.sweeps.values():
         hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object())
-    assert bool(planned) is bool(outline.sweeps)
+    assert bool(planned) is bool(experiment.sweeps)

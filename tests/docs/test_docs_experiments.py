@@ -42,7 +42,7 @@ def test_the_examples_run(cli):
     assert re.search(
         r"^wide A layer of 1024 takes twice as long as one of 256: .*bs=1\b.*bs=64", done.out, re.M
     )
-    assert re.findall(r"^ +bs=(\d+): [\d.]+×", done.out, re.M) == [
+    assert re.findall(r"^ +bs=(\d+): [\d.]+", done.out, re.M) == [
         "1",
         "64",
     ], "each part has a figure of its own"

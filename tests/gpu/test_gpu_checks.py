@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from effbench.claims.definition import load, load_all
-from effbench.claims.run import probe_machine
+from effbench.claims.definition import find
 from effbench.core.cell import Status
 from effbench.core.message import CheckRequest
 from effbench.run.checks import run_checks
+from effbench.run.probe import probe_facts
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
@@ -42,11 +42,11 @@ def facts(server):
     """Facts by the check's name. No check measures times that matter here, so several run at
     once."""
     asked = {
-        name: CheckRequest(f"{outline.path}:{name}", SETTINGS.get(name, {}), device="cuda")
-        for outline in load_all()
-        for name in load(outline.path).checks
+        name: CheckRequest(f"{experiment.path}:{name}", SETTINGS.get(name, {}), device="cuda")
+        for experiment in find(["all"])
+        for name in experiment.checks
     }
-    gpus = probe_machine(server, "cuda")["gpus"]
+    gpus = probe_facts(server, "cuda")["gpus"]
     with ThreadPoolExecutor(6) as threads:
         answers = threads.map(
             lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values()

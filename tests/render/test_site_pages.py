@@ -11,8 +11,9 @@ from effbench.analysis.history import Filters
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Verdict, counts
+from effbench.claims.definition import shipped_verdicts
 from effbench.render import data
-from effbench.render.claims import claims_table, shipped_verdicts
+from effbench.render.claims import claims_table
 from effbench.render.history_table import changes_table, lead
 from effbench.render.site import cell_data
 from effbench.render.site.build import environment as templates

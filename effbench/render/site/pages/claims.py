@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from effbench.render.claims import claims_table, shipped_verdicts
+from effbench.claims.definition import shipped_verdicts
+from effbench.render.claims import claims_table
 from effbench.render.site.page import Context, Page, PageFolder
 
 
