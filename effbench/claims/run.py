@@ -41,8 +41,9 @@ NO_CUDA = "needs a CUDA GPU, but this machine has none"
 @dataclass
 class Reproduction:
     """An experiment on this machine, which `probed` describes (see `probe_facts`; without GPUs,
-    everything runs on the CPU). `overrides`: the user's, which change the question. `results`: sweep -> results in order of its cells; `reused`: how many were
-    measured before; `checks`: name -> status, reason, facts; `mistakes`: errors in claims."""
+    everything runs on the CPU). `overrides`: the user's, which change the question. `results`:
+    sweep -> results in order of its cells; `reused`: how many were measured before; `checks`: name
+    -> status, reason, facts; `mistakes`: errors in claims."""
 
     experiment: Experiment
     server: ForkServer
