@@ -120,9 +120,7 @@ NEEDS = {
     **dict.fromkeys(("max-autotune", "max-autotune-no-cudagraphs", "regional"), "as `default`"),
     "cpp-wrapper": "g++; otherwise as `default`",
     "reduce-overhead": "CUDA, Triton, a C compiler",
-    **dict.fromkeys(
-        ("bucketed-graph", "cuda-graph", "cudagraphs", "graphed-callables", "pointer-chase"), "CUDA"
-    ),
+    **dict.fromkeys(("bucketed-graph", "cuda-graph", "cudagraphs", "pointer-chase"), "CUDA"),
     **dict.fromkeys(("resnet18", "resnet50", "mobilenetv3", "vit-b"), "torchvision"),
     **{name: name for name in ("torchvision", "timm", "transformers")},
     "bert-base": "transformers",

@@ -36,7 +36,6 @@ STYLES: dict[str, ModeStyle] = {
     "aot-inductor": ModeStyle("#0a8f9a", "star-diamond", "dashdot", "✦"),
     "bucketed-graph": ModeStyle("#8a5a2b", "pentagon", "longdash", "⬟"),
     "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
-    "graphed-callables": ModeStyle("#5f7f00", "triangle-right", "dashdot", "▶"),
 }
 
 _SYMBOLS = (

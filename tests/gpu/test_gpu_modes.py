@@ -1,4 +1,4 @@
-"""Graphed callables, the backend cudagraphs, AOTInductor, guards against stale weights, and parts
+"""The backend cudagraphs, AOTInductor, guards against stale weights, and parts
 under CUDA graphs."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from torch import nn
 from effbench.measure.memory import graph_pool_bytes
 from effbench.models.inputs import Batch
 from effbench.modes.backends import CudaGraphsBackend
-from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 
@@ -77,20 +76,6 @@ def follows(mode, module: nn.Module, calls: int = 5):
 
 
 @pytest.mark.parametrize(
-    ("mode", "graphs"),
-    [
-        (GraphedCallables(), 1),
-        (GraphedCallables(num_warmup_iters=1, share_pool=False), 1),
-        (GraphedCallables(only=["layers.*"]), 3),
-        (GraphedCallables(only=["layers.*", "head"], share_pool=False), 4),
-    ],
-)
-def test_graphed_callables(mode, graphs):
-    prepared = follows(mode, Stack().cuda().eval())
-    assert prepared.facts["graphs"] == graphs
-
-
-@pytest.mark.parametrize(
     "mode",
     [
         CudaGraphsBackend(),
@@ -129,10 +114,9 @@ def test_a_graph_keeps_its_weights_its_outputs_and_its_shapes():
 
 
 def test_sweep(swept):
-    modes = "mode=eager,graphed-callables,cudagraphs"
+    modes = "mode=eager,cudagraphs"
     by_mode = {trial["mode"]: trial for trial in swept(*SMALL, modes, "protocol.profile=false")}
     assert {(trial["status"], trial["reason"]) for trial in by_mode.values()} == {("ok", None)}
-    assert by_mode["graphed-callables"]["graph_pool_bytes"] > 0
     assert by_mode["cudagraphs"]["graph_pool_bytes"] > 0
     assert (by_mode["cudagraphs"]["cudagraph_skips"], by_mode["cudagraphs"]["compile_cache"]) == (
         0,

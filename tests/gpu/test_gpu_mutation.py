@@ -31,7 +31,6 @@ WRITES = "the module writes to its input x, but this mode leaves the caller's te
     [
         ("Writes", "default", "ok", ""),
         ("Writes", "cuda-graph", "degraded", WRITES),
-        ("Writes", "graphed-callables", "degraded", WRITES),
         ("Counts", "eager", "ok", ""),
         ("Counts", "cuda-graph", "ok", ""),
     ],

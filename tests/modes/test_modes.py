@@ -18,7 +18,6 @@ from effbench.modes import base
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled, mark_varied
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
@@ -26,7 +25,7 @@ from effbench.modes.inductor import checked_options
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SHIPPED = sorted(path.stem for path in (shipped("conf") / "mode").glob("*.yaml"))
-UNCOMPILED = ("eager", "cuda-graph", "bucketed-graph", "graphed-callables")
+UNCOMPILED = ("eager", "cuda-graph", "bucketed-graph")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -53,7 +52,7 @@ def test_a_users_mode_gets_the_defaults():
         mode.prepare_training(None, lambda forward: forward, (), {})
 
 
-WITHOUT_COMPILER = [CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()]
+WITHOUT_COMPILER = [CudaGraph(), CudaGraphsBackend(), BucketedGraph()]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_options_by_dotted_names():
             {"fullgraph": "no"},
             "mode.fullgraph has the invalid value 'no'; allowed: true, false",
         ),
-        (GraphedCallables, {"only": ["a", 3.5]}, "mode.only must be patterns of module names"),
+        (Compiled, {"only": ["a", 3.5]}, "mode.only must be patterns of module names"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
         (Compiled, {"regional": 3}, "mode.regional must be .*, got 3"),
         (CudaGraph, {"warmups": -1}, "mode.warmups must be an integer of at least 0, got -1"),
