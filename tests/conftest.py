@@ -86,7 +86,6 @@ EXTRAS = {
     "psycopg": "postgres",
     "pyarrow": "export",
     "ruff": "test",
-    "safetensors": "models",
     "timm": "models",
     "tokenizers": "models",
     "torchao": "quantization",
