@@ -53,11 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--fresh", action="store_true", help="measure MODEL even if there are stored results"
     )
+    which = (
+        f"{options.WHICH_SWEEP} (default: last; with `mode --model`, the sweep with most of its"
+        " results)"
+    )
     for part in (buckets, mode):
         part.add_argument(
             "--sweep",
             metavar="ID|NAME|last",
-            help=f"{options.WHICH_SWEEP} (default: last; of mode --model the fullest)",
+            help=which,
         )
         part.add_argument(
             "--model", metavar="NAME", help="model of the sweep (default: the only one)"
