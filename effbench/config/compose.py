@@ -224,7 +224,9 @@ def config_of(values: Values) -> Config:
 def with_batch_size(values: Values, is_given: bool) -> Values:
     """Return the values with the largest size of a stream of batch sizes as `bs`. Raises
     ConfigError if another one is given."""
-    stream = resolved(values, "stream")
+    stream = {}
+    for name, value in resolved(values, "stream").items():  # a reference may have any type
+        stream[name] = checked(SETTINGS[f"stream.{name}"], value)
     sizes = streams.sizes_of(stream)
     if sizes is None or stream["dim"] is not None:
         return values

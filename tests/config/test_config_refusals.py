@@ -133,6 +133,7 @@ REFUSED = (
     ("model=custom model.module._target_=torch.nn.Identity", "the model has no inputs"),
     ("model=mlp model.arch=gpt2", "the module of the model mlp does not take it"),
     ("model=timm model.arch=resnet18 model.seq=8", "model.seq has no effect"),
+    ("stream=uniform stream.high=${model.name}", "stream.high: expected a whole number from 1 to"),
     ("stream=arrivals stream.rate=1", "fewer than protocol.min_samples=30"),
     ("stream=arrivals phase=training", "phase=training cannot run a stream"),
     ("model=transformers model.task=prefill phase=generate", "needs model.task=decode"),
