@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -205,34 +206,32 @@ class Document:
 
     #: Of its Markdown.
     template = "compare.md.j2"
+    #: Whether rows that make a check fail may not be omitted.
+    is_gate = False
+
+    @cached_property
+    def numbers(self) -> Counter[Verdict]:
+        """Verdict -> number of rows."""
+        return Counter(change.verdict for change in self.rows)
+
+    def is_visible(self, change: Change) -> bool:
+        """Return whether people see a row: not `same` ones that do not fail on both sides, nor
+        `new` or `missing` ones if there are many, because the sweeps have different matrices."""
+        if self.everything or (self.is_gate and change.gates):
+            return True
+        if change.verdict in (Verdict.NEW, Verdict.MISSING):
+            return self.numbers[change.verdict] <= MOST_UNMATCHED
+        return change.verdict is not Verdict.SAME or change.metric == STATUS
 
     @property
     def visible(self) -> list[Change]:
-        """The rows that people see: all, or without `same` ones that do not fail on both sides, and
-        without `new` or `missing` ones if there are many, because the sweeps have different
-        matrices."""
-        if self.everything:
-            return list(self.rows)
-        numbers = Counter(change.verdict for change in self.rows)
-        visible = []
-        for change in self.rows:
-            if change.verdict in (Verdict.NEW, Verdict.MISSING):
-                is_shown = numbers[change.verdict] <= MOST_UNMATCHED
-            else:
-                is_shown = change.verdict is not Verdict.SAME or change.metric == STATUS
-            if is_shown or self.must_show(change):
-                visible.append(change)
-        return visible
-
-    def must_show(self, change: Change) -> bool:
-        """Return whether a row may not be omitted."""
-        return False
+        """The rows that people see."""
+        return list(filter(self.is_visible, self.rows))
 
     @property
     def omitted(self) -> str:
         """The numbers of the rows that people do not see."""
-        visible = set(map(id, self.visible))
-        return counted(change for change in self.rows if id(change) not in visible)
+        return counted(change for change in self.rows if not self.is_visible(change))
 
     def command(self, change: Change) -> str:
         """Return the command that shows a row; empty if there is none."""
@@ -339,9 +338,7 @@ class CheckDocument(Document):
     again: str | None = None
 
     template = "check.md.j2"
-
-    def must_show(self, change: Change) -> bool:
-        return change.gates
+    is_gate = True
 
     def command(self, change: Change) -> str:
         return self.shows(change)

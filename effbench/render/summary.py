@@ -216,22 +216,20 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
         return row.mode, f"{phase} {row.where}".strip()
 
     in_order = sorted(rows, key=lambda row: order.index(row.mode))
-    return [summarise(*key, of_mode) for key, of_mode in grouped(in_order, group).items()]
-
-
-def summarise(mode: str, group: str, rows: LabelledRows) -> ModeSummary:
-    """Return the summary of a mode's results in one group."""
-    ok = [row.result for row in rows if row.is_ok]
-    return ModeSummary(
-        mode,
-        group,
-        ok=len(ok),
-        total=len(rows),
-        speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
-        memory=over_cells(ok, "relative_memory", geometric_mean),
-        compiled=over_cells(ok, "compile_cold_s", median),
-        not_ok=not_ok(count_statuses(rows)),
-    )
+    summaries = []
+    for key, of_mode in grouped(in_order, group).items():
+        ok = [row.result for row in of_mode if row.is_ok]
+        summary = ModeSummary(
+            *key,
+            ok=len(ok),
+            total=len(of_mode),
+            speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
+            memory=over_cells(ok, "relative_memory", geometric_mean),
+            compiled=over_cells(ok, "compile_cold_s", median),
+            not_ok=not_ok(count_statuses(of_mode)),
+        )
+        summaries.append(summary)
+    return summaries
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
