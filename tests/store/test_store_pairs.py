@@ -85,24 +85,23 @@ def test_marked_pairs_widen_the_interval():
 MARKED = {"pair_disturbance": BUSY, "pair_speedup_disturbed": 2.4}
 
 
-def test_marked_pairs_of_a_gpu_give_way_to_separate_times_that_are_not_marked():
-    found = of(*(paired(round, 2.4, gpu_uuid="GPU-1", **MARKED) for round in range(3)))
-    assert (found.speedup, found.speedup_from) == (pytest.approx(2.0), "separate")
-    assert found.speedup_disturbance is None
+@pytest.mark.parametrize(
+    ("values", "speedup", "origin", "disturbance"),
+    [
+        ({"gpu_uuid": "GPU-1"}, 2.0, "separate", None),
+        ({"gpu_uuid": "GPU-1", "disturbance": BUSY}, 2.4, "pairs", BUSY),
+        ({}, 2.4, "pairs", BUSY),
+    ],
+    ids=["unmarked times of a GPU", "marked times of a GPU", "the CPU"],
+)
+def test_marked_pairs_give_way_to_unmarked_separate_times_of_a_gpu(
+    values, speedup, origin, disturbance
+):
+    """On the CPU, separate processes may meet different speeds of the host without a trace."""
+    found = of(*(paired(round, 2.4, **MARKED, **values) for round in range(3)))
+    assert (found.speedup, found.speedup_from) == (pytest.approx(speedup), origin)
+    assert found.speedup_disturbance == disturbance
     assert found.busy_speedup == pytest.approx(2.4)
-
-
-def test_marked_pairs_of_the_cpu_stay():
-    """Separate processes may meet different speeds of the host without a trace."""
-    found = of(*(paired(round, 2.4, **MARKED) for round in range(3)))
-    assert (found.speedup, found.speedup_from) == (pytest.approx(2.4), "pairs")
-    assert found.speedup_disturbance == BUSY
-
-
-def test_marked_pairs_stay_if_the_times_are_marked_too():
-    found = of(*(paired(round, 2.4, disturbance=BUSY, **MARKED) for round in range(3)))
-    assert (found.speedup, found.speedup_from) == (pytest.approx(2.4), "pairs")
-    assert found.speedup_disturbance == BUSY
 
 
 def test_a_busy_host_has_a_speedup_of_its_own():

@@ -31,13 +31,6 @@ def test_every_round_has_its_figure(made, opened):
     assert side.figures["graph_pool_bytes"] == dict.fromkeys(range(5))
 
 
-def test_the_last_attempt_of_a_round_counts(made, opened):
-    sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
-    (machine,) = opened.environments_of(sweep)
-    opened.add_trial(sweep, machine.id, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
-    assert side_of(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
-
-
 def test_a_failed_side_has_no_figures(made, opened):
     side = side_of(opened, made.sweep({EAGER: {"status": "oom", "reason": "20 GiB"}}))
     assert (side.status, side.reason, side.figures["latency_ms"]) == ("oom", "20 GiB", {})
@@ -84,12 +77,6 @@ def test_a_side_has_the_trials_that_count_for_its_result(made, opened):
     sweep = made.sweep({EAGER: host})
     (result,) = opened.results(sweep)
     assert len(side_of(opened, sweep).figures["latency_ms"]) == result.trials == 3
-
-
-def test_a_failed_side_has_no_marked_times(made, opened):
-    statuses = [("ok", None)] * 4 + [("error", "broke")]
-    side = side_of(opened, made.sweep({EAGER: {"statuses": statuses, "disturbance": LAST_THREE}}))
-    assert (side.status, side.disturbance) == ("error", None)
 
 
 def test_past_results_are_of_one_moment(made, opened, monkeypatch):
