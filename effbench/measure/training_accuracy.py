@@ -68,16 +68,14 @@ class Trajectory:
     def not_finite(self) -> str | None:
         """Return which loss or gradient of eager's steps is not finite, or None."""
         last = len(self.losses)
+        gradients = {1: self.first, last: self.last}
         for number, loss in enumerate(self.losses, 1):
             advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
             if not math.isfinite(loss):
                 return f"eager's loss is {loss:g} in step {number}{advice}"
-            name = when = None
-            if number == last:
-                name, when = accuracy.not_finite(dict(self.last)), "last"
-            elif number == 1:
-                name, when = accuracy.not_finite(dict(self.first)), "first"
+            name = accuracy.not_finite(dict(gradients.get(number, {})))
             if name is not None:
+                when = "last" if number == last else "first"
                 return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
 

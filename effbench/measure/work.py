@@ -182,25 +182,15 @@ class Traffic(TorchDispatchMode):
                 if pointer(tensor) not in self.sizes:
                     continue
                 if is_part:
-                    self.select(tensor, operand.is_written, name, operands, result)
+                    # by what selects it, as the same part counts once
+                    index = pointer(operands[1].tensors[0])
+                    known = self.selected[pointer(tensor), operand.is_written]
+                    nbytes = selected_bytes(name, tensor, operands, result)
+                    known[index] = max(known.get(index, 0), nbytes)
                     continue
                 self.touch(tensor, operand.is_written)
                 if operand.is_written and name not in OVERWRITING:
                     self.touch(tensor, False)
-
-    def select(
-        self,
-        tensor: Tensor,
-        is_written: bool,
-        name: str,
-        operands: list[Operand],
-        result: Any,
-    ) -> None:
-        """Record the part of a tensor that the second operand selects."""
-        index = pointer(operands[1].tensors[0])
-        known = self.selected[pointer(tensor), is_written]
-        nbytes = selected_bytes(name, tensor, operands, result)
-        known[index] = max(known.get(index, 0), nbytes)
 
     def touch(self, tensor: Tensor, written: bool) -> None:
         if tensor.numel() == 0:
@@ -242,8 +232,12 @@ def selected_bytes(name: str, tensor: Tensor, operands: list[Operand], result: A
     """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated
     ones count once."""
     indices = operands[1].tensors
+    size: int = tensor.nbytes
     if any(index.dtype == torch.bool for index in indices):
-        return masked_bytes(tensor, indices)
+        if len(indices) > 1:  # masks with further indices
+            return 0
+        (mask,) = indices
+        return size * int(mask.count_nonzero()) // max(1, int(mask.numel()))
     flat = [index.to(tensor.device).flatten() for index in torch.broadcast_tensors(*indices)]
     places = torch.stack(flat)
     count: int = places.shape[1]
@@ -257,13 +251,4 @@ def selected_bytes(name: str, tensor: Tensor, operands: list[Operand], result: A
     else:
         nbytes = sum(part.nbytes for part in operands[-1].tensors)
     distinct = int(places.unique(dim=1).shape[1])
-    return min(int(tensor.nbytes), nbytes * distinct // max(1, count))
-
-
-def masked_bytes(tensor: Tensor, indices: list[Tensor]) -> int:
-    """Return the bytes that a mask selects; 0 if there are further indices."""
-    if len(indices) > 1:
-        return 0
-    (mask,) = indices
-    size: int = tensor.nbytes
-    return size * int(mask.count_nonzero()) // max(1, int(mask.numel()))
+    return min(size, nbytes * distinct // max(1, count))

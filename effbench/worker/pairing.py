@@ -111,12 +111,10 @@ def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) 
     trial = timings.context.trial
     try:
         speedups, trial.pair_disturbance = paired_speedups(settings, timings, latency_ms)
-    except UnsupportedError as error:
-        trial.extra[NO_PAIRS] = str(error)
-        return
     # the baseline may lack memory, or meet a state that it does not expect
     except Exception as error:
-        trial.extra[NO_PAIRS] = describe(error)
+        is_expected = isinstance(error, UnsupportedError)
+        trial.extra[NO_PAIRS] = str(error) if is_expected else describe(error)
         return
     record_latency(speedups[LATENCY], trial)
     if PERIOD in speedups:

@@ -10,7 +10,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,12 @@ def run(payload: Json, say_phase: SayPhase) -> Json:
     return {"errors": targets.errors, "settings": settings, "notes": notes, **machine}
 
 
+@dataclass
 class Targets:
     """Imports the targets of a probe, and collects what is wrong with them."""
 
-    def __init__(self, say_phase: SayPhase) -> None:
-        self.say_phase = say_phase
-        self.errors: list[str] = []
+    say_phase: SayPhase
+    errors: list[str] = field(default_factory=list)
 
     def resolve(self, target: str, resolve: Callable[[str], Any] = resolve_target) -> Any:
         """Return what the target names, or None after an error."""
