@@ -81,21 +81,18 @@ def profile(
     graph_launches: set[int] = set()
     for event in trace.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
-            activities.append(activity_of(event))
+            activities.append(
+                Activity(
+                    event.name(),
+                    event.start_ns(),
+                    event.duration_ns(),
+                    event.correlation_id(),
+                    event.metadata_json(),
+                )
+            )
         elif event.name().startswith(GRAPH_LAUNCHES):
             graph_launches.add(event.correlation_id())
     return summarise(activities, graph_launches, calls)
-
-
-def activity_of(event: Any) -> Activity:
-    """Return the activity of an event of kineto."""
-    return Activity(
-        event.name(),
-        event.start_ns(),
-        event.duration_ns(),
-        event.correlation_id(),
-        event.metadata_json(),
-    )
 
 
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:

@@ -33,8 +33,8 @@ class TrialContext:
         self.watcher = GpuWatch(self.gpu)
 
     def open_gpu(self) -> None:
-        self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
-        self.watcher = GpuWatch(self.gpu)
+        if self.on_cuda:
+            self.gpu = self.watcher.gpu = Gpu.open(self.request.gpu_uuid)
 
     @contextmanager
     def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:

@@ -209,6 +209,10 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
     """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records
     its GPU."""
     names = sorted({gpu["name"] for gpu in gpus})
+    flags = {}
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(FLAGS) and name not in NOT_FLAGS:
+            flags[name] = value
     return Environment(
         gpu_name=" + ".join(names) or None,
         gpu_memory_bytes=max((gpu["memory_bytes"] for gpu in gpus), default=None),
@@ -219,12 +223,8 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
         python=platform.python_version(),
         cpu_name=cpu_name(),
         platform=f"{platform.system()} {platform.machine()}",
-        flags={name: value for name, value in sorted(os.environ.items()) if is_flag(name)},
+        flags=flags,
     )
-
-
-def is_flag(name: str) -> bool:
-    return name.startswith(FLAGS) and name not in NOT_FLAGS
 
 
 def details() -> dict[str, Any]:
