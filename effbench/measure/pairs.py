@@ -212,15 +212,7 @@ def take_pairs(
         is_disturbed = mine.is_disturbed or theirs.is_disturbed
         kept = pairs.disturbed if is_disturbed else pairs.undisturbed
         kept.append(BatchPair(theirs.ms, mine.ms, number - 1))
-        seconds = time.perf_counter() - began
-        longest_s = budget_s
-        if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
-            longest_s *= rules.patience
-        if number < FEWEST_CALLS:
-            longest_s = max(longest_s, LONGEST_S)
-        if seconds >= longest_s or number >= rules.max_samples:
-            break
-        if number % EVERY == 0 and is_known(pairs, rules, seconds):
+        if is_done(pairs, rules, budget_s, time.perf_counter() - began):
             break
         if is_disturbed and host:
             host.calm()
@@ -236,6 +228,20 @@ def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     if host is None or host.was_undisturbed(seconds, batch.waited_ms):
         return batch
     return replace(batch, is_disturbed=True)
+
+
+def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:
+    """Return whether the ratio is precise enough, or the time is up. `seconds`: since the first
+    pair began."""
+    number = len(pairs.undisturbed) + len(pairs.disturbed)
+    longest_s = budget_s
+    if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
+        longest_s *= rules.patience
+    if number < FEWEST_CALLS:
+        longest_s = max(longest_s, LONGEST_S)
+    if seconds >= longest_s or number >= rules.max_samples:
+        return True
+    return number % EVERY == 0 and is_known(pairs, rules, seconds)
 
 
 def is_known(pairs: Pairs, rules: Rules, seconds: float) -> bool:

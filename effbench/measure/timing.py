@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from effbench.core.metrics import significant
-from effbench.measure.host import HostWatch
+from effbench.measure.host import HostWatch, Reading
 from effbench.measure.watch import HOST_BOUND, GpuWatch
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
@@ -541,19 +541,25 @@ class Blocks:
                 readings.append(host.read())
         ends[-1].synchronize()
         block_s = (time.perf_counter() - began) / blocks
+        pairs = zip(starts, ends, strict=True)
+        blocks_ms = [start.elapsed_time(end) / self.calls for start, end in pairs]
+        return block_s * self.add(blocks_ms, readings, block_s, result)
+
+    def add(
+        self, blocks_ms: list[float], readings: list[Reading], block_s: float, result: Timing
+    ) -> int:
+        """Add the times of blocks to the undisturbed or the disturbed samples. Return how many
+        blocks count. `readings`: before the first block, and after each."""
         counted = 0
-        for number in range(blocks):
-            block_ms = starts[number].elapsed_time(ends[number]) / self.calls
-            is_undisturbed = host is None or host.is_undisturbed(
-                readings[number], readings[number + 1], block_s
-            )
-            if is_undisturbed:
-                result.samples_ms.append(block_ms)
-            else:
-                result.disturbed_ms.append(block_ms)
-            if is_undisturbed or not timer.rules.discards:
-                counted += 1
-        return counted * block_s
+        for number, block_ms in enumerate(blocks_ms):
+            is_undisturbed = True
+            if self.host:
+                before, after = readings[number], readings[number + 1]
+                is_undisturbed = self.host.is_undisturbed(before, after, block_s)
+            kept = result.samples_ms if is_undisturbed else result.disturbed_ms
+            kept.append(block_ms)
+            counted += is_undisturbed or not self.timer.rules.discards
+        return counted
 
     def play(self) -> None:
         play(self.timer.step, self.rotation, self.calls)

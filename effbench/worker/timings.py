@@ -180,20 +180,17 @@ class Timings:
         if host is not None:
             facts, slowdown = host.facts(), host.slowdown
         figures = {name: taken.figure(self.rules, slowdown) for name, taken in samples.items()}
-        if any(figure.is_marked for figure in figures.values()):
-            of_all = self.regardless_of_host(samples, host)
-            if of_all is not None:
-                return StepTiming(of_all, of_all[LATENCY].timing, disturbance=disturbance)
-            disturbance = disturbance or self.why_marked(host)
-        else:
-            crowding = None if host is None else host.crowding
-            too_few = self.too_few(samples[LATENCY])
-            disturbance = crowding or disturbance or self.variation(figures) or too_few
-            if crowding or too_few:
-                figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
         disturbed_ms = {name: taken.disturbed_ms for name, taken in samples.items()}
         calls = figures[LATENCY].timing
-        return StepTiming(figures, calls, facts, disturbance, disturbed_ms=disturbed_ms)
+        measured = StepTiming(figures, calls, facts, disturbance, disturbed_ms=disturbed_ms)
+        if not any(figure.is_marked for figure in figures.values()):
+            self.add_doubts(measured, samples[LATENCY], host)
+            return measured
+        of_all = self.regardless_of_host(samples, host)
+        if of_all is not None:
+            return StepTiming(of_all, of_all[LATENCY].timing, disturbance=disturbance)
+        measured.disturbance = disturbance or self.why_marked(host)
+        return measured
 
     def regardless_of_host(
         self, samples: dict[str, Timing], host: HostWatch | None
@@ -230,12 +227,19 @@ class Timings:
                 return f"unsteady: the median of the {name} is {figure.range_text} ms"
         return None
 
-    def too_few(self, latency: Timing) -> str | None:
-        """Return that no other trial of the cell supports these few calls, or None."""
+    def add_doubts(self, measured: StepTiming, latency: Timing, host: HostWatch | None) -> None:
+        """Mark times whose undisturbed samples may be wrong, too, or are few."""
+        crowding = too_few = None
+        if host is not None:
+            crowding = host.crowding
         calls = len(latency.samples_ms) + len(latency.disturbed_ms)
-        if not self.rules.is_too_few(calls):
-            return None
-        return f"only {count(calls, 'call')} could be timed"
+        if self.rules.is_too_few(calls):  # no other trial of the cell supports them
+            too_few = f"only {count(calls, 'call')} could be timed"
+        figures = measured.figures
+        disturbance = crowding or measured.disturbance or self.variation(figures) or too_few
+        measured.disturbance = disturbance
+        if crowding or too_few:
+            measured.figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
 
     # --- in a duet
 
