@@ -1,0 +1,16 @@
+"""Plan sweeps and run their trials, here or on a cluster.
+
+| module | answers |
+|---|---|
+| sweep | how does a sweep begin, end and become a record? |
+| plan, selection | which cells run, under which interpreters, in which order? |
+| resume | which sweep may be continued, and with what? |
+| dry_run, estimate, progress | what would run, and how long does it take? |
+| executors | where do trials run: on this machine, or as jobs of a cluster? |
+| schedule | which trial is next, and which are no longer needed? |
+| running | how is one trial asked for, retried and recorded? |
+| duets | how do two trials meet that are timed in turn? |
+| devices | which GPU and which cores does a trial have to itself? |
+| client, pool | how do processes start from fork servers, and how do they end? |
+| interpreters, probe | does an interpreter suit, and what does its machine have? |
+"""

@@ -69,14 +69,12 @@ class StoppedError(Exception):
     harness."""
 
 
-def attempts(stop: threading.Event | None) -> Iterator[bool]:
+def attempts(stop: threading.Event) -> Iterator[bool]:
     """Yield, for each attempt at something that the harness may fail to do, whether it is the last
     one; pause before each further one. Raises StoppedError if `stop` is set meanwhile."""
     for pause_s in RETRY_PAUSES_S:
         yield False
-        if stop is None:
-            time.sleep(pause_s)
-        elif stop.wait(pause_s):
+        if stop.wait(pause_s):
             raise StoppedError
     yield True
 
@@ -127,30 +125,35 @@ class ServerRequest:
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        status, reason = self.end_of_process()
+        where = "before it began"
         if self.phase:
-            return status, f"{reason} (in {self.phase})"
-        return status, f"{reason} (before it began)"
-
-    def end_of_process(self) -> tuple[Status, str]:
-        """Return the status and reason of a task without a result, without its phase."""
+            where = f"in {self.phase}"
+        status = Status.CRASHED
         if self.timed_out_s is not None:
-            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
+            status = Status.TIMEOUT
+        elif self.outcome.get("oom_killed"):
+            status = Status.OOM
+        return status, f"{self.end_of_process()} ({where})"
+
+    def end_of_process(self) -> str:
+        """Return how the process of a task without a result ended, or why it did not start."""
         outcome = self.outcome
+        if self.timed_out_s is not None:
+            return f"not done after {self.timed_out_s:g} s"
+        if outcome.get("oom_killed"):
+            return "killed by the kernel: host memory ran out"
         for name in ("died", "failed", "reason"):
             if outcome.get(name):
-                return Status.CRASHED, outcome[name]
-        if outcome["oom_killed"]:
-            return Status.OOM, "killed by the kernel: host memory ran out"
+                return str(outcome[name])
         number = outcome["signal"]
         if number in set(signal.Signals):
-            return Status.CRASHED, f"killed by {signal.Signals(number).name}"
+            return f"killed by {signal.Signals(number).name}"
         if number:
-            return Status.CRASHED, f"killed by signal {number}"
+            return f"killed by signal {number}"
         reason = f"the process exited with code {outcome['exit']}"
         if outcome.get("exit_message"):
             reason = f"{reason}: {outcome['exit_message']}"
-        return Status.CRASHED, reason
+        return reason
 
 
 def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -226,7 +229,8 @@ class ForkServer:
     """
 
     _ids = itertools.count(1)
-    stop: threading.Event | None = None
+    #: Never set, unless a sweep replaces it by its own.
+    stop = threading.Event()
     #: Whether its pool has preloaded the models.
     is_loaded = False
 
@@ -258,7 +262,7 @@ class ForkServer:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
             raise_if_interrupted()
-            if self.stop is not None and self.stop.is_set():
+            if self.stop.is_set():
                 raise StoppedError
             if time.monotonic() > deadline:
                 self.close()
@@ -328,7 +332,7 @@ class ForkServer:
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
                 raise_if_interrupted()
-                if self.stop is not None and self.stop.is_set():
+                if self.stop.is_set():
                     request.stopped = True
                     self.kill(request)
                     break

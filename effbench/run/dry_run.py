@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.printable import count
-from effbench.core.settings import Protocol
 from effbench.core.table import Column, Table
 from effbench.run.estimate import Durations, duration_text
 from effbench.run.interpreters import Facts
@@ -20,7 +18,7 @@ from effbench.run.pool import Pools
 from effbench.run.progress import work_text
 from effbench.run.record import recorded_trials
 from effbench.run.resume import check_same_sweep
-from effbench.run.rounds import RoundsNeeded
+from effbench.run.schedule import RoundsNeeded
 from effbench.run.sweep import Command, planned_slots
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
@@ -29,7 +27,7 @@ FLAG = "--dry-run"
 #: Batch sizes that a row lists before it counts them.
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
-NOT_OF_DURATION = ("name", "rounds", "compilations", "enough_interval")
+NOT_OF_DURATION = {"name", "rounds", "compilations", "enough_interval"}
 
 
 def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Command) -> None:
@@ -82,11 +80,7 @@ def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durati
 
 def timing_settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that determine how long a trial takes."""
-    return {
-        setting.name: protocol.get(setting.name)
-        for setting in fields(Protocol)
-        if setting.name not in NOT_OF_DURATION
-    }
+    return {name: protocol[name] for name in protocol.keys() - NOT_OF_DURATION}
 
 
 def plan_table(cells: Iterable[Cell]) -> Table:

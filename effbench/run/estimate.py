@@ -168,12 +168,10 @@ class TimeLeft:
         self.clock = clock
         self.began_s = clock()
         #: The kinds of the trials that are left, by run and round.
-        self.left: dict[CellRun, dict[int, TrialKind]] = defaultdict(dict)
-        self.numbers: Counter[TrialKind] = Counter()
-        for trial in trials:
-            kind = TrialKind.of(trial.run.cell, is_cold=trial.round < compilations)
-            self.left[trial.run][trial.round] = kind
-            self.numbers[kind] += 1
+        self.left = {
+            (trial.run, trial.round): TrialKind.of(trial.run.cell, trial.round < compilations)
+            for trial in trials
+        }
         self.durations = Durations()
         self.ran_s = 0.0
         self.ends_s: float | None = None
@@ -182,9 +180,7 @@ class TimeLeft:
         self.ran_s += record.wall_s or 0.0
         if record.status.is_measured:
             self.durations.add(trial.run.cell, record)
-            kind = self.left[trial.run].pop(trial.round, None)
-            if kind is not None:
-                self.numbers[kind] -= 1
+            self.left.pop((trial.run, trial.round), None)
         elif LOST not in record.extra:  # another job repeats a lost one
             self.dropped(trial.run)
         if self.durations.numbers:
@@ -192,14 +188,13 @@ class TimeLeft:
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
-        self.numbers.subtract(self.left.pop(run, {}).values())
+        self.left = {key: kind for key, kind in self.left.items() if key[0] != run}
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""
-        left = self.numbers.total()
-        if left == 0:
+        if not self.left:
             return 100
-        return min(99, 100 * (self.whole - left) // self.whole)
+        return min(99, 100 * (self.whole - len(self.left)) // self.whole)
 
     def seconds(self) -> float | None:
         """Return the estimated seconds until the end; None before a trial has been measured."""
@@ -212,7 +207,7 @@ class TimeLeft:
         durations = self.durations
         mean_s = sum(durations.seconds.values()) / durations.numbers.total()
         work_s = 0.0
-        for kind, number in self.numbers.items():
+        for kind, number in Counter(self.left.values()).items():
             work_s += number * (durations.expected_s(kind) or mean_s)
         # trials run in parallel on several devices, and wait between each other
         parallel = self.ran_s / max(self.clock() - self.began_s, 1e-9)

@@ -60,6 +60,10 @@ class ServerPool:
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
 
+    @property
+    def environment_id(self) -> str:
+        return self.machine.environment.id
+
     def probe(self, cells: Sequence[Cell], baseline_mode: str) -> None:
         """Probe the machine with these cells; see the function `probe`."""
         self.machine = probe(self.current, cells, baseline_mode, self.interpreter)
@@ -173,7 +177,7 @@ class ServerPool:
                     server.close()
             self.next = None
             if self.borrowed is not None:
-                self.borrowed.stop = None
+                self.borrowed.stop = threading.Event()
 
 
 Pools = Mapping[Interpreter, ServerPool]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from effbench.core.settings import db_setting
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.interpreters import HERE, Facts, Interpreter
 from effbench.run.plan import Settings, SweepPlan
-from effbench.run.selection import parse_shard, shards
+from effbench.run.selection import parse_shard, plain, shards
 from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo, processes
 
@@ -146,11 +145,7 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
             )
 
 
-def plain(value: Any) -> str:
-    """Return a value as it is typed."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return str(value)
+
 
 
 def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,7 +22,6 @@ from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, StoppedError, attempts
 from effbench.run.devices import Slot
 from effbench.run.duets import Member
-from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
@@ -59,33 +58,14 @@ class TrialAttempt:
 
 
 @dataclass
-class Retries:
-    """The attempts at running a trial in which the harness failed. `reasons`: why each did.
-    `is_alone`: the next one runs from a separate fork server."""
-
-    reasons: list[str] = field(default_factory=list)
-    is_alone: bool = False
-
-    def may_follow(self, attempt: TrialAttempt) -> bool:
-        """Return whether another attempt may follow. If a separate fork server died while user
-        code ran, the trial is the likely cause."""
-        return attempt.is_early or not self.is_alone
-
-    def add(self, attempt: TrialAttempt) -> None:
-        """Note an attempt which another one follows."""
-        self.reasons.append(attempt.record.reason or attempt.record.status)
-        self.is_alone = self.is_alone or attempt.server_died
-
-
-@dataclass
 class RunningSweep:
     """A sweep that runs on this machine.
 
-    `environments`: the id of each interpreter's. `caches`: the folder of its compile caches.
-    `first_rounds`: of each part of the sweep, see `compilation_of`. `history`: the last attempts of
-    the recorded trials, to which `record` adds. `speeds`: of the host in the trials of each
-    environment. `ceilings`: of each environment and the GPU, if they are known. `unquiet`: trials
-    in a row without an undisturbed moment, for which they wait unless the host `is_busy`.
+    `caches`: the folder of its compile caches. `first_rounds`: of each part of the sweep, see
+    `compilation_of`. `history`: the last attempts of the recorded trials, to which `record` adds.
+    `speeds`: of the host in the trials of each environment. `ceilings`: of each environment and the
+    GPU, if they are known. `unquiet`: trials in a row without an undisturbed moment, for which they
+    wait unless the host `is_busy`.
     """
 
     sweep_id: str
@@ -94,7 +74,6 @@ class RunningSweep:
     progress: Progress
     stop: Event
     store: TrialStore
-    environments: Mapping[Interpreter, str]
     caches: Path
     first_rounds: Sequence[int]
     history: dict[CellRun, list[Trial]]
@@ -113,11 +92,12 @@ class RunningSweep:
         may be the cause. Raises WorkerError or OSError if no fork server can be started; a cell
         with `env` is then `crashed`. `member`: its part in a duet, or None.
         """
-        retries = Retries()
+        reasons: list[str] = []
+        is_alone = False
         try:
             for is_last in attempts(self.stop):
                 try:
-                    attempt = self.attempt(slot, trial, member, retries.is_alone)
+                    attempt = self.attempt(slot, trial, member, is_alone)
                 except (WorkerError, OSError, ValueError) as error:
                     if is_last and not trial.run.cell.env:
                         raise
@@ -126,16 +106,16 @@ class RunningSweep:
                 record = attempt.record
                 if not attempt.is_failure_of_harness:
                     break
-                if is_last or not retries.may_follow(attempt):
-                    times = count(len(retries.reasons), "more time")
-                    record.reason = f"{record.reason}; tried {times}"
+                if is_last or (is_alone and not attempt.is_early):
+                    record.reason = f"{record.reason}; tried {count(len(reasons), 'more time')}"
                     break
-                retries.add(attempt)
-                self.progress.retried(slot.name, trial, retries.reasons[-1])
+                reasons.append(str(record.reason))
+                is_alone |= attempt.server_died
+                self.progress.retried(slot.name, trial, reasons[-1])
         except StoppedError:
             return None
-        if retries.reasons:
-            record.extra["harness_retries"] = retries.reasons
+        if reasons:
+            record.extra["harness_retries"] = reasons
         return record
 
     def attempt(
@@ -195,7 +175,7 @@ class RunningSweep:
             protocol["patience"] = 1.0
         # the same for all attempts and after resuming
         compilation = compilation_of(trial.round, settings.compilations, self.first_rounds)
-        environment_id = self.environments[run.interpreter]
+        environment_id = self.pools[run.interpreter].environment_id
         caches = self.caches / environment_id / run.cell.key[:32]
         recorded = self.history.get(run, ())
         speeds = self.speeds.get(environment_id, HostSpeeds())
@@ -246,7 +226,7 @@ class RunningSweep:
     def record(self, trial: PlannedTrial, record: Trial) -> None:
         """Store a trial that has ended. Raises StoreError."""
         run = trial.run
-        environment_id = self.environments[run.interpreter]
+        environment_id = self.pools[run.interpreter].environment_id
         ceilings = self.ceilings.get(environment_id)
         if ceilings and record.min_bytes is not None:
             set_floors(record, run.cell, ceilings)

@@ -1,33 +1,25 @@
-"""Run the trials of a plan: one is timed at a time per GPU, all GPUs in parallel, each round in
-random order. The threads of all slots take from one queue."""
+"""Which trials of a sweep run next: the queue of those that are left, and which are no longer
+needed because their cell is known precisely enough."""
 
 from __future__ import annotations
 
-import math
-import tempfile
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 
-from effbench.core.cell import Cell, Trial
-from effbench.core.meeting import ALONE, DUET
-from effbench.run.devices import Slot
-from effbench.run.duets import Meeting, Member, StoppingRule, allows_duet
-from effbench.run.interrupts import POLL_S
-from effbench.run.plan import CellRun, PlannedTrial
-from effbench.run.rounds import RoundsNeeded
-from effbench.run.running import RunningSweep, may_lack_room
-
-NO_ROOM = (
-    "the device does not hold both sides of the duet at once, so they run one after the other from"
-    " now on"
+from effbench.core.cell import Cell, Status, Trial
+from effbench.run.duets import Duets, StoppingRule, misses_compilations
+from effbench.run.plan import (
+    CellRun,
+    History,
+    PlannedTrial,
+    Settings,
+    interpreters_of,
+    is_of_duet,
 )
-#: The records of trials that ended together; empty if the sweep was stopped.
-Records = Mapping[PlannedTrial, Trial]
+from effbench.stats.intervals import enough
+from effbench.store.summary import estimate
 
 
 @dataclass(eq=False)
@@ -48,51 +40,43 @@ class TrialGroup:
 
 
 def groups_of(trials: Iterable[PlannedTrial]) -> list[TrialGroup]:
-    """Return the trials in groups."""
+    """Return the trials in groups. Those of a round on GPUs come before those on the CPU."""
     groups = groupby(trials, key=lambda trial: (trial.run.group, trial.round))
-    return [TrialGroup(key, list(members)) for (key, _), members in groups]
+    of_rounds = [TrialGroup(key, list(members)) for (key, _), members in groups]
+    return sorted(of_rounds, key=lambda group: (group.round, group.cell.device == "cpu"))
 
 
 @dataclass
 class TrialQueue:
     """The remaining trials in groups. Thread-safe. Only one group of a cell runs at a time, since
-    its compile cache has one writer. `running`: key of a group -> device of its slot."""
+    its compile cache has one writer.
+
+    `devices`: of all slots; a trial for any other one runs on any slot and reports it as missing.
+    `running`: key of a group -> device of its slot.
+    """
 
     groups: list[TrialGroup]
+    devices: Collection[str]
     running: dict[Hashable, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, device: str, devices: Collection[str]) -> TrialGroup | None:
+    def take(self, device: str) -> TrialGroup | None:
         """Return the next group for a slot of this device, or None if no group is available at the
         moment.
 
-        `devices`: the devices of all slots. A trial for any other device runs on any slot and
-        reports it as missing.
+        A trial on the CPU may use every core, so that none on a GPU runs at the same time. Both
+        devices take turns by rounds: a comparison of devices must not compare different times.
         """
         with self.lock:
-            # a trial on the CPU may use every core, including those of trials on GPUs
-            if any(is_cpu(other) != is_cpu(device) for other in self.running.values()):
+            if any(other != device for other in self.running.values()):
                 return None
-            latest = self.first_round_elsewhere(device, devices)
             for position, group in enumerate(self.groups):
-                fits = group.cell.device == device or group.cell.device not in devices
-                if fits and group.key not in self.running and group.round <= latest:
+                if group.cell.device != device and group.cell.device in self.devices:
+                    return None  # it is the other device's turn
+                if group.key not in self.running:
                     self.running[group.key] = device
                     return self.groups.pop(position)
             return None
-
-    def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
-        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU
-        if it is the CPU.
-
-        Trials of both never run at the same time. If one kind ran all its rounds first, a
-        comparison of devices would compare different times.
-        """
-        others = {other for other in devices if is_cpu(other) != is_cpu(device)}
-        if not others:
-            return math.inf
-        rounds = [group.round for group in self.groups if group.cell.device in others]
-        return min(rounds, default=math.inf)
 
     def finished(self, group: TrialGroup) -> None:
         """End the group, so that another one of its cell may run."""
@@ -111,177 +95,84 @@ class TrialQueue:
             return not self.groups and not self.running
 
 
-def is_cpu(device: str) -> bool:
-    return device == "cpu"
+class RoundsNeeded:
+    """Tells which of these runs need no further rounds.
 
-
-class Schedule:
-    """Runs trials of a sweep on slots. If a trial cannot be recorded, the sweep stops and `run`
-    raises the same exception."""
+    `history`: the last attempts of the recorded trials, which grow while the sweep runs.
+    `duet_rule`: when the rounds of duets end; None: as all others.
+    """
 
     def __init__(
         self,
-        sweep: RunningSweep,
-        slots: Sequence[Slot],
+        settings: Settings,
         runs: Sequence[CellRun],
+        history: History,
         duet_rule: StoppingRule | None = None,
     ) -> None:
-        self.sweep = sweep
-        self.slots = slots
-        self.devices = {slot.device for slot in slots}
-        self.queue = TrialQueue([])
-        self.rounds = RoundsNeeded(sweep.settings, runs, sweep.history, duet_rule)
-        #: Runs whose duets need more memory than the device has.
-        self.apart: set[CellRun] = set()
-        self.error: BaseException | None = None
+        self.settings = settings
+        self.history = history
+        self.interpreters = interpreters_of(runs)
+        self.duet_rule = duet_rule
 
-    def run(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run all trials. Once the sweep is stopped, kill the running ones without recording them,
-        and return."""
-        self.queue = TrialQueue(groups_of(trials))
-        threads = [
-            threading.Thread(target=self.work, args=(slot,), name=f"effbench-{slot.name}")
-            for slot in self.slots
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                # in short steps, because signal handlers run only between them
-                while thread.is_alive():
-                    thread.join(POLL_S)
-        # such as too many threads: those that run must not start servers of their own
-        except BaseException:
-            self.sweep.stop.set()
-            raise
-        if self.error:
-            raise self.error
+    def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+        """Return the trials without those of runs that are already known well enough."""
+        planned = dict.fromkeys(trial.run for trial in trials)
+        known = {run for run in planned if self.is_enough(run)}
+        return [trial for trial in trials if trial.run not in known]
 
-    def work(self, slot: Slot) -> None:
-        """Run trials of the queue on this slot until it is empty."""
-        stop = self.sweep.stop
-        try:
-            while not stop.is_set() and not self.queue.is_empty():
-                group = self.queue.take(slot.device, self.devices)
-                if group is None:  # the remaining groups are running, or need another device
-                    stop.wait(POLL_S)
-                    continue
-                self.run_group(slot, group)
-                self.queue.finished(group)
-        except BaseException as error:
-            self.error = self.error or error
-            stop.set()
-
-    def run_group(self, slot: Slot, group: TrialGroup) -> None:
-        """Run and record the trials of a round that belong together."""
-        if self.is_duet(group):
-            self.record(self.run_duet(slot, group), group)
-            return
-        for trial in group.trials:
-            record = None
-            if not self.sweep.stop.is_set():
-                record = self.run_locked(slot, trial)
-            if record is None:
-                return
-            self.record({trial: record}, group)
-
-    def record(self, records: Records, group: TrialGroup) -> None:
-        """Record trials of the group, and drop trials that are no longer needed."""
-        for trial, record in records.items():
-            self.sweep.record(trial, record)
-        for trial, record in records.items():
-            over: set[CellRun] = set()
-            # a cell that failed once cannot become ok again: the worst status counts
-            if not record.status.is_measured:
-                over.add(trial.run)
-            elif self.rounds.is_enough(trial.run):
-                over.update(member.run for member in group.trials)
-            for run in over:
-                self.queue.drop(run)
-                self.sweep.progress.dropped(run)
-            self.sweep.progress.ended(trial, record)
-
-    def locked(self, slot: Slot) -> AbstractContextManager[bool]:
-        """Return the context that holds the device's lock; see `Slot.locked`."""
-        sweep = self.sweep
-        timeout_s = sweep.settings.executor.lock_timeout_s
-        return slot.locked(sweep.stop, timeout_s, lambda: sweep.progress.waiting(slot.name))
-
-    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
-        """Run the trial under the device's lock and return its record; None if the sweep was
-        stopped."""
-        with self.locked(slot) as is_held:
-            if not is_held:
-                return None
-            self.sweep.progress.started(slot.name, trial)
-            record = self.sweep.run(slot, trial)
-        if record is not None and trial.run in self.apart:
-            record.extra[DUET] = {ALONE: NO_ROOM}
-        return record
-
-    # --- duets ---
-
-    def is_duet(self, group: TrialGroup) -> bool:
-        """Return whether the trials of the group run at the same time, in turn."""
-        runs = [trial.run for trial in group.trials]
-        if not self.sweep.settings.protocol.duet or len(runs) != 2:
+    def is_enough(self, run: CellRun) -> bool:
+        """Return whether the remaining rounds may be skipped: under all interpreters that can run
+        the cell, because comparisons pair their rounds. Marked rounds say nothing about
+        precision."""
+        recorded = self.recorded_with(run)
+        measured = list(filter(is_measured, recorded))
+        if self.duet_rule is not None and len(recorded) == 2:
+            first, second = recorded
+            if len(measured) == 2 and are_duets([*first, *second]):
+                return self.duet_rule.is_settled(Duets(first, second), self.settings.compilations)
+            if len(measured) < 2 and self.duet_rule.needs_both:
+                return True
+        if not measured:
             return False
-        return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
+        quiet = set.intersection(*map(quiet_rounds, measured))
+        return all(self.is_precise(trials, quiet) for trials in measured)
 
-    def run_duet(self, slot: Slot, group: TrialGroup) -> Records:
-        """Run both trials of the group under the device's lock, the second one once the first one
-        waits for it.
+    def recorded_with(self, run: CellRun) -> list[Sequence[Trial]]:
+        """Return the trials of each recorded run that this one is compared with, and its own."""
+        recorded = []
+        for cell in run.cells:
+            for interpreter in self.interpreters:
+                trials = self.history.get(CellRun(cell, interpreter))
+                if trials:
+                    recorded.append(trials)
+        return recorded
 
-        A trial that lacks memory, or cannot use the device, while both are alive runs once more
-        alone, and so do all further ones of the group.
-        """
-        first, second = group.trials
-        with self.locked(slot) as is_held:
-            if not is_held or self.sweep.stop.is_set():
-                return {}
-            with (
-                tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
-                ThreadPoolExecutor(1) as helper,
-            ):
-                is_alike = first.run.cell.mode == second.run.cell.mode
-                meeting = Meeting(Path(folder), self.sweep.settings.timeout_s, is_alike)
-                following = helper.submit(self.run_member, slot, second, meeting, leads=False)
-                leader = self.run_member(slot, first, meeting, leads=True)
-                follower = following.result()
-        if leader is None or follower is None:
-            return {}
-        records = {first: leader, second: follower}
-        if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
-            return records
-        self.apart.update(trial.run for trial in group.trials)
-        for trial, record in list(records.items()):
-            if may_lack_room(record):
-                self.sweep.progress.retried(slot.name, trial, NO_ROOM)
-                alone = self.run_locked(slot, trial)
-                if alone is None:
-                    return {}
-                records[trial] = alone
-        return records
+    def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
+        """Return whether latency and period are precise enough in these rounds, over all
+        compilations."""
+        target = self.settings.protocol.enough_interval
+        if target is None:
+            return False
+        if any(trial.status is not Status.OK for trial in trials):
+            return False
+        good = [trial for trial in trials if trial.round in rounds]
+        if misses_compilations(good, self.settings.compilations):
+            return False
+        estimates = [estimate(good, "latency_ms"), estimate(good, "period_ms")]
+        means = list(filter(None, estimates))
+        return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
-    def run_member(
-        self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool
-    ) -> Trial | None:
-        """Run a trial of a duet, the second one once the first one waits for it, or alone once that
-        has ended; return its record, None if the sweep was stopped. An exception stops the
-        sweep."""
-        stop = self.sweep.stop
-        while not leads and not stop.is_set() and not meeting.can_follow.wait(POLL_S):
-            pass
-        if stop.is_set():
-            return None
-        self.sweep.progress.started(slot.name, trial)
-        member = None
-        if leads or meeting.takes_place:
-            member = Member(meeting, leads)
-        try:
-            return self.sweep.run(slot, trial, member)
-        except BaseException:  # the other member need not run to its end
-            stop.set()
-            raise
-        finally:
-            meeting.end(leads)
+
+def is_measured(trials: Iterable[Trial]) -> bool:
+    return all(trial.status.is_measured for trial in trials)
+
+
+def are_duets(trials: Iterable[Trial]) -> bool:
+    return all(map(is_of_duet, trials))
+
+
+def quiet_rounds(trials: Iterable[Trial]) -> set[int]:
+    """Return the rounds with a figure that is not marked."""
+    return {
+        trial.round for trial in trials if trial.status is Status.OK and trial.disturbance is None
+    }

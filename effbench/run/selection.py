@@ -3,6 +3,7 @@ several parts."""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
@@ -128,8 +129,8 @@ def fits(value: Any, wanted: Any) -> bool:
 
 def plain(value: Any) -> str:
     """Return a value as it is typed."""
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return str(value)
 
 

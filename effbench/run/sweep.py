@@ -102,19 +102,14 @@ class OpenSweep:
             )
             with showing, stop_on_ctrl_c(stop):
                 executor.run(trials)
-        measured = {}
-        for result in self.store.results(sweep_id):
-            interpreter = environments.get(result.environment_id)
-            measured[result.cell_key, interpreter] = result.latency_ms
-        latencies = []
-        for run in plan.runs:
-            latency = None
-            if run is not None:
-                latency = measured.get((run.cell.key, run.interpreter))
-            latencies.append(latency)
-        state = "completed"
-        if stop.is_set():
-            state = "interrupted"
+        measured = {
+            (result.cell_key, environments.get(result.environment_id)): result.latency_ms
+            for result in self.store.results(sweep_id)
+        }
+        latencies = [
+            measured.get((run.cell.key, run.interpreter)) if run else None for run in plan.runs
+        ]
+        state = "interrupted" if stop.is_set() else "completed"
         return Outcome(
             sweep_id=sweep_id,
             db=settings.db,

@@ -6,6 +6,7 @@ import pytest
 from whole_sweeps import results_of, trials_of
 
 from effbench.core.environments import names_by
+from effbench.core.meeting import ALONE, DUET
 from effbench.store import Store
 
 
@@ -124,7 +125,7 @@ def checkouts(cli_in, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_each_checkout_runs_its_own_code(checkouts):
+def test_each_checkout_runs_its_own_code_in_turn(checkouts):
     with Store.open(checkouts.db) as store:
         names = names_by(store.environments(), "folder")
     rows = {(names[row["environment_id"]], row["bs"]): row for row in results_of(checkouts.db)}
@@ -136,9 +137,14 @@ def test_each_checkout_runs_its_own_code(checkouts):
     }
     old, new = rows["old", 1], rows["new", 1]
     assert new["latency_ms"] > 4 > old["latency_ms"]
-    assert new["cell_key"] == old["cell_key"]
     assert new["speedup"] == old["speedup"] == 1, "each has its own baseline"
     assert "too large for the new one" in rows["new", 2]["reason"]
+    duets = [
+        trial["extra"][DUET]
+        for trial in trials_of(checkouts.db)
+        if trial["cell_key"] == old["cell_key"]
+    ]
+    assert len(duets) == 6 and all(ALONE not in duet for duet in duets)
 
 
 @pytest.mark.slow

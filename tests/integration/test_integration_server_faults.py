@@ -17,7 +17,7 @@ from effbench.store import Store, connect
 
 def test_a_connection_that_ends_before_a_commit(own_postgres):
     """Each transaction of a sweep is repeated: nothing is lost, nothing is there twice."""
-    cells = [a_cell(), a_cell("default")]
+    cell = a_cell()
     ended = []
     with (
         psycopg.connect(own_postgres, autocommit=True) as admin,
@@ -32,35 +32,37 @@ def test_a_connection_that_ends_before_a_commit(own_postgres):
 
         here = store.add_environment(environment(), {})
         sa.event.listen(store._engine, "commit", end)
-        sweep = begun(store, cells)
-        for cell in cells:
-            trial = Trial(cell.key, 0, Status.OK, latency_ms=1.0, samples={"x": [1.0]})
-            store.add_trial(sweep, here, trial)
+        sweep = begun(store, [cell])
+        store.add_trial(sweep, here, Trial(cell.key, 0, Status.OK, samples={"x": [1.0]}))
         store.finish_sweep(sweep, "completed")
-    assert len(ended) == 2 * 4
+    assert len(ended) == 2 * 3
     with Store.open(own_postgres) as store:
         (info,) = store.sweeps()
-        assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 2, 2)
-        assert [list(store.samples(row.id)) for row in store.trials(sweep)] == [["x"]] * 2
+        assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 1, 1)
+        assert [list(store.samples(row.id)) for row in store.trials(sweep)] == [["x"]]
 
 
-def test_connections_that_are_ended_at_random(own_postgres):
-    choices = random.Random(7)
-    cells = [a_cell(bs=bs) for bs in range(1, 3)]
-    with Store.open(own_postgres, mode="write") as store:
-        sweep, here = begun(store, cells), store.add_environment(environment(), {})
-    writers = [writer(own_postgres, sweep, here, range(first, first + 4)) for first in (0, 4)]
+def end_connections(admin, choices):
+    """End one of the connections of others at random; return whether there was one."""
     connections = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
         " AND pid != pg_backend_pid()"
     )
-    ended = 0
+    pids = [pid for (pid,) in admin.execute(connections)]
+    if pids:
+        admin.execute("SELECT pg_terminate_backend(%s)", [choices.choice(pids)])
+    return bool(pids)
+
+
+def test_connections_that_are_ended_at_random(own_postgres):
+    choices, ended = random.Random(7), 0
+    with Store.open(own_postgres, mode="write") as store:
+        sweep = begun(store, [a_cell(bs=bs) for bs in range(1, 3)])
+        here = store.add_environment(environment(), {})
+    writers = [writer(own_postgres, sweep, here, range(first, first + 4)) for first in (0, 4)]
     with psycopg.connect(own_postgres, autocommit=True) as admin:
-        while any(one.poll() is None for one in writers):
-            pids = [pid for (pid,) in admin.execute(connections)]
-            if pids and ended < 8:  # so that a slow machine gets on, too
-                end = admin.execute("SELECT pg_terminate_backend(%s)", [choices.choice(pids)])
-                ended += end.fetchone()[0]
+        while ended < 8 and any(one.poll() is None for one in writers):
+            ended += end_connections(admin, choices)
             time.sleep(choices.uniform(0.02, 0.2))
     for process in writers:
         _, errors = process.communicate()

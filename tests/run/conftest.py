@@ -1,14 +1,17 @@
-"""A schedule of made-up parts."""
+"""An executor of made-up parts."""
 
+import contextlib
 import threading
 
 import pytest
-from schedule_parts import PROTOCOL, Server, Store, Watcher, gpus, pool_of
+from schedule_parts import PROTOCOL, A, B, Server, Store, Watcher, gpus, pool_of
 
-from effbench.run import client, devices, pool, schedule
+from effbench.run import client, devices, pool
+from effbench.run.executors import local
 from effbench.run.interpreters import HERE
 from effbench.run.plan import Settings
 from effbench.run.running import RunningSweep
+from effbench.run.schedule import RoundsNeeded
 
 
 @pytest.fixture(autouse=True)
@@ -19,48 +22,50 @@ def own_locks(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """A schedule, and what it records. It has run the trials that are `planned`."""
-    for module in (client, devices, schedule):
+    """A local executor, and what it records. It has run the trials that are `planned`."""
+    for module in (client, devices, local):
         monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(client, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(local, "held_driver", contextlib.nullcontext)
 
-    def build(
-        planned=(),
-        answer=None,
-        *,
-        server=None,
-        slots=None,
-        pools=None,
-        history=None,
-        duet_rule=None,
-        executor=None,
-        **given,
-    ):
+    def build(planned=(), answer=None, *, server=None, pools=None, history=None, **given):
         server = server or Server(answer)
         pools = pools or {HERE: pool_of(server)}
-        parts = {"progress": Watcher(), "stop": threading.Event(), "store": Store()}
+        parts = {"progress": Watcher(), "stop": threading.Event(), "store": Store(), "pools": pools}
         parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
-        settings = Settings.with_defaults(
-            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given},
-            executor={"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})},
-        )
-        sweep = RunningSweep(
-            sweep_id="s",
-            settings=settings,
-            pools=pools,
-            environments={interpreter: f"e{number}" for number, interpreter in enumerate(pools)},
-            caches=tmp_path / "caches",
-            first_rounds=(0,),
-            history=history or {},
-            **parts,
+        slots, duet_rule = given.pop("slots", gpus(1)), given.pop("duet_rule", None)
+        executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
+        parts["settings"] = settings = Settings.with_defaults(
+            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given}, executor=executor
         )
         for one in pools.values():
-            one.stop = sweep.stop
-        runs = list(dict.fromkeys([*sweep.history, *(trial.run for trial in planned)]))
-        made = schedule.Schedule(sweep, slots or gpus(1), runs, duet_rule)
-        made.server, made.progress, made.recorded = server, sweep.progress, sweep.store.recorded
+            one.stop = parts["stop"]
+        history = {} if history is None else history
+        runs = list(dict.fromkeys([*history, *(trial.run for trial in planned)]))
+        made = local.LocalExecutor(**parts)
+        made.slots = slots
+        made.rounds = RoundsNeeded(settings, runs, history, duet_rule)
+        made.sweep = RunningSweep(
+            "s", **parts, caches=tmp_path / "caches", first_rounds=(0,), history=history
+        )
+        made.server, made.recorded = server, made.store.recorded
         if planned:
             made.run(made.rounds.needed(planned))
+        return made
+
+    return build
+
+
+@pytest.fixture
+def make_pairs(make):
+    """An executor for the interpreters A and B, which has run trials on these `servers`."""
+
+    def build(planned, servers, **options):
+        names = {"e0": A, "e1": B}
+        pools = {one: pool_of(servers[one], one, name) for name, one in names.items()}
+        made = make(planned, pools=pools, **options)
+        made.ran_in = [names[name] for name in made.store.environments]
+        made.sent = {one: servers[one].sent for one in servers}
         return made
 
     return build

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.client import ForkServer, ServerRequest
@@ -58,7 +59,7 @@ PROTOCOL = {
     "rounds": 1,
     "compilations": 1,
     "enough_interval": None,
-    "profile": True,
+    "profile": False,
     "duet": False,
 }
 
@@ -193,5 +194,7 @@ class Watcher:
     def dropped(self, run): ...
 
 
-def pool_of(server, interpreter=HERE):
-    return ServerPool(interpreter, server)
+def pool_of(server, interpreter=HERE, environment_id="e0"):
+    pool = ServerPool(interpreter, server)
+    pool.machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id))
+    return pool

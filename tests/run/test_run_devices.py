@@ -149,47 +149,34 @@ int cuInit(unsigned flags) {
 """
 
 
-@pytest.fixture
-def calls(tmp_path, monkeypatch):
-    """The calls of a library that takes the place of the driver."""
+SWEEP = """
+import time
+from effbench.run.devices import Slot, held_driver
+
+slots = [Slot("GPU 1", "cuda", visible="1"), Slot("GPU 3", "cuda", visible="3"), Slot("CPU", "cpu")]
+with held_driver(slots):
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_driver_stays_initialized_for_the_gpus_until_the_sweep_ends(tmp_path, wait_gone):
+    """Ctrl-C does not reach the process that holds it, which ends with a sweep that is killed."""
     (tmp_path / "driver.c").write_text(DRIVER)
     subprocess.run(["cc", "-shared", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    (tmp_path / "calls").touch()
-    return tmp_path / "calls"
-
-
-def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(calls):
-    slots = [
-        Slot("GPU 1", "cuda", visible="1"),
-        Slot("GPU 3", "cuda", visible="3"),
-        Slot("CPU", "cpu"),
-    ]
-    others = processes.descendants(os.getpid())  # of other tests
-    with pytest.raises(KeyboardInterrupt), devices.held_driver(slots):
-        (holder,) = processes.descendants(os.getpid()) - others
+    calls = tmp_path / "calls"
+    calls.touch()
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CALLS": str(calls)}
+    command = [sys.executable, "-c", SWEEP]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as sweep:
+        sweep.stdout.readline()
+        (holder,) = processes.descendants(sweep.pid)
         while not calls.read_text():
             time.sleep(0.01)
         assert calls.read_text() == "cuInit(0) of 1,3\n"
-        # Ctrl-C does not reach its session
-        assert processes.process_table()[holder] == (os.getpid(), holder)
-        raise KeyboardInterrupt
-    assert holder not in processes.process_table()
-
-
-def test_the_process_that_holds_the_driver_ends_with_the_sweep(calls):
-    code = (
-        "from effbench.run.devices import *\nwith held_driver([Slot('GPU 0', 'cuda',"
-        " visible='0')]): "
-    )
-    command = [sys.executable, "-c", code + "print(flush=True); time.sleep(600)"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as sweep:
-        sweep.stdout.readline()
-        (holder,) = processes.descendants(sweep.pid)
+        assert processes.process_table()[holder] == (sweep.pid, holder)
         sweep.kill()
-    while holder in processes.process_table():
-        time.sleep(0.01)
+    wait_gone(holder)
 
 
 def test_a_process_that_cannot_start_does_not_end_the_sweep(monkeypatch):

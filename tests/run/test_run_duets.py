@@ -2,8 +2,6 @@
 there are enough."""
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from schedule_parts import (
     Watcher,
     cell_runs,
     ok,
-    pool_of,
     trials,
     without_result,
 )
@@ -26,7 +23,6 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.core.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
 from effbench.core.message import DUET_PHASE
 from effbench.run.duets import Duets, StoppingRule, allows_duet
-from effbench.run.plan import CellRun, round_order
 
 BOTH = (A, B)
 IN_TURN = {**PROTOCOL, "duet": True}
@@ -90,20 +86,17 @@ def meet(payload, say_phase, log):
 
 
 @pytest.fixture
-def duets(make):
-    """A schedule of two interpreters that has run; `play`: (interpreter, request) -> outcome."""
+def duets(make_pairs):
+    """An executor that has run trials; `play`: (interpreter, request) -> outcome."""
 
     def build(rounds, play=lambda interpreter, request: None, **options):
         log = []
         servers = {
             one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH
         }
-        pools = {one: pool_of(servers[one], one) for one in BOTH}
         options = {"protocol": {**IN_TURN, "rounds": rounds}, "progress": Pairwise(), **options}
-        made = make(trials(cell_runs(1, interpreters=BOTH), rounds), pools=pools, **options)
+        made = make_pairs(trials(cell_runs(1, interpreters=BOTH), rounds), servers, **options)
         made.log = log
-        made.sent = {one: servers[one].sent for one in BOTH}
-        made.ran_in = [{"e0": A, "e1": B}[key] for key in made.sweep.store.environments]
         return made
 
     return build
@@ -142,10 +135,9 @@ def test_without_room_for_both_they_run_one_after_the_other(duets, status, phase
 
     made = duets(3, play)
     assert [record.status for record in made.recorded] == [Status.OK] * 6
-    assert [request["duet"] is None for request in made.sent[B]] == [False, True, True, True]
-    assert [request["duet"] is None for request in made.sent[A]] == [False, True, True]
-    assert len(made.progress.retries) == 1
     assert all(ALONE in record.extra[DUET] for record in made.recorded)
+    assert made.log == ["leader", *["alone"] * 5]
+    assert len(made.progress.retries) == 1
 
 
 def test_a_stopped_duet_records_nothing(duets):
@@ -163,29 +155,12 @@ def test_a_stopped_duet_records_nothing(duets):
     assert made.recorded == []
 
 
-#: A process in a session of its own with a child; prints the child's pid.
-FAMILY = """
-import subprocess, sys, time
-print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
-time.sleep(60)
-"""
-
-
-def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes():
-    ask = (
-        "import sys; from effbench.core import processes; print(processes.siblings({*map(int,"
-        " sys.argv[1:])}))"
-    )
-    other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
-    command = [sys.executable, "-c", FAMILY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
-        trial = int(server.stdout.readline())
-        pids = map(str, (trial, server.pid, os.getpid(), 1))
-        done = subprocess.run(
-            [sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True
-        )
-        processes.kill_tree(server.pid)
-    assert done.stdout == f"{{{trial}}}\n"
+def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(monkeypatch):
+    sweep, other = 10, 20
+    parents = {os.getppid(): sweep, 11: sweep, 12: 11, other: 1, 21: other, 22: 21}
+    table = {pid: (parent, 0) for pid, parent in parents.items()}
+    monkeypatch.setattr(processes, "process_table", lambda: table)
+    assert processes.siblings({11, 12, 21, 22, 99}) == {12}
 
 
 @pytest.mark.parametrize(
@@ -202,20 +177,15 @@ def test_which_cells_alternate(changed, expected):
     assert allows_duet(Cell.from_params({**run.cell.params(), **changed})) is expected
 
 
-def test_two_cells_of_a_duet_are_a_group():
-    one, other = (run.cell for run in cell_runs(2))
-    runs = [CellRun(one, partner=other), CellRun(other, partner=one)]
-    assert runs[0] == CellRun(one), "its records are found by the cell"
-    assert round_order(runs, 0, 0) == [runs]
-    assert round_order(runs, 0, 1) == [runs[::-1]]
-
-
 # --- when there are enough ---
 
 
 def side(values, **more):
     """The trials of a side."""
-    return [Trial("a", n, Status.OK, latency_ms=value, **more) for n, value in enumerate(values)]
+    return [
+        Trial("a", number, Status.OK, compilation=0, latency_ms=value, **more)
+        for number, value in enumerate(values)
+    ]
 
 
 RULE = StoppingRule({"a": {"latency_ms": 0.02}})
@@ -224,19 +194,20 @@ SLOWER = [1.05, 2.102, 1.578]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
+    ("after", "compilations", "expected"),
     [
-        (side(FIRST), side(FIRST), True),
-        (side(FIRST[:2]), side(FIRST[:2]), False),
-        (side(FIRST), side(SLOWER), True),
-        (side(FIRST), side([1.0, 2.2, 1.4]), False),
-        (side(FIRST), side([1.02, 2.041, 1.531]), False),
-        (side(FIRST), [*side(SLOWER[:2]), *side(SLOWER, disturbance="busy")[2:]], False),
+        (side(FIRST), 1, True),
+        (side(FIRST[:2]), 1, False),
+        (side(SLOWER), 1, True),
+        (side(SLOWER), 2, False),
+        (side([1.0, 2.2, 1.4]), 1, False),
+        (side([1.02, 2.041, 1.531]), 1, False),
+        ([*side(SLOWER[:2]), *side(SLOWER, disturbance="busy")[2:]], 1, False),
     ],
-    ids=["same", "too few", "slower", "varies", "at the floor", "marked"],
+    ids=["same", "too few", "slower", "compilations", "varies", "at the floor", "marked"],
 )
-def test_when_there_are_enough_duets(before, after, expected):
-    assert RULE.is_settled(Duets(before, after), compilations=1) is expected
+def test_when_there_are_enough_duets(after, compilations, expected):
+    assert RULE.is_settled(Duets(side(FIRST), after), compilations) is expected
 
 
 @pytest.mark.parametrize(("is_gate", "expected"), [(True, True), (False, False)])
@@ -245,12 +216,6 @@ def test_a_gate_ends_once_a_slowdown_is_excluded(is_gate, expected):
     rule = StoppingRule({"a": {"latency_ms": 0.02}}, is_gate=is_gate)
     duets = Duets(side(FIRST), side([0.975, 1.98, 1.463]))
     assert rule.is_settled(duets, compilations=1) is expected
-
-
-@pytest.mark.parametrize(("compilations", "expected"), [(1, True), (2, False)])
-def test_all_compilations_have_to_run(compilations, expected):
-    duets = Duets(side(FIRST, compilation=0), side(SLOWER, compilation=0))
-    assert RULE.is_settled(duets, compilations) is expected
 
 
 def test_rounds_end_once_the_ratio_is_decided(duets):

@@ -33,10 +33,6 @@ def test_a_longer_budget_and_compilation_lengthen_a_trial():
     assert longer.high_s == eager.high_s + 20
     assert compiled.high_s > eager.high_s
     assert eager.low_s == longer.low_s == compiled.low_s
-
-
-def test_a_trial_is_not_longer_than_its_timeout():
-    assert span(timeout_s=4.0).high_s == 4
     assert span(timeout_s=0.5).low_s == span(timeout_s=0.5).high_s == 0.5
 
 
@@ -44,7 +40,6 @@ def test_a_trial_is_not_longer_than_its_timeout():
 def test_rounds_that_may_end_early_count_only_for_the_longest_duration(enough, certain):
     spans = [span(round, enough_interval=enough, rounds=10) for round in range(10)]
     assert sum(one.low_s > 0 for one in spans) == certain
-    assert all(one.high_s > 0 for one in spans)
 
 
 def stored(cell, cache, seconds):
@@ -83,9 +78,8 @@ def test_a_plan_that_is_new_here_has_the_bounds_of_the_protocol():
     settings = Settings.with_defaults(protocol={"rounds": 1})
     planned = trials([CellRun(cell("eager")), CellRun(cell("mine"))])
     text = duration_text(planned, settings, [CPU], Durations.of(KNOWN))
-    one = protocol_span(planned[0], settings)
-    new = max((protocol_span(trial, settings) for trial in planned), key=lambda one: one.high_s)
-    assert text.startswith(f"duration: {between(3 + one.low_s, 3 + new.high_s)}, from the protocol")
+    new = span(mode="mine")
+    assert text.startswith(f"duration: {between(3 + new.low_s, 3 + new.high_s)}, from the protocol")
 
 
 # --- during a sweep ---

@@ -40,31 +40,30 @@ def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
         (trial.run.cell.key, trial.round) for trial in left
     ]
     assert all(one.samples for one in made.recorded)
-    kept = [one for recorded in made.sweep.history.values() for one in recorded]
-    assert not any(one.samples for one in kept), "they take megabytes"
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     beside = set()
-    made = make(slots=[*gpus(2), CPU])
+    made = make(slots=[replace(gpus(1)[0], cores=[2, 3]), gpus(2)[1], CPU])
 
     def answer(request, env):
         with made.progress.lock:
-            beside.add(
-                frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running)
-            )
+            beside.add(frozenset(name == "CPU" for name in made.progress.running))
         return ok(request)
 
     made.server.answer = answer
     made.run(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
-    assert len(made.recorded) == 16
-    assert beside == {frozenset({"cpu"}), frozenset({"cuda"})}
-    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs)[""] == 8
-    assert all(
-        (slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order
-    )
-    assert {one.gpu_uuid for one in made.recorded} <= {None, "GPU-0", "GPU-1"}
-    assert len(make(trials(1), slots=[CPU]).recorded) == 1, "its trial reports what is missing"
+    assert beside == {frozenset({True}), frozenset({False})}
+    visible = [env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs]
+    cores = [request["cores"] for request in made.server.sent]
+    asked = Counter(zip(visible, map(str, cores), strict=True))
+    assert asked.keys() == {("GPU-0", "[2, 3]"), ("GPU-1", "None"), ("", "None")}
+    assert asked["", "None"] == asked.total() / 2 == 8
+    assert Counter(one.gpu_uuid for one in made.recorded)[None] == 8
+
+
+def test_a_trial_for_a_device_that_is_missing_reports_this_itself(make):
+    assert len(make(trials(1), slots=[CPU]).recorded) == 1
 
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
@@ -81,12 +80,11 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
 @pytest.mark.parametrize(
     ("fractions", "patiences"),
     [
-        ([0.99] * 6, [2.0] * 6),
         ([1.0] * 3 + [0.0] * 3, [2.0] * 3 + [1.0] * 3),
         ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9], [2.0] * 6),
         ([1.0, None, 1.0, None, 1.0, 0.0], [2.0] * 5 + [1.0]),
     ],
-    ids=["hardly quiet", "busy", "sometimes quiet", "busy, and bound by the GPU"],
+    ids=["busy", "sometimes quiet", "busy, and bound by the GPU"],
 )
 def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
     left = list(fractions)
@@ -100,61 +98,33 @@ def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
     assert len(made.progress.notes) == (1.0 in patiences), "it says so once"
 
 
-@pytest.mark.parametrize(
-    ("slot", "is_marked", "learned"),
-    [
-        (gpus(1)[0], False, (0.04, None)),
-        (CPU, False, (None, 0.06)),
-        (CPU, True, (None, None)),
-    ],
-    ids=["GPU", "CPU", "marked"],
-)
-def test_trials_learn_how_fast_the_host_was_before(make, slot, is_marked, learned):
-    def answer(request, env):
-        return marked(request, is_marked, host_ms=0.04, host_high_ms=0.06)
-
-    made = make(trials(cell_runs(2, device=slot.device)), answer, slots=[slot])
-    asked = [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
-    assert asked == [(None, None), learned]
+def test_trials_learn_how_fast_the_host_was_before(make):
+    made = make(trials(2), lambda request, env: ok(request, host_ms=0.04))
+    assert [one["host_ms"] for one in made.server.sent] == [None, 0.04]
 
 
-@pytest.mark.parametrize(
-    ("rounds", "compilations", "used"), [(3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])]
-)
 @pytest.mark.parametrize("recorded", [0, 1])
-def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(
-    make, rounds, compilations, used, recorded
-):
-    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
+def test_rounds_take_turns_with_the_compile_caches(make, tmp_path, recorded):
+    """A cache that no recorded trial left is removed: with that of a killed one, a warm compilation
+    would count as a cold one."""
+    protocol = {**PROTOCOL, "rounds": 5, "compilations": 3}
     (run,) = cell_runs(1)
-    history = {run: [Trial(run.cell.key, 0, Status.OK)] * recorded}
-    answer = lambda request, env: ok(request, compilation=request["compilation"])  # noqa: E731
-    planned = trials([run], rounds, history=history)
-    sent = make(planned, answer, protocol=protocol, history=history).server.sent
-    numbers = [one["compilation"] for one in sent]
-    assert [one["round"] for one in sent] == list(range(recorded, rounds))
-    assert numbers == used[recorded:]
-    assert [Path(one["cache_dir"]).name for one in sent] == [str(number) for number in numbers]
-    first_uses = [number not in numbers[:place] for place, number in enumerate(numbers)]
-    assert [one["is_cold"] for one in sent] == first_uses
-
-
-def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
-    """A trial that was killed left it: the next one would measure a warm compilation as a cold
-    one."""
-    (run,) = cell_runs(1)
+    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)] * recorded}
     found = []
-    for number in (0, 1):
-        (tmp_path / "caches" / "e0" / run.cell.key[:32] / str(number)).mkdir(parents=True)
-    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
 
     def answer(request, env):
-        found.append(Path(request["cache_dir"]).exists())
-        return ok(request)
+        cache = Path(request["cache_dir"])
+        found.append((request["compilation"], request["is_cold"], cache.exists()))
+        cache.mkdir(parents=True, exist_ok=True)
+        return ok(request, compilation=request["compilation"])
 
-    protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
-    make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
-    assert found == [False, True], "of compilations 1 and 0"
+    caches = tmp_path / "caches" / "e0" / run.cell.key[:32]
+    for number in range(3):
+        (caches / str(number)).mkdir(parents=True)
+    planned = trials([run], 5, history=history)
+    make(planned, answer, protocol=protocol, history=history)
+    cold = [(number, True, False) for number in range(recorded, 3)]
+    assert found == [*cold, (0, False, True), (1, False, True)]
 
 
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
@@ -167,24 +137,13 @@ def compiled(request, number, kernels):
 @pytest.mark.parametrize(
     ("answer", "rounds"),
     [
-        (ok, 5),
-        (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
-        (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
-        (lambda request: marked(request, request["round"] == 2), 6),
-        (marked, 8),
-        (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
-        (lambda request: compiled(request, request["compilation"], "same"), 7),
-        (lambda request: compiled(request, request["round"], f"{request['round']}-tuned"), 8),
-    ],
-    ids=[
-        "quiet",
-        "loud",
-        "period",
-        "one is marked",
-        "marked",
-        "degraded",
-        "each compilation once",
-        "kernels",
+        pytest.param(ok, 5, id="quiet"),
+        pytest.param(lambda one: ok(one, period_ms=1.0 + one["round"] / 10), 8, id="loud"),
+        pytest.param(lambda one: marked(one, one["round"] == 2), 6, id="one is marked"),
+        pytest.param(marked, 8, id="marked"),
+        pytest.param(lambda one: ok(one, "ok" if one["round"] else "degraded"), 8, id="degraded"),
+        pytest.param(lambda one: compiled(one, one["compilation"], "same"), 7, id="compilations"),
+        pytest.param(lambda one: compiled(one, one["round"], f"{one['round']}-tuned"), 8, id="k"),
     ],
 )
 def test_rounds_end_early_for_a_cell_that_is_known_well_enough(make, answer, rounds):
@@ -201,12 +160,6 @@ def test_rounds_before_a_resumption_count(make, before, rounds):
     assert [one.round for one in made.recorded] == rounds
 
 
-def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
-    slot = replace(gpus(1)[0], cores=[2, 3])
-    (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
-    assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
-
-
 @pytest.mark.parametrize(
     ("modes", "baseline_mode", "expected"),
     [
@@ -218,13 +171,11 @@ def test_a_trial_is_asked_for_its_cores_and_its_wait_for_the_gpu(make):
 def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_mode, expected):
     model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
     first = replace(cells(1)[0], model=model)
-    planned = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
-    server = Server()
-    here = pool_of(server)
-    here.cells = planned
-    runs = [CellRun(cell) for cell in planned]
+    here = pool_of(Server())
+    here.cells = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
+    runs = [CellRun(cell) for cell in here.cells]
     make(trials(runs), pools={HERE: here}, baseline_mode=baseline_mode)
-    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
+    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in here.current.sent}
     assert {name: mode and mode["name"] for name, mode in found.items()} == expected
 
 
@@ -234,7 +185,6 @@ def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_
 @pytest.mark.parametrize(
     ("outcome", "status", "reason"),
     [
-        ({"signal": 11}, "crashed", "killed by SIGSEGV"),
         ({"signal": 63}, "crashed", "killed by signal 63"),
         ({"exit": 3}, "crashed", "the process exited with code 3"),
         ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out"),
@@ -246,20 +196,18 @@ def test_a_process_without_a_result(make, outcome, status, reason):
     (record,) = make(trials(1), answer).recorded
     assert (record.status, record.reason) == (status, f"{reason} (in check)")
     assert (record.phase, record.extra["log"]) == ("check", "its log")
-    assert record.wall_s is not None
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [5, {}, {"status": "fine"}, {"samples": {"latency_ms": ["x"]}}, {"round": 3}],
+    [{"status": "fine"}, {"samples": {"latency_ms": ["x"]}}, {"round": 3}],
     ids=str,
 )
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
     def answer(request, env):
         outcome = ok(request)
         if request["cell"]["bs"] == 1:
-            is_changed = isinstance(wrong, dict) and wrong
-            outcome["result"] = {**outcome["result"], **wrong} if is_changed else wrong
+            outcome["result"] |= wrong
         return outcome
 
     ended = {record.status: record for record in make(trials(2), answer).recorded}
@@ -274,10 +222,9 @@ def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
         lambda request, env: None if key_of(request) == slow else ok(request),
         timeout_s=0.1,
     )
-    assert Counter(str(one.status) for one in made.recorded) == {"timeout": 1, "ok": 2}
+    ended = Counter((str(one.status), one.reason) for one in made.recorded)
+    assert ended == {("timeout", "not done after 0.1 s (in check)"): 1, ("ok", None): 2}
     assert len(made.server.killed) == 1
-    (late,) = (one for one in made.recorded if one.status == "timeout")
-    assert late.reason == "not done after 0.1 s (in check)"
 
 
 def test_a_stop_ends_what_runs_and_records_none_of_it(make):
@@ -298,19 +245,6 @@ def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
     stop = threading.Event()
     with pytest.raises(OSError, match="full"):
         make(trials(1), store=Mock(add_trial=Mock(side_effect=OSError("full"))), stop=stop)
-    assert stop.is_set()
-
-
-def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
-    def start(thread):
-        if thread.name == "effbench-GPU 1":
-            raise RuntimeError("can't start new thread")
-        plain(thread)
-
-    plain, stop = threading.Thread.start, threading.Event()
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(RuntimeError, match="new thread"):
-        make(trials(3), slots=gpus(2), stop=stop)
     assert stop.is_set()
 
 
@@ -336,12 +270,11 @@ def not_forked(request):
 )
 def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, failed):
     server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
-    made = make(trials(1, 2), server=server)
-    first, second = made.recorded
-    assert (first.status, second.status) == ("ok", "ok")
-    assert first.extra["harness_retries"] == made.progress.retries
+    made = make(trials(1), server=server)
+    (record,) = made.recorded
+    assert record.status == "ok"
+    assert record.extra["harness_retries"] == made.progress.retries
     assert len(made.progress.retries) == 2
-    assert "harness_retries" not in second.extra
 
 
 def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
@@ -438,20 +371,16 @@ def test_a_device_in_use_is_waited_for_and_others_are_not(make):
         while len(made.recorded) < 3:  # one trial is with the slot that waits
             assert runner.is_alive()
             threading.Event().wait(0.01)
-        assert {slot for slot, _ in made.progress.order} == {"GPU 1"}
     runner.join(20)
-    assert len(made.recorded) == 4
+    assert Counter(slot for slot, _ in made.progress.order) == {"GPU 1": 3, "GPU 0": 1}
     assert made.progress.waited == ["GPU 0"], "reported once"
 
 
 def test_waiting_for_a_device_ends_some_time(make):
     made = make(executor={"lock_timeout_s": 0.05})
-    with (
-        made.slots[0].try_lock(),
-        pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
-    ):
+    refused = pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last")
+    with made.slots[0].try_lock(), refused:
         made.run(trials(1))
-    assert made.recorded == []
 
 
 def test_a_stop_ends_waiting_for_a_device(make):

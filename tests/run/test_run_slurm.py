@@ -10,15 +10,12 @@ from made_sweeps import a_cell, begun, environment
 from effbench.core.cell import Cell, Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.message import decode, encode
-from effbench.run import pool
 from effbench.run.executors import queue, slurm
 from effbench.run.executors.job_files import EVENTS, REQUEST
 from effbench.run.executors.queue import JobState
 from effbench.run.executors.slurm import ClusterJob, SlurmExecutor
 from effbench.run.interpreters import HERE
-from effbench.run.plan import LOST, CellRun, Settings, SweepPlan
-from effbench.run.probe import ProbedMachine
-from effbench.run.sweep import Command, open_sweep
+from effbench.run.plan import LOST, CellRun, Settings
 from effbench.store import Store
 
 RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
@@ -144,23 +141,6 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     assert tried == [
         (number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)
     ]
-
-
-def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
-    monkeypatch.setattr(queue, "check", lambda executor: None)
-    machine = ProbedMachine(environment(), {}, [], [], {})
-    monkeypatch.setattr(
-        pool.ServerPool, "probe", lambda self, *_: setattr(self, "machine", machine)
-    )
-    executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs")}
-    settings = Settings.with_defaults(
-        db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"}
-    )
-    run, command = CellRun(a_cell()), Command([], [], MagicMock())
-    command.stop.set()
-    with open_sweep(settings, [run], command) as opened:
-        outcome = opened.run(SweepPlan([run], matrix=[a_cell()]))
-    assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
 
 
 def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):

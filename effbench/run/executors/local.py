@@ -1,26 +1,57 @@
-"""Run the trials of a sweep on the GPUs and the CPU of this machine (`executor=local`)."""
+"""Run the trials of a sweep on the GPUs and the CPU of this machine (`executor=local`): one is
+timed at a time per device, all devices in parallel.
+
+A thread per slot takes groups of trials from one queue. The two trials of a duet run at the same
+time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
+from effbench.core.cell import Trial
+from effbench.core.meeting import ALONE, DUET
 from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of
+from effbench.run.duets import Meeting, Member, allows_duet
 from effbench.run.executors.base import TrialExecutor
+from effbench.run.interrupts import POLL_S
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.run.pool import gpus_of, measure_ceilings
 from effbench.run.record import TrialStore, recorded_trials
-from effbench.run.running import RunningSweep
-from effbench.run.schedule import Schedule
+from effbench.run.running import RunningSweep, may_lack_room
+from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
+
+NO_ROOM = (
+    "the device does not hold both sides of the duet at once, so they run one after the other from"
+    " now on"
+)
+#: The records of trials that ended together; empty if the sweep was stopped.
+Records = Mapping[PlannedTrial, Trial]
 
 
 @dataclass
 class LocalExecutor(TrialExecutor):
-    """Runs trials in child processes of the pools' fork servers."""
+    """Runs trials in child processes of the pools' fork servers. If a trial cannot be recorded, the
+    sweep stops and `run` raises the same exception.
+
+    `apart`: runs whose duets need more memory than the device has.
+    """
 
     store: TrialStore
+    slots: Sequence[Slot] = field(default=(), init=False)
+    sweep: RunningSweep = field(init=False)
+    rounds: RoundsNeeded = field(init=False)
+    queue: TrialQueue = field(init=False)
+    apart: set[CellRun] = field(default_factory=set, init=False)
+    error: BaseException | None = field(default=None, init=False)
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -39,12 +70,12 @@ class LocalExecutor(TrialExecutor):
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = last_round
             pool.current.stop = self.stop
-            machine = pool.machine
-            environment_id = self.store.add_environment(machine.environment, machine.details)
-            self.environments[environment_id] = interpreter
+            self.store.add_environment(pool.machine.environment, pool.machine.details)
+            self.environments[pool.environment_id] = interpreter
 
     def open(self, sweep_id: str) -> list[PlannedTrial]:
         ids = {interpreter: key for key, interpreter in self.environments.items()}
+        history = recorded_trials(self.store, sweep_id, self.runs, ids)
         self.sweep = RunningSweep(
             sweep_id=sweep_id,
             settings=self.settings,
@@ -52,22 +83,20 @@ class LocalExecutor(TrialExecutor):
             progress=self.progress,
             stop=self.stop,
             store=self.store,
-            environments=ids,
             caches=sweep_cache(self.settings, sweep_id),
             first_rounds=self.store.first_rounds(sweep_id),
-            history=recorded_trials(self.store, sweep_id, self.runs, ids),
+            history=history,
             speeds={key: self.store.host_speeds(key) for key in self.environments},
         )
-        self.schedule = Schedule(self.sweep, self.slots, self.runs, self.duet_rule)
-        left = trials_left(self.runs, self.settings, self.sweep.history)
-        return self.schedule.rounds.needed(left)
+        self.rounds = RoundsNeeded(self.settings, self.runs, history, self.duet_rule)
+        return self.rounds.needed(trials_left(self.runs, self.settings, history))
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         gpus = [slot for slot in self.slots if slot.is_gpu]
         with held_driver(self.slots):
             if gpus and self.settings.protocol.profile:
                 self.load_ceilings(gpus[0])
-            self.schedule.run(trials)
+            self.run_on_slots(trials)
 
     def load_ceilings(self, gpu: Slot) -> None:
         """Load the ceilings of each environment; measure unknown ones on this GPU. A failure is
@@ -88,3 +117,149 @@ class LocalExecutor(TrialExecutor):
                 known = self.store.ceilings(environment_id)
             if known is not None:
                 self.sweep.ceilings[environment_id] = known
+
+    def run_on_slots(self, trials: Sequence[PlannedTrial]) -> None:
+        """Run all trials. Once the sweep is stopped, kill the running ones without recording them,
+        and return."""
+        self.queue = TrialQueue(groups_of(trials), {slot.device for slot in self.slots})
+        threads = [
+            threading.Thread(target=self.work, args=(slot,), name=f"effbench-{slot.name}")
+            for slot in self.slots
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                # in short steps, because signal handlers run only between them
+                while thread.is_alive():
+                    thread.join(POLL_S)
+        # such as too many threads: those that run must not start servers of their own
+        except BaseException:
+            self.stop.set()
+            raise
+        if self.error:
+            raise self.error
+
+    def work(self, slot: Slot) -> None:
+        """Run trials of the queue on this slot until it is empty."""
+        try:
+            while not self.stop.is_set() and not self.queue.is_empty():
+                group = self.queue.take(slot.device)
+                if group is None:  # the remaining groups are running, or need another device
+                    self.stop.wait(POLL_S)
+                    continue
+                self.run_group(slot, group)
+                self.queue.finished(group)
+        except BaseException as error:
+            self.error = self.error or error
+            self.stop.set()
+
+    def run_group(self, slot: Slot, group: TrialGroup) -> None:
+        """Run and record the trials of a round that belong together."""
+        if self.is_duet(group):
+            self.record(self.run_duet(slot, group), group)
+            return
+        for trial in group.trials:
+            record = self.run_locked(slot, trial)
+            if record is None:
+                return
+            self.record({trial: record}, group)
+
+    def record(self, records: Records, group: TrialGroup) -> None:
+        """Record trials of the group, and drop trials that are no longer needed."""
+        for trial, record in records.items():
+            self.sweep.record(trial, record)
+        for trial, record in records.items():
+            over: set[CellRun] = set()
+            # a cell that failed once cannot become ok again: the worst status counts
+            if not record.status.is_measured:
+                over.add(trial.run)
+            elif self.rounds.is_enough(trial.run):
+                over.update(member.run for member in group.trials)
+            for run in over:
+                self.queue.drop(run)
+                self.progress.dropped(run)
+            self.progress.ended(trial, record)
+
+    def locked(self, slot: Slot) -> AbstractContextManager[bool]:
+        """Return the context that holds the device's lock; see `Slot.locked`."""
+        timeout_s = self.settings.executor.lock_timeout_s
+        return slot.locked(self.stop, timeout_s, lambda: self.progress.waiting(slot.name))
+
+    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
+        """Run the trial under the device's lock and return its record; None if the sweep was
+        stopped."""
+        with self.locked(slot) as is_held:
+            if not is_held or self.stop.is_set():
+                return None
+            self.progress.started(slot.name, trial)
+            record = self.sweep.run(slot, trial)
+        if record is not None and trial.run in self.apart:
+            record.extra[DUET] = {ALONE: NO_ROOM}
+        return record
+
+    # --- duets ---
+
+    def is_duet(self, group: TrialGroup) -> bool:
+        """Return whether the trials of the group run at the same time, in turn."""
+        runs = [trial.run for trial in group.trials]
+        if not self.settings.protocol.duet or len(runs) != 2:
+            return False
+        return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
+
+    def run_duet(self, slot: Slot, group: TrialGroup) -> Records:
+        """Run both trials of the group under the device's lock, the second one once the first one
+        waits for it.
+
+        A trial that lacks memory, or cannot use the device, while both are alive runs once more
+        alone, and so do all further ones of the group.
+        """
+        first, second = group.trials
+        with self.locked(slot) as is_held:
+            if not is_held:
+                return {}
+            with (
+                tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
+                ThreadPoolExecutor(1) as helper,
+            ):
+                is_alike = first.run.cell.mode == second.run.cell.mode
+                meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
+                following = helper.submit(self.run_member, slot, second, meeting, leads=False)
+                leader = self.run_member(slot, first, meeting, leads=True)
+                follower = following.result()
+        if leader is None or follower is None:
+            return {}
+        records = {first: leader, second: follower}
+        if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
+            return records
+        self.apart.update(trial.run for trial in group.trials)
+        for trial, record in list(records.items()):
+            if may_lack_room(record):
+                self.progress.retried(slot.name, trial, NO_ROOM)
+                alone = self.run_locked(slot, trial)
+                if alone is None:
+                    return {}
+                records[trial] = alone
+        return records
+
+    def run_member(
+        self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool
+    ) -> Trial | None:
+        """Run a trial of a duet, the second one once the first one waits for it, or alone once that
+        has ended; return its record, None if the sweep was stopped. An exception stops the
+        sweep."""
+        while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
+            pass
+        if self.stop.is_set():
+            return None
+        self.progress.started(slot.name, trial)
+        member = None
+        if leads or meeting.takes_place:
+            member = Member(meeting, leads)
+        try:
+            return self.sweep.run(slot, trial, member)
+        except BaseException:  # the other member need not run to its end
+            self.stop.set()
+            raise
+        finally:
+            meeting.end(leads)

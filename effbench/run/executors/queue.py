@@ -147,7 +147,6 @@ def submit(name: str, folder: Path, executor: Executor) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WorkerError(f"SLURM refused a job: {error}") from error
     if done.returncode != 0:
-        text = done.stderr
-        why = re.search(r"sbatch: fatal: (.*)", text) or re.search(r"sbatch: error: (.*)", text)
-        raise WorkerError(f"SLURM refused a job: {one_line(why[1] if why else text, 500)}")
+        why = re.sub(r"sbatch: (fatal|error): ", "", done.stderr)
+        raise WorkerError(f"SLURM refused a job: {one_line(why, 500)}")
     return done.stdout.strip().partition(";")[0]

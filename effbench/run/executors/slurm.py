@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from effbench.core.cell import Cell, Environment, Status, Trial
+from effbench.core.cell import Environment, Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
 from effbench.core.message import MessageError
@@ -29,7 +29,15 @@ from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.job_files import EVENTS, JobRequest, read_events
 from effbench.run.interpreters import Interpreter
-from effbench.run.plan import LOST, CellRun, PlannedTrial, Settings, interpreters_of, trials_left
+from effbench.run.plan import (
+    LOST,
+    CellRun,
+    PlannedTrial,
+    Settings,
+    cells_of,
+    interpreters_of,
+    trials_left,
+)
 from effbench.store import connect
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
@@ -164,14 +172,13 @@ class SlurmExecutor(TrialExecutor):
     def batches(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
         """Return the distinct runs of each job, in random order. All interpreters of a cell belong
         to one job."""
-        of_cell: dict[Cell, list[CellRun]] = {}
-        for run in dict.fromkeys(runs):
-            of_cell.setdefault(run.cell, []).append(run)
+        runs = list(dict.fromkeys(runs))
         size = self.settings.executor.cells_per_job
+        numbers = {cell: number for number, cell in enumerate(cells_of(runs))}
         jobs: dict[Hashable, list[CellRun]] = {}
-        for index, (cell, members) in enumerate(of_cell.items()):
-            key = index // size if size else cell.comparison_key
-            jobs.setdefault(key, []).extend(members)
+        for run in runs:
+            key = numbers[run.cell] // size if size else run.cell.comparison_key
+            jobs.setdefault(key, []).append(run)
         batches = list(jobs.values())
         random.Random(self.settings.sweep.seed).shuffle(batches)
         return batches
