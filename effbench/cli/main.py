@@ -24,7 +24,6 @@ from effbench.core.errors import INTERRUPTED, EffbenchError, UsageError, nearest
 from effbench.core.logs import printed, without_verbose
 from effbench.core.printable import one_line, printable
 from effbench.core.warning_filters import print_instead_of_raising
-from effbench.run.interrupts import remembered
 
 #: Subcommand -> module under effbench.cli; each has `HELP`, `add_arguments(parser)` and
 #: `run(args) -> exit code`.
@@ -57,7 +56,7 @@ def run(argv: list[str]) -> int:
     words = without_verbose(argv)
     log = printed() if words != argv else nullcontext()
     try:
-        with log, remembered():
+        with log:
             return do(words)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)

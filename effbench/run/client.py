@@ -37,7 +37,7 @@ from effbench.run.interpreters import (
     lone_package,
     why_unfit,
 )
-from effbench.run.interrupts import POLL_S, raise_if_interrupted
+from effbench.run.interrupts import POLL_S
 
 LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
@@ -261,7 +261,6 @@ class ForkServer:
         is unsuitable, and StoppedError."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
-            raise_if_interrupted()
             if self.stop.is_set():
                 raise StoppedError
             if time.monotonic() > deadline:
@@ -331,7 +330,6 @@ class ForkServer:
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
-                raise_if_interrupted()
                 if self.stop.is_set():
                     request.stopped = True
                     self.kill(request)

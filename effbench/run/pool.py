@@ -48,6 +48,7 @@ class ServerPool:
         self.stop = stop or threading.Event()
         self.borrowed = server
         self.current = server or self.start()
+        self.current.stop = self.stop
         self.current.is_loaded = False  # a borrowed one has the models of another sweep
         self.round = 0
         self.next: ForkServer | None = None

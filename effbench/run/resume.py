@@ -145,9 +145,6 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
             )
 
 
-
-
-
 def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:
     """Return the number of the compile cache that trials of this round use. `compilations`: caches
     of each part of the sweep; `first_rounds`: first round of each part."""

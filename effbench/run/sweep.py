@@ -20,7 +20,7 @@ from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.settings import Config
 from effbench.run import resume
-from effbench.run.client import ForkServer
+from effbench.run.client import ForkServer, StoppedError
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.devices import Gpu, Slot, slots_of
 from effbench.run.duets import StoppingRule
@@ -100,7 +100,7 @@ class OpenSweep:
             showing = self.command.progress.showing(
                 sweep_id, settings, runs, trials, executor.slot_names
             )
-            with showing, stop_on_ctrl_c(stop):
+            with showing:
                 executor.run(trials)
         measured = {
             (result.cell_key, environments.get(result.environment_id)): result.latency_ms
@@ -126,22 +126,27 @@ def open_sweep(
     settings: Settings, runs: Sequence[CellRun], command: Command
 ) -> Iterator[OpenSweep]:
     """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
-    the end. Raises EffbenchError for what cannot run."""
+    the end. Raises EffbenchError for what cannot run, and KeyboardInterrupt for a Ctrl-C before the
+    sweep began."""
     if not runs:
         raise ConfigError("there is no cell to run")
     kind: type[LocalExecutor | SlurmExecutor] = LocalExecutor
     if settings.executor.name == "slurm":
         kind = SlurmExecutor
     kind.check(settings)
-    with (
-        logs.collected(),
-        # first, to report an unusable database immediately
-        Store.open(settings.db, mode="write") as store,
-        open_pools(runs, settings, command) as pools,
-    ):
-        executor = kind(settings, pools, command.progress, command.stop, store)
-        executor.duet_rule = command.duet_rule
-        yield OpenSweep(settings, command, store, pools, executor)
+    try:
+        with (
+            logs.collected(),
+            # first, to report an unusable database immediately
+            Store.open(settings.db, mode="write") as store,
+            stop_on_ctrl_c(command.stop),
+            open_pools(runs, settings, command) as pools,
+        ):
+            executor = kind(settings, pools, command.progress, command.stop, store)
+            executor.duet_rule = command.duet_rule
+            yield OpenSweep(settings, command, store, pools, executor)
+    except StoppedError:
+        raise KeyboardInterrupt from None
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from whole_sweeps import outcomes
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import StoreError
 from effbench.store import HEAD_REVISION, Store, schema, transfer
-from effbench.store.decisions import set_baseline
 from effbench.store.schema import make as schema_make
 from effbench.store.source import opened
 from effbench.store.transfer import copy
@@ -110,16 +109,6 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         1,
     ]
     assert Store.check(postgres) == []
-
-
-def test_a_baseline_that_two_set_at_once_is_the_last_ones(postgres, meanwhile):
-    with Store.open(postgres, mode="write") as store, Store.open(postgres, mode="write") as other:
-        first, second = whole.sweep(store), whole.sweep(store)
-        with store.writing() as connection:
-            set_baseline(connection, "main", first)
-            setting = meanwhile(other.set_baseline, "main", second)
-        assert len(setting.result()) == 1
-        assert [baseline.sweep_id for baseline in store.baselines()] == [second]
 
 
 def test_the_second_of_two_upgrades_finds_nothing_to_do(postgres, meanwhile, monkeypatch):

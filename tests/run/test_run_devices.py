@@ -85,8 +85,6 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         ),
         # near cores that we may not use: any that we may
         ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
-        ([], "auto", ["0", "0"], [0], [None, None]),
-        ([], "2-5", ["0-15"], ALL, [[2, 3, 4, 5]]),
         ([], [2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
         ([], "auto", ["what?"], range(2), [[0, 1]]),
         # near cores that overlap in part: all share all
@@ -97,7 +95,6 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         (BY_THREAD, "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
         # only one thread of some cores may be used
         (BY_CORE, "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
-        (BY_CORE, "2-7", [None, None], range(8), [[2, 3, 6, 7], [4, 5]]),
         # two GPUs on each node
         (
             BY_CORE,

@@ -12,19 +12,16 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
-from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
-from whole_sweeps import info_of, trials_of
+from schedule_parts import A, B, Server, cell_runs, ok
+from whole_sweeps import info_of
 
 from effbench.core.errors import ConfigError, ResumeError, StoreError
 from effbench.core.settings import Protocol
 from effbench.run import pool, resume
-from effbench.run import sweep as run
 from effbench.run.compile_caches import make_cache_folders
-from effbench.run.executors import local
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.probe import ProbedMachine
-from effbench.run.progress import Progress
 from effbench.run.selection import shards
 from effbench.run.sweep import Command, open_sweep
 from effbench.store import Store, liveness
@@ -224,31 +221,6 @@ def test_a_sweep_that_runs_is_not_resumed(db):
     assert sweep(db, resume=done.sweep_id).state == "completed"
 
 
-def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypatch, capsys):
-    rates = {"flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e12}
-    measured, failures = [], ["out of memory", None]
-
-    def measure(server, store, environment_id, slot, *_):
-        measured.append(slot.name)
-        why = failures.pop(0)
-        if not why:
-            store.add_calibration(environment_id, slot.uuid, ceilings=rates)
-        return why
-
-    monkeypatch.setattr(local, "measure_ceilings", measure)
-    monkeypatch.setattr(local, "slots_of", lambda *_: gpus(1))
-    settings, floors = Settings.with_defaults(db=str(db), protocol={"rounds": 1}), []
-    for _ in range(3):
-        server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
-        sweep_id = run_cells(settings, cell_runs(1), Command([], [], server, Progress())).sweep_id
-        (trial,) = trials_of(db, sweep_id)
-        floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
-    assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
-    assert measured == ["GPU 0"] * 2
-    noted = "could not measure this GPU's ceilings: out of memory"
-    assert capsys.readouterr().out.count(noted) == 1
-
-
 # --- what may differ when a sweep is resumed ---
 
 
@@ -343,14 +315,6 @@ def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypat
         ConfigError, match="file/effbench/inductor; name another folder with XDG_CACHE_HOME"
     ):
         sweep(db)
-
-
-def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
-    run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
-    with pytest.raises(
-        ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"
-    ):
-        run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
 
 
 def own_process(**changed):

@@ -14,20 +14,16 @@ the request, its round and its attempt:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from effbench.core.cell import Cell
-from effbench.core.message import MOST_BYTES, MessageError, decode, encode
+from effbench.core.message import decode, encode
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun
 
 REQUEST, EVENTS = "job.json", "events.jsonl"
-#: Longest line of an event; escaping may lengthen a trial's record.
-MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -55,22 +51,3 @@ class JobRequest:
         return [
             CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in self.runs
         ]
-
-
-@dataclass(frozen=True)
-class JobEvent:
-    """An event of a job. `end`: its end in the file."""
-
-    message: dict[str, Any]
-    end: int
-
-
-def read_events(path: Path, offset: int) -> Iterator[JobEvent]:
-    """Yield the complete events of a file after this offset. Raises MessageError for an invalid
-    one."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(offset)
-        while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
-            yield JobEvent(decode(line), file.tell())
-        if len(line) == MOST_LINE_BYTES:
-            raise MessageError(f"a line of more than {len(line)} bytes")

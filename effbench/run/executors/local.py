@@ -69,7 +69,7 @@ class LocalExecutor(TrialExecutor):
         for interpreter, pool in self.pools.items():
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = last_round
-            pool.current.stop = self.stop
+
             self.store.add_environment(pool.machine.environment, pool.machine.details)
             self.environments[pool.environment_id] = interpreter
 

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,12 +22,12 @@ from typing import Any
 from effbench.core.cell import Environment, Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
-from effbench.core.message import MessageError
+from effbench.core.message import MOST_BYTES, MessageError, decode
 from effbench.core.printable import count, one_line
 from effbench.run.compile_caches import part_name, sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.executors.job_files import EVENTS, JobRequest, read_events
+from effbench.run.executors.job_files import EVENTS, JobRequest
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import (
     LOST,
@@ -50,6 +50,8 @@ READ_S = 0.5
 REFUSED_PAUSE_S = 30.0
 #: Events that also count from a job that a killed effbench submitted: the others are its progress.
 LASTING = ("began", "record")
+#: Longest line of an event; escaping may lengthen a trial's record.
+MOST_LINE_BYTES = 4 * MOST_BYTES
 #: The end of a job's error output that a lost trial keeps.
 MOST_LOG_CHARACTERS = 100_000
 
@@ -80,6 +82,17 @@ class ClusterJob:
     def trial_of(self, event: Mapping[str, Any]) -> PlannedTrial:
         """Return the trial that an event refers to."""
         return PlannedTrial(self.runs[event["run"]], event["round"], event["attempt"])
+
+    def new_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the complete events that were not read yet. Raises MessageError for an invalid
+        one."""
+        with suppress(FileNotFoundError), (self.folder / EVENTS).open("rb") as file:
+            file.seek(self.offset)
+            while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
+                self.offset = file.tell()
+                yield decode(line)
+            if len(line) == MOST_LINE_BYTES:
+                raise MessageError(f"a line of more than {len(line)} bytes")
 
     def log(self) -> str:
         """Return the end of the job's error output."""
@@ -350,12 +363,11 @@ class SlurmExecutor(TrialExecutor):
     def read(self, job: ClusterJob) -> None:
         """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
         cannot be stored."""
-        for event in read_events(job.folder / EVENTS, job.offset):
-            job.offset = event.end
-            if not job.id and event.message.get("event") not in LASTING:
+        for event in job.new_events():
+            if not job.id and event.get("event") not in LASTING:
                 continue
             try:
-                self.handle(job, event.message)
+                self.handle(job, event)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise MessageError(f"{type(error).__name__}: {error}") from error
 
