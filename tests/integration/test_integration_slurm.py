@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -55,45 +56,39 @@ MATRIX = (
 )
 
 
+@dataclass
 class Cluster:
-    """The daemons, and SLURM's commands."""
+    """SLURM's commands, and the logs of its daemons."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.daemons = folder, {}
-        self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
+    folder: Path
 
-    def start(self, name: str, *words: str) -> None:
+    @property
+    def env(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         path = shutil.which(name) or shutil.which(name, path="/usr/sbin")
         assert path, f"these tests need {name}: apt-get install slurm-wlm munge"
-        with (self.folder / f"{name}.log").open("a") as log:
+        with (self.folder / f"{name}.log").open("w") as log:
             env = {**os.environ, **self.env}
-            self.daemons[name] = subprocess.Popen([path, *words], stdout=log, stderr=log, env=env)
-
-    def stop(self, name: str, number: int = signal.SIGTERM) -> None:
-        process = self.daemons.pop(name)
-        process.send_signal(number)
-        process.wait(30)
+            return subprocess.Popen([path, *words], stdout=log, stderr=log, env=env)
 
     def run(self, *command: str) -> str:
         return subprocess.check_output(command, env={**os.environ, **self.env}, text=True)
 
+    def is_idle(self) -> bool:
+        try:
+            return self.run("sinfo", "-h", "-o", "%T").strip() == "idle"
+        except subprocess.CalledProcessError:  # SLURM does not answer yet
+            return False
+
     def wait(self, condition, what: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            logs = "".join(
-                (self.folder / f"{name}.log").read_text()[-2000:]
-                for name in ("slurmctld", "slurmd")
-            )
-            assert time.monotonic() < deadline, (
-                f"{what} after {timeout_s} s:\n{self.run('squeue')}\n{logs}"
-            )
+            if time.monotonic() > deadline:
+                logs = [path.read_text()[-2000:] for path in self.folder.glob("slurm*.log")]
+                pytest.fail(f"{what} after {timeout_s} s:\n{self.run('squeue')}\n{logs}")
             time.sleep(0.1)
-
-    def is_idle(self) -> bool:
-        done = subprocess.run(
-            ["sinfo", "-h", "-o", "%T"], env={**os.environ, **self.env}, capture_output=True
-        )
-        return done.stdout.strip() == b"idle"
 
 
 @pytest.fixture(scope="module")
@@ -115,28 +110,20 @@ def cluster():
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
-    paths = {
-        "key-file": key,
-        "socket": folder / "munge.socket",
-        "pid-file": folder / "munge.pid",
-        "log-file": folder / "munge.log",
-        "seed-file": folder / "munge.seed",
-    }
+    files = {"key-file": "key", "socket": "socket", "pid-file": "pid"}
+    files |= {"log-file": "log", "seed-file": "seed"}
+    paths = [f"--{option}={folder}/munge.{name}" for option, name in files.items()]
+    daemons = []
     try:
-        made.start(
-            "munged",
-            "--foreground",
-            "--force",
-            *(f"--{name}={path}" for name, path in paths.items()),
-        )
-        made.start("slurmctld", "-D")
-        made.start("slurmd", "-D")
+        daemons.append(made.start("munged", "--foreground", "--force", *paths))
+        daemons.append(made.start("slurmctld", "-D"))
+        daemons.append(made.start("slurmd", "-D"))
         made.wait(made.is_idle, "the cluster is not ready")
         yield made
     finally:
-        for name in ("slurmd", "slurmctld", "munged"):
-            if name in made.daemons:
-                made.stop(name)
+        for process in reversed(daemons):
+            process.terminate()
+            process.wait(30)
         shutil.rmtree(folder)
 
 
@@ -208,12 +195,12 @@ def waiting(cli, cluster, start_waiting):
     assert cluster.run("squeue", "-h") == ""
 
 
-def crashed_and_repeated(cli, status="crashed") -> str:
+def crashed_and_repeated(cli) -> str:
     """The waiting cell's first trial was lost and repeated; return the reason."""
     trials = trials_of(cli.db)
     assert len(trials) == 5
     (lost,) = [trial for trial in trials if trial["status"] != "ok"]
-    assert (lost["attempt"], lost["status"]) == (0, status)
+    assert (lost["attempt"], lost["status"]) == (0, "crashed")
     assert lost["extra"]["lost_job"]
     attempts = Counter((trial["cell_key"], trial["round"]) for trial in trials)
     assert attempts[lost["cell_key"], lost["round"]] == 2, "all others are ok"
