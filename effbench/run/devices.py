@@ -190,7 +190,7 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
 Core = tuple[int, ...]
 
 
-def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
+def wanted_cores(setting: str | list[int] | None, usable: Collection[int]) -> list[int] | None:
     """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if
     it is invalid."""
     if setting is None:
@@ -198,11 +198,8 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     if setting == "auto":
         return sorted(usable)
     try:
-        if isinstance(setting, str | int):
-            wanted = parse_cores(str(setting))
-        else:
-            wanted = sorted(set(map(int, setting)))
-    except (ValueError, TypeError):
+        wanted = parse_cores(setting) if isinstance(setting, str) else sorted(set(setting))
+    except ValueError:
         raise ConfigError(
             f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
         ) from None
@@ -215,7 +212,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
 
 
 def share_cores(
-    setting: Any,
+    setting: str | list[int] | None,
     gpus: Sequence[Gpu],
     usable: Collection[int] | None = None,
     topology: Path = TOPOLOGY,

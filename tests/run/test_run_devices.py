@@ -118,7 +118,7 @@ def test_physical_cores_are_divided_among_the_gpus_near_them(
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
-    [("17", r"\[17\]"), ("4-2", "4-2"), ([], "no c"), ({"a": 1}, "use auto"), ("1,,2", "use auto")],
+    [("17", r"\[17\]"), ("4-2", "4-2"), ([], "no c"), ("1,,2", "use auto")],
 )
 def test_cores_that_are_refused(setting, reason):
     with pytest.raises(ConfigError, match=reason):
