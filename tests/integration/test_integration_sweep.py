@@ -135,6 +135,7 @@ def test_resuming_a_finished_sweep_runs_nothing(measured, trials):
         assert (sweep.trials, sweep.state) == (sum(map(len, trials.values())), "completed")
 
 
+@pytest.mark.slow
 def test_a_sweep_without_torch_is_refused_and_results_are_shown(measured, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not installed')\n")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), measured.env["PYTHONPATH"]])}
