@@ -597,6 +597,12 @@ class StoredTrial(Trial):
     id: int = 0
     environment_id: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial without its place in the database."""
+        data = super().to_json()
+        del data["id"], data["environment_id"]
+        return data
+
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:

@@ -153,7 +153,7 @@ def test_the_output_names_the_checkouts(checkouts):
     for text in (
         "2 cells × 2 folders × 3 rounds",
         "round 3/3 · Net bs=1 eager float32 · new · ok",
-        "error Net folder=new bs=2 eager float32: ",
+        "Net folder=new bs=2 eager float32: error: ",
     ):
         assert text in checkouts.done.out
     table = checkouts.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 from made_sweeps import a_cell, begun, environment
 
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Cell, Status, StoredTrial, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.message import decode, encode
 from effbench.run.executors import queue, slurm
@@ -19,6 +19,11 @@ from effbench.run.plan import LOST, CellRun, Settings
 from effbench.store import Store
 
 RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCode")
+
+
+def test_a_job_reads_the_trials_that_were_stored_before():
+    trial = StoredTrial("a", 0, Status.OK, latency_ms=1.0, id=5, environment_id="e")
+    assert Trial.from_json(trial.to_json()) == Trial("a", 0, Status.OK, latency_ms=1.0)
 
 
 def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(cluster, tmp_path):
