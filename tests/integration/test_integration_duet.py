@@ -94,7 +94,15 @@ SLOW, FAST = "+model.module.seconds=0.004", "+model.module.seconds=0.002"
 @pytest.fixture(scope="module")
 def answered(place):
     """A duet whose second side is slower, which fails it on request, with its answer."""
-    options = ("protocol.rounds=3", "--fail-above", "10", "--format", "json", "--out", "answer.json")
+    options = (
+        "protocol.rounds=3",
+        "--fail-above",
+        "10",
+        "--format",
+        "json",
+        "--out",
+        "answer.json",
+    )
     done = duet(place, FAST, SLOW, *options)
     assert done.code == 1, done
     (cell,) = json.loads((place.folder / "answer.json").read_text())["cells"]
