@@ -60,13 +60,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment. `gpu_seconds`: its cost on one GPU; `sweeps`: name -> Hydra overrides;
-    `checks`: names of functions."""
+    """An experiment. `sweeps`: name -> Hydra overrides; `checks`: names of functions."""
 
     name: str
     question: str
     path: Path
-    gpu_seconds: float
     sweeps: Mapping[str, Sequence[str]]
     claims: Sequence[Claim]
     checks: Sequence[str]
@@ -75,6 +73,16 @@ class Experiment:
 def name_of(path: Path) -> str:
     """Return the name of the experiment in a file."""
     return path.stem.replace("_", "-")
+
+
+def question_of(docstring: str | None) -> str:
+    """Return the first paragraph of a docstring on one line."""
+    first = (docstring or "").split("\n\n")[0]
+    return " ".join(first.split())
+
+
+def shipped_files() -> list[Path]:
+    return sorted(FOLDER.glob("[!_]*.py"))
 
 
 def shipped_verdicts() -> list[dict[str, Any]]:
@@ -87,7 +95,7 @@ def shipped_verdicts() -> list[dict[str, Any]]:
 def find(words: Sequence[str]) -> list[Experiment]:
     """Load the experiments that words name: `all`, names, ids of claims, paths of files. Raises
     ConfigError."""
-    paths = sorted(FOLDER.glob("[!_]*.py"))
+    paths = shipped_files()
     known = {name_of(path): [path] for path in paths}
     for record in shipped_verdicts():
         known[record["claim"].lower()] = known[record["experiment"]]
@@ -120,12 +128,10 @@ def load(path: Path) -> Experiment:
             claims.append(replace(value, needs=value.needs or values.get("NEEDS")))
         elif inspect.isfunction(value) and hasattr(value, "needs"):
             checks.append(name)
-    question, _, _ = (values["__doc__"] or "").partition("\n\n")
     experiment = Experiment(
         name=name_of(path),
-        question=" ".join(question.split()),
+        question=question_of(values["__doc__"]),
         path=path,
-        gpu_seconds=values.get("GPU_SECONDS", 0),
         sweeps=values.get("SWEEPS", {}),
         claims=claims,
         checks=checks,

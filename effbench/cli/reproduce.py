@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +11,18 @@ from contextlib import closing
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from effbench.claims.definition import Experiment, find
+from effbench.claims.definition import (
+    Experiment,
+    find,
+    name_of,
+    question_of,
+    shipped_files,
+    shipped_verdicts,
+)
 from effbench.claims.judge import Judgement
 from effbench.cli import options
 from effbench.core.errors import ConfigError, UsageError, suggest
+from effbench.core.labels import grouped
 from effbench.core.settings import Config
 from effbench.core.table import TONES as STYLES
 from effbench.core.table import Column, Table
@@ -54,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
         )
-    list_experiments(terminal(), find(["all"]))
+    list_experiments(terminal())
     return 0
 
 
@@ -111,20 +120,30 @@ def check_settings(overrides: Sequence[str]) -> None:
             )
 
 
-def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
+def list_experiments(console: Console) -> None:
+    """Print the shipped experiments. Their files are read and not run, which would import torch."""
     columns = [
         Column("experiment"),
         Column("question"),
         Column("claims"),
         Column("GPU s", numeric=True),
     ]
+    claims = grouped(shipped_verdicts(), lambda record: record["experiment"])
     rows = []
-    for experiment in experiments:
-        claims = ", ".join(claim.id for claim in experiment.claims)
-        seconds = f"{experiment.gpu_seconds:.0f}"
-        rows.append((experiment.name, experiment.question, claims, seconds))
+    for path in shipped_files():
+        text = path.read_text(encoding="utf-8")
+        seconds = re.search(r"^GPU_SECONDS = (\d+)$", text, re.M)
+        name = name_of(path)
+        rows.append(
+            (
+                name,
+                question_of(ast.get_docstring(ast.parse(text))),
+                ", ".join(record["claim"] for record in claims.get(name, ())),
+                seconds[1] if seconds else "0",
+            )
+        )
     console.print_table(Table.of(columns, rows))
-    minutes = sum(experiment.gpu_seconds for experiment in experiments) / 60
+    minutes = sum(int(seconds) for *_, seconds in rows) / 60
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
     )
