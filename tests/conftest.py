@@ -86,6 +86,7 @@ EXTRAS = {
     "psycopg": "postgres",
     "pyarrow": "export",
     "ruff": "test",
+    "safetensors": "models",
     "timm": "models",
     "tokenizers": "models",
     "torchao": "quantization",

@@ -40,6 +40,7 @@ WITH_TORCH = {"worker", "workloads", "models", "modes", "measure"}
 #: Libraries that only some models and settings need.
 OF_SOME_MODELS = {
     "huggingface_hub",
+    "safetensors",
     "torchao",
     "torchvision",
     "transformers",

@@ -14,7 +14,7 @@ from effbench.run.selection import check_rules, parse_shard
 from effbench.store.sweeps import CONFIRMING
 
 #: Settings of a model that are there to be referred to by `model.module`.
-OF_NETWORKS = ("arch", "task", "seq", "image_size", "config", "kwargs")
+OF_NETWORKS = ("arch", "task", "seq", "image_size", "pretrained", "config", "kwargs")
 
 
 def validate(config: Config, words: Sequence[str] = ()) -> None:

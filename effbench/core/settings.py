@@ -102,6 +102,8 @@ class Model:
     seq: Count | None = None
     # height and width of images; null: those of the published weights
     image_size: Count | None = None
+    # false: random weights; true: published ones; or a folder or .safetensors file
+    pretrained: bool | str | None = None
     # transformers: configuration, such as model.config.num_labels=10
     config: Names = field(default_factory=dict)
     # torchvision, timm: the constructor's arguments, by name

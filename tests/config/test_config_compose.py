@@ -106,6 +106,8 @@ def test_bs_and_what_refers_to_it_follow_the_stream(compose):
         ("executor.cores=2-7", "executor.cores", "2-7"),
         ("executor.cores=[2,3]", "executor.cores", [2, 3]),
         ("executor.gpus=[0]", "executor.gpus", [0]),
+        ("model.pretrained=true", "model.pretrained", True),
+        ("model.pretrained=weights.safetensors", "model.pretrained", "weights.safetensors"),
         ("artifacts=[trace]", "artifacts", ["trace"]),
     ],
 )

@@ -20,6 +20,7 @@ TOGETHER = (
     "model.task",
     "model.seq",
     "model.image_size",
+    "model.pretrained",
     "executor.name",
     "shard",
     "stream.",

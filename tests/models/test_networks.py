@@ -57,9 +57,9 @@ SMALL = {
 IMAGES = [("torchvision", "mobilenet_v3_small"), ("timm", "test_convnext")]
 
 
-def of_transformers(arch, task, seq=SEQ, **changes):
+def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
     config = SMALL[arch][0] | changes
-    more = {"seq": seq, "max_batch": BS}
+    more = {"seq": seq, "pretrained": pretrained, "max_batch": BS}
     return build(named(arch, task, config) | more)
 
 
@@ -138,12 +138,35 @@ def test_generated_tokens_are_those_of_transformers(arch):
     assert len(set(ours.flatten().tolist())) > 4
 
 
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with the weights of a network."""
+    of_transformers("qwen2-0.5b", "logits").model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def load_saved(folder, arch="qwen2-0.5b"):
+    return of_transformers(arch, "logits", pretrained=str(folder))
+
+
+def test_weights_of_safetensors(saved):
+    ours, theirs = load_saved(saved).model, of_transformers("qwen2-0.5b", "logits").model
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    with pytest.raises(ConfigError, match="holds qwen2"):
+        load_saved(saved, "gpt2")
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"library": "timm", "arch": None}, "model.arch must be the name of a network, got None"),
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
-        ({"library": "timm", "arch": "resnet18", "pretrained": True}, "have random weights"),
+        ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
+        (
+            {"library": "timm", "arch": "resnet18", "pretrained": "no"},
+            "or a folder with model.safetensors",
+        ),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
         (named("bert-bas"), "did you mean bert-base"),
         (named("gpt2", "decod"), "allowed: encode"),
@@ -201,7 +224,7 @@ PUBLISHED = {
 def test_presets_have_the_published_size(name):
     from effbench.models.libraries import transformers
 
-    config = transformers.configure(presets.PRESETS[name], {})
+    config = transformers.configure(presets.PRESETS[name], {}, None)
     with torch.device("meta"):
         model = transformers.auto.MODEL_MAPPING[type(config)]._from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]

@@ -1,5 +1,5 @@
-"""Networks of torchvision, timm and transformers by name, with random weights, and the import of
-these libraries.
+"""Networks of torchvision, timm and transformers by name, the import of these libraries, and
+weights without pickle.
 
 Each library has a module with `check` and `network`.
 """
@@ -12,6 +12,7 @@ import inspect
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,11 +34,9 @@ class LibraryWarning(UserWarning):
     """A library of the extra `models` works in part."""
 
 
-def network(library: str, pretrained: bool | str = False, **settings: Any) -> nn.Module:
-    """Return a network whose attribute `inputs` describes its inputs. `pretrained`: of an earlier
-    version; it stays so that the keys of older cells stay valid. Raises ConfigError and
+def network(library: str, **settings: Any) -> nn.Module:
+    """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and
     UnsupportedError."""
-    refuse_weights(pretrained)
     arch = settings.get("arch")
     if isinstance(arch, str):
         settings["arch"] = canonical(library, arch)
@@ -45,18 +44,9 @@ def network(library: str, pretrained: bool | str = False, **settings: Any) -> nn
     return built
 
 
-def refuse_weights(pretrained: bool | str) -> None:
-    if pretrained:
-        raise ConfigError(
-            "networks by name have random weights; load published ones in a function of your own,"
-            " with model=custom"
-        )
-
-
-def check(library: str, pretrained: bool | str = False, **settings: Any) -> None:
+def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without
     building it."""
-    refuse_weights(pretrained)
     arch = settings.get("arch")
     if not isinstance(arch, str):
         raise ConfigError(
@@ -157,9 +147,49 @@ def one_line(error: Exception, length: int) -> str:
     return " ".join(str(error).split())[:length]
 
 
-def finish_network(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Return a network of images [C, H, W] with its inputs and with useful random weights."""
+def not_loaded(source: str, error: Exception) -> ConfigError:
+    """Return the error for weights that cannot be downloaded or read."""
+    return ConfigError(
+        f"cannot load the weights of {source} ({one_line(error, 160)}); download them elsewhere,"
+        " and give their folder with model.pretrained=FOLDER"
+    )
+
+
+def weights_file(path: str) -> Path:
+    """Return the .safetensors file of a path: itself, or `model.safetensors` in the folder. Raises
+    ConfigError."""
+    given = Path(path)
+    file = given / "model.safetensors" if given.is_dir() else given
+    if file.suffix != ".safetensors" or not file.is_file():
+        missing = "" if given.exists() else "no such file or folder; "
+        raise ConfigError(
+            f"model.pretrained={path}: {missing}expected a .safetensors file, or a folder with"
+            " model.safetensors"
+        )
+    return file
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Load the weights of a `weights_file`. Raises ConfigError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = weights_file(path)
+    try:
+        model.load_state_dict(load_file(file))
+    except (RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"model.pretrained={path} does not fit {type(model).__name__}: {one_line(error, 200)}"
+        ) from error
+
+
+def finish_network(model: nn.Module, shape: tuple[int, ...], pretrained: bool | str) -> nn.Module:
+    """Return a network of images [C, H, W] with its inputs, and with the weights of a file or with
+    useful random ones."""
     model.inputs = {"x": {"shape": list(shape)}}
-    wake(model)
-    settle_batch_norms(model, shape, centred=False)
+    if pretrained:
+        load_weights(model, str(pretrained))
+    else:
+        wake(model)
+        settle_batch_norms(model, shape, centred=False)
     return model

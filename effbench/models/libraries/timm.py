@@ -7,14 +7,15 @@ from typing import Any
 
 from torch import nn
 
+from effbench.core.errors import ConfigError
 from effbench.models import libraries
 
 timm = libraries.load("timm")
 
 
-def check(arch: str, **_: Any) -> None:
-    """Raise ConfigError for an unknown network or an unknown variant of it (the part behind a
-    dot)."""
+def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
+    """Raise ConfigError for an unknown network or unknown published weights (the part behind a
+    dot), and for a file of weights that does not exist."""
     name, tag = arch.partition(".")[::2]
     if not timm.is_model(name):
         raise libraries.unknown("network of timm", name, timm.list_models())
@@ -22,16 +23,19 @@ def check(arch: str, **_: Any) -> None:
         published = timm.list_pretrained(f"{name}.*")
         if arch not in published:
             raise libraries.unknown("network of timm", arch, published)
+    if pretrained and pretrained is not True:
+        libraries.weights_file(str(pretrained))
 
 
 def network(
     arch: str,
     image_size: int | None = None,
+    pretrained: bool | str = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Return a network; its attribute `inputs` describes images of the size in its configuration,
     or of `image_size`. `kwargs` are passed to its constructor. Raises ConfigError."""
-    check(arch)
+    check(arch, pretrained)
     settings = timm.get_pretrained_cfg(arch)
     arguments = dict(kwargs or {})
     if image_size and getattr(settings, "fixed_input_size", False):
@@ -40,4 +44,21 @@ def network(
     channels, height, width = model.pretrained_cfg.get("input_size", (3, 224, 224))
     if image_size:
         height = width = image_size
-    return libraries.finish_network(model, (channels, height, width))
+    weights = download_weights(arch, settings) if pretrained is True else pretrained
+    return libraries.finish_network(model, (channels, height, width), weights)
+
+
+def download_weights(arch: str, settings: Any) -> str:
+    """Return the path of a network's published weights, downloaded if necessary. Raises
+    ConfigError."""
+    from huggingface_hub import hf_hub_download
+
+    repository = getattr(settings, "hf_hub_id", None)
+    if not repository:
+        raise ConfigError(
+            f"timm publishes no safetensors weights of {arch}; give model.pretrained=FILE"
+        )
+    try:
+        return str(hf_hub_download(repository, "model.safetensors"))
+    except Exception as error:  # errors of several libraries: offline, no such file, no access
+        raise libraries.not_loaded(repository, error) from error

@@ -7,8 +7,10 @@ B batch, T tokens, S slots of the cache, G key-value heads, K width of a head, V
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +23,12 @@ from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
 
 transformers = libraries.load("transformers")
+from safetensors import SafetensorError  # noqa: E402
 from transformers.cache_utils import Cache, StaticLayer  # noqa: E402
 from transformers.models.auto import modeling_auto as auto  # noqa: E402
 
+#: Part of the name of a weight inside a layer.
+LAYER = re.compile(r"\.\d+\.")
 TASKS = ("encode", "logits", "prefill", "decode")
 #: Classes with a head, by the first mapping of transformers that has one for a configuration.
 HEADS = (
@@ -47,17 +52,20 @@ def check(
     arch: str,
     task: str | None,
     config: Mapping[str, Any],
+    pretrained: bool | str = False,
     seq: int = 1,
     **_: Any,
 ) -> None:
-    """Raise ConfigError for an unknown name, task or value of the configuration, and for a cache of
-    more slots than the network has positions."""
+    """Raise ConfigError for an unknown name, task or value of the configuration, without a source
+    of weights, and for a cache of more slots than the network has positions."""
     known = [*PRESETS, *transformers.CONFIG_MAPPING]
     if arch not in known:
         raise libraries.unknown("architecture of transformers", arch, known)
     if task is not None and task not in TASKS:
         raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
-    settings = configure(preset_of(arch), config)
+    preset = preset_of(arch)
+    source_of(preset, pretrained)
+    settings = configure(preset, config, None)
     # else it has no tokens to decode
     if task == "decode" and hasattr(settings.get_text_config(), "vocab_size"):
         describe_tokens(settings, seq)
@@ -67,6 +75,7 @@ def network(
     arch: str,
     task: str | None = None,
     seq: int = 128,
+    pretrained: bool | str = False,
     config: Mapping[str, Any] | None = None,
     max_batch: int = 1,
 ) -> nn.Module:
@@ -78,12 +87,14 @@ def network(
     UnsupportedError for a task that does not suit it.
     """
     changes = config or {}
-    check(arch, task, changes)
-    settings = configure(preset_of(arch), changes)
+    check(arch, task, changes, pretrained)
+    preset = preset_of(arch)
+    source = source_of(preset, pretrained)
+    settings = configure(preset, changes, source)
     architecture = Architecture.of(settings)
     task = task or architecture.default_task
     call = architecture.call_for(arch, task)
-    model = build_model(call.kind, settings)
+    model = build_model(call.kind, settings, source)
     # or it looks for padding in the inputs, which waits for the device
     model.config.pad_token_id = None
     if task == "decode":
@@ -169,15 +180,38 @@ def preset_of(arch: str) -> Preset:
     return PRESETS.get(arch) or Preset(arch, "")
 
 
-def configure(preset: Preset, changes: Mapping[str, Any]) -> Config:
-    """Return the configuration: the preset's dimensions, with the values of `changes`."""
+def source_of(preset: Preset, pretrained: bool | str) -> str | None:
+    """Return the repository or folder to load weights from; None: random weights. Raises
+    ConfigError."""
+    if not pretrained:
+        return None
+    if pretrained is True and preset.repository:
+        return preset.repository
+    if pretrained is not True and Path(pretrained).is_dir():
+        return pretrained
+    raise ConfigError(
+        f"model.pretrained={pretrained}: give a folder with config.json and model.safetensors"
+    )
+
+
+def configure(preset: Preset, changes: Mapping[str, Any], source: str | None) -> Config:
+    """Return the configuration: the source's own, or the preset's dimensions, with the values of
+    `changes`."""
     kind = transformers.CONFIG_MAPPING[preset.model_type]
     check_names(kind, changes)
-    # hidden_size of GPT-2 is called n_embd, too
-    values: dict[str, Any] = {}
-    for name, value in (preset.dimensions | dict(changes)).items():
-        values[kind.attribute_map.get(name, name)] = value
-    config = kind(**values)
+    if source is None:
+        # hidden_size of GPT-2 is called n_embd, too
+        values: dict[str, Any] = {}
+        for name, value in (preset.dimensions | dict(changes)).items():
+            values[kind.attribute_map.get(name, name)] = value
+        config = kind(**values)
+    else:
+        config = from_source(transformers.AutoConfig, source, **changes)
+        if not isinstance(config, kind):
+            raise ConfigError(
+                f"model.pretrained={source} holds {config.model_type}, but model.arch is of the"
+                f" type {preset.model_type}"
+            )
     padding = getattr(config, "pad_token_id", None)
     vocabulary = getattr(config.get_text_config(), "vocab_size", math.inf)
     if isinstance(padding, int) and padding >= vocabulary:
@@ -194,12 +228,50 @@ def check_names(kind: type[Config], changes: Mapping[str, Any]) -> None:
             raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
 
 
-def build_model(kind: type[nn.Module], config: Config) -> nn.Module:
+def build_model(kind: type[nn.Module], config: Config, source: str | None) -> nn.Module:
+    if source is not None:
+        return load_model(kind, config, source)
     # on the CPU, drawing the weights of a billion parameters takes 15 s
     with torch.device(build.DEVICE.get()):
         model = kind._from_config(config)
     wake(model)
     return model
+
+
+def load_model(kind: type[nn.Module], config: Config, source: str) -> nn.Module:
+    """Return the network with the source's weights. transformers draws those that the source lacks:
+    it may lack a head or a pooler, but no layer. Raises ConfigError."""
+    model, report = from_source(
+        kind,
+        source,
+        config=config,
+        use_safetensors=True,
+        dtype=torch.float32,
+        # its error does not name the weights
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    inner = ""
+    if hasattr(model, model.base_model_prefix):
+        inner = f"{model.base_model_prefix}."
+    lacking = [name for name, *_ in report["mismatched_keys"]]
+    for name in report["missing_keys"]:
+        if name.startswith(inner) and LAYER.search(name):
+            lacking.append(name)
+    if lacking:
+        raise ConfigError(
+            f"model.pretrained={source} does not fit {kind.__name__}: it has no {min(lacking)} of"
+            " this shape"
+        )
+    return model
+
+
+def from_source(kind: Any, source: str, **settings: Any) -> Any:
+    """Call `from_pretrained` without running code or unpickling files of the source."""
+    try:
+        return kind.from_pretrained(source, trust_remote_code=False, **settings)
+    except (OSError, SafetensorError) as error:
+        raise libraries.not_loaded(source, error) from error
 
 
 # --- inputs ---
