@@ -38,7 +38,7 @@ import numpy as np
 from changepoints import otava
 from scipy import stats
 
-from effbench.analysis.confirm import How, may_be_slower, settle
+from effbench.analysis.confirm import RowAgain, may_be_slower
 from effbench.analysis.limits import CellFacts, read
 from effbench.analysis.matching import LEAST_COMPILATIONS, CellPair
 from effbench.analysis.verdicts import Change, Verdict, judge
@@ -312,7 +312,8 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
     for index, changes in settled.items():
         for change in changes:
             row = rows.get((change.key, change.metric))
-            settle(change, row, How("", rounds[index]))
+            if row is not None:
+                RowAgain(change, row, "", rounds[index]).settle()
     return {
         index
         for index, changes in settled.items()

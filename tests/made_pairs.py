@@ -26,6 +26,13 @@ def pair(before, after, key="a", why=None, **about):
     return CellPair(key, key, replace(ABOUT, **about), before, after, why)
 
 
+def timed(before, after, key="a", bound=None, compiled=((), ()), **about):
+    """A cell with these latencies in ms; `compiled`: what each side compiled."""
+    old = side(bound=bound, compiled=compiled[0], latency_ms=before)
+    new = side(bound=bound, compiled=compiled[1], latency_ms=after)
+    return pair(old, new, key, **about)
+
+
 def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None), **options):
     """The row of this metric of one cell; `threshold`: its noise threshold, `bounds`: what each
     side waits for."""

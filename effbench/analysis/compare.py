@@ -229,16 +229,13 @@ def find(
 
     `other`: the reference that it is compared with, whose hardware selects one of several baselines
     with a name, as in a check."""
-    known = store.baselines()
-    named = [baseline for baseline in known if baseline.name == reference]
+    named = [baseline for baseline in store.baselines() if baseline.name == reference]
     if not named:
         return store.find_sweep(reference)
-    hardware: set[str] = set()
-    if len(named) > 1 and on is None and other is not None:
-        hardware = {baseline.hardware for baseline in known if baseline.name == other}
-        hardware = hardware or set(store.hardware(store.find_sweep(other).id))
-        hardware &= {baseline.hardware for baseline in named}
-    return store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id)
+    hardware: list[str] = []
+    if len(named) > 1 and on is None and other not in (None, reference):
+        hardware = store.hardware(find(store, other).id)
+    return store.find_sweep(one_baseline(named, on, hardware).sweep_id)
 
 
 def one_baseline(
@@ -285,21 +282,13 @@ def noise_thresholds(
     metrics: Collection[str],
 ) -> Thresholds:
     """Return (cell key, metric) -> noise threshold, where known, from earlier sweeps with the name
-    of the first one in the environments of both sides. If both sides ran on one host, use only
-    sweeps of this host if they are enough."""
+    of the first one in the environments of both sides."""
     before, after = sweeps
     environments = [key for side in sides for key in side.environments]
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
-    old_host, new_host = (side.host.get("hostname") for side in sides)
-    thresholds: dict[tuple[str, str], float] = {}
-    hosts = [None]
-    if old_host is not None and old_host == new_host:
-        hosts.insert(0, old_host)
-    for host in hosts:
-        levels = store.levels(before.id, environments, after.started_at, ratios, host)
-        known = {key: noise_threshold(values.values()) for key, values in levels.items()}
-        thresholds = {key: value for key, value in known.items() if value is not None} | thresholds
-    return thresholds
+    levels = store.levels(before.id, environments, after.started_at, ratios)
+    thresholds = {key: noise_threshold(values.values()) for key, values in levels.items()}
+    return {key: value for key, value in thresholds.items() if value is not None}
 
 
 def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
@@ -320,24 +309,17 @@ def unfinished(side: Side) -> str:
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
-    """Return the values to compare; part of a value is enough. Raises UsageError that lists the
-    known ones."""
+    """Return the values to compare. Raises UsageError that lists the known ones."""
     if len(known) < 2:
         raise UsageError(
             f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps"
         )
-    chosen = [] if values else known
-    for value in values:
-        fitting = [name for name in known if value in name]
-        if value in known:
-            chosen.append(value)
-        elif len(fitting) == 1:
-            chosen += fitting
-    if len(set(chosen)) != 2:
+    first, second, *more = values or known
+    if more or first == second or not {first, second} <= {*known}:
         raise UsageError(
             f"{title} has {by}={', '.join(known)}; choose two of them with --values BEFORE AFTER"
         )
-    return chosen[0], chosen[1]
+    return first, second
 
 
 def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[ModeChange]:

@@ -36,6 +36,7 @@ DUET_S, DUET_CALLS = 1.0, 30
 #: Assumed least seconds of a trial.
 LEAST_TRIAL_S = 1.0
 UNSETTLED = "neither confirmed nor refuted"
+NO_FIGURE = "no figure when run again"
 #: How old and new ran.
 ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
 #: Rows by cell key and metric.
@@ -96,21 +97,6 @@ class Rerun:
             figures = result.figures.get(metric, {}) if result else {}
             rounds.append({number for number in figures if figures[number] is not None})
         return len(set.intersection(*rounds))
-
-
-@dataclass(frozen=True)
-class How:
-    """How a row ran again. `pairs`: their number, None if only the new side ran; `are_duets`:
-    whether they were timed in turn."""
-
-    text: str
-    pairs: int | None = None
-    are_duets: bool = False
-
-    @property
-    def least(self) -> int:
-        """How many pairs are enough."""
-        return LEAST_DUETS if self.are_duets else LEAST_PAIRS
 
 
 def confirm(request: Confirmation) -> str | None:
@@ -454,17 +440,19 @@ def judge_row(
         change.add_reason(f"run again: {now}")
         change.verdict = Verdict.BROKEN
         return
-    rows = recorded
-    how = How("run again")
+    rows, how, pairs, are_duets = recorded, "run again", None, False
     if old_fails:
-        how = How(f"run again; the baseline's side did not run: {then}")
+        how = f"run again; the baseline's side did not run: {then}"
     elif then is not None:
-        rows = paired
         duets = rerun.duets.get(key)
         are_duets = duets is not None and all(map(is_of_duet, duets.trials))
-        text = AS_DUET if are_duets else ALTERNATING
-        how = How(text, rerun.rounds_of(key, change.metric), are_duets)
-    settle(change, rows.get((key, change.metric), rows.get((key, STATUS))), how)
+        rows, how = paired, AS_DUET if are_duets else ALTERNATING
+        pairs = rerun.rounds_of(key, change.metric)
+    row = rows.get((key, change.metric), rows.get((key, STATUS)))
+    if row is None:
+        change.add_reason(f"{UNSETTLED}: {NO_FIGURE}")
+    else:
+        RowAgain(change, row, how, pairs, are_duets).settle()
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
@@ -474,100 +462,121 @@ def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     return verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
-def settle(change: Change, row: Change | None, how: How) -> None:
-    """Confirm or clear the flagged row by its row in the re-run; its figures remain those of the
-    checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few
-    pairs."""
-    why = why_unsettled(row, how)
-    if row is None or why:
-        change.add_reason(f"{UNSETTLED}: {why}")
-        return
-    by_pairs = how.pairs is not None and row.low is not None and is_paired_ratio(change)
-    if by_pairs:
-        change.limit = row.limit
-    text = evidence(change, row, how, by_pairs)
-    change.verdict = verdict_again(change, row, how, by_pairs)
-    result = "confirmed" if change.verdict is Verdict.SLOWER else "not confirmed"
-    if change.is_unjudged:
-        change.disturbance = None  # the figures of the re-run are not marked
-        result = "measured again"
-    change.add_reason(f"{result}: {text}")
+@dataclass(frozen=True)
+class RowAgain:
+    """A flagged row of a check, and the same `row` of the re-run. `how`: how the cell ran again;
+    `pairs`: their number, None if only the new side ran; `are_duets`: whether they were timed in
+    turn."""
 
+    change: Change
+    row: Change
+    how: str
+    pairs: int | None = None
+    are_duets: bool = False
 
-def why_unsettled(row: Change | None, how: How) -> str | None:
-    """Return why the row of a re-run neither confirms nor refutes; None if it does."""
-    if row is None:
-        return "no figure when run again"
-    if row.metric == STATUS:
+    def settle(self) -> None:
+        """Confirm or clear the flagged row; its figures remain those of the checked sweep. The
+        verdict stays if the re-run gives no figure, is marked or has too few pairs."""
+        change = self.change
+        why = self.why_unsettled
+        if why:
+            change.add_reason(f"{UNSETTLED}: {why}")
+            return
+        text = self.evidence
+        change.verdict = self.verdict
+        if self.is_by_pairs:
+            change.limit = self.row.limit
+        if change.is_unjudged:
+            change.disturbance = None  # the figures of the re-run are not marked
+            change.add_reason(f"measured again: {text}")
+        elif change.verdict is Verdict.SLOWER:
+            change.add_reason(f"confirmed: {text}")
+        else:
+            change.add_reason(f"not confirmed: {text}")
+
+    @property
+    def least(self) -> int:
+        """How many pairs are enough."""
+        return LEAST_DUETS if self.are_duets else LEAST_PAIRS
+
+    @property
+    def is_by_pairs(self) -> bool:
+        """Whether the interval over pairs decides."""
+        return self.pairs is not None and self.row.low is not None and is_paired_ratio(self.change)
+
+    @property
+    def why_unsettled(self) -> str | None:
+        """Why the re-run neither confirms nor refutes; None if it does."""
+        row = self.row
+        if row.metric == STATUS:
+            return None
+        if not row.has_both:
+            return joined(NO_FIGURE, row.reason)
+        if row.is_unjudged and self.pairs is None and row.marked_before:
+            return row.disturbance  # of the baseline, which did not run again
+        if row.is_unjudged:
+            return f"{row.disturbance}, when run again"
+        if row.metric in PER_TRIAL and self.pairs is not None and self.pairs < self.least:
+            return f"{figures_text(row)}, but only {self.pairs} pairs ({self.how})"
         return None
-    if not row.has_both:
-        return joined("no figure when run again", row.reason)
-    if row.is_unjudged and how.pairs is None and row.marked_before:
-        return row.disturbance  # of the baseline, which did not run again
-    if row.is_unjudged:
-        return f"{row.disturbance}, when run again"
-    if row.metric in PER_TRIAL and how.pairs is not None and how.pairs < how.least:
-        return f"{figures_text(row)}, but only {how.pairs} pairs ({how.text})"
-    return None
 
+    @property
+    def verdict(self) -> Verdict:
+        change, verdict = self.change, self.row.verdict
+        if self.shows_slowdown:
+            return Verdict.SLOWER
+        if verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
+            verdict = Verdict.SAME
+        if change.is_unjudged:
+            is_refuted = verdict in (Verdict.SAME, Verdict.FASTER)
+        else:
+            was_ambiguous = change.verdict is Verdict.AMBIGUOUS
+            is_refuted = was_ambiguous and verdict is Verdict.SAME and self.pairs is not None
+        return verdict if is_refuted else Verdict.AMBIGUOUS
 
-def verdict_again(change: Change, row: Change, how: How, by_pairs: bool) -> Verdict:
-    """Return the verdict of a flagged row by its row in the re-run."""
-    if shows_slowdown(change, row, how, by_pairs):
-        return Verdict.SLOWER
-    verdict = row.verdict
-    if verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, how):
-        verdict = Verdict.SAME
-    if change.is_unjudged:
-        is_refuted = verdict in (Verdict.SAME, Verdict.FASTER)
-    else:
-        was_ambiguous = change.verdict is Verdict.AMBIGUOUS
-        is_refuted = was_ambiguous and verdict is Verdict.SAME and how.pairs is not None
-    return verdict if is_refuted else Verdict.AMBIGUOUS
+    @property
+    def shows_slowdown(self) -> bool:
+        row = self.row
+        if not self.is_by_pairs:
+            has_enough = self.pairs is not None or needs_no_pairs(self.change)
+            return row.verdict is Verdict.SLOWER and has_enough
+        # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it
+        # by chance
+        is_beyond = confirms(row.low, self.pairs or 0, row.limit or 0.0, self.least)
+        return is_beyond and Verdict.SLOWER in (row.verdict, self.change.verdict)
 
+    @property
+    def excludes_slowdown(self) -> bool:
+        """Whether duets ended because they exclude a slowdown, although perhaps no speedup."""
+        row = self.row
+        return self.are_duets and row.high is not None and row.high <= 1 + (row.limit or 0.0)
 
-def shows_slowdown(change: Change, row: Change, how: How, by_pairs: bool) -> bool:
-    """Return whether the row of the re-run shows that the cell is slower."""
-    if row.metric == STATUS:
-        return False
-    if not by_pairs:
-        return row.verdict is Verdict.SLOWER and (how.pairs is not None or needs_no_pairs(change))
-    # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by
-    # chance
-    is_beyond = confirms(row.low, how.pairs or 0, row.limit or 0.0, how.least)
-    return is_beyond and Verdict.SLOWER in (row.verdict, change.verdict)
+    @property
+    def evidence(self) -> str:
+        """The figures of the re-run, and what limits them."""
+        row = self.row
+        if row.metric == STATUS:
+            return f"{row.reason or row.verdict} when run again"
+        number = ""
+        if self.is_by_pairs:
+            unit = "duets" if self.are_duets else "pairs"
+            number = f", {self.pairs} {unit}"
+        text = f"{figures_text(row)} ({self.how}{number})"
+        return joined(text, row.reason or self.why_not_enough) or text
 
-
-def excludes_slowdown(row: Change, how: How) -> bool:
-    """Return whether duets ended because they exclude a slowdown, although perhaps no speedup."""
-    return how.are_duets and row.high is not None and row.high <= 1 + (row.limit or 0.0)
-
-
-def evidence(change: Change, row: Change, how: How, by_pairs: bool) -> str:
-    """Return the figures of the re-run, and what limits them."""
-    if row.metric == STATUS:
-        return f"{row.reason or row.verdict} when run again"
-    number = ""
-    if by_pairs:
-        unit = "duets" if how.are_duets else "pairs"
-        number = f", {how.pairs} {unit}"
-    text = f"{figures_text(row)} ({how.text}{number})"
-    why = row.reason or why_not_enough(change, row, how)
-    return joined(text, why) or text
-
-
-def why_not_enough(change: Change, row: Change, how: How) -> str | None:
-    """Return why a row of the re-run that looks slower does not confirm a slowdown, or that it
-    excludes one; None if its figures say so."""
-    limit = change.limit or 0.0
-    if how.pairs is None:
-        if row.verdict is Verdict.SLOWER and not needs_no_pairs(change):
-            return "only pairs confirm an ambiguous row"
-    elif row.low is not None and 1.0 < row.low <= 1 + limit:
-        return f"not significantly beyond {percent(limit)}"
-    elif row.verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, how):
-        return f"no slowdown beyond {percent(limit)}"
-    return None
+    @property
+    def why_not_enough(self) -> str | None:
+        """Why a row that looks slower does not confirm a slowdown, or that it excludes one; None if
+        its figures say so."""
+        row, limit = self.row, self.row.limit or 0.0
+        if self.pairs is None:
+            if row.verdict is Verdict.SLOWER and not needs_no_pairs(self.change):
+                return "only pairs confirm an ambiguous row"
+        elif row.low is not None and 1.0 < row.low <= 1 + limit:
+            return f"not significantly beyond {percent(limit)}"
+        elif row.verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
+            return f"no slowdown beyond {percent(limit)}"
+        return None
 
 
 def figures_text(row: Change) -> str:

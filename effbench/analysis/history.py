@@ -14,13 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, zip_longest
 from typing import Any
 
 from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.matching import names_of
-from effbench.analysis.verdicts import least_valid
+from effbench.analysis.verdicts import is_valid
 from effbench.core.cell import Cell, Conditions, Environment, Status, StoredEnvironment
 from effbench.core.environments import changes_between
 from effbench.core.errors import NothingFoundError, UsageError
@@ -32,9 +32,8 @@ from effbench.stats.changepoints import (
     LevelChange,
     find_changes,
     find_exact,
-    mark_undone,
 )
-from effbench.stats.intervals import Interval, is_number
+from effbench.stats.intervals import Interval
 from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import PastResults
 from effbench.store.store import Store
@@ -140,10 +139,10 @@ class HistoryChange:
             size = math.inf
         elif self.ratio is not None and self.ratio.value:
             size = abs(math.log(self.ratio.value))
-        by = (-size, -float(self.after.at))
-        if not self.is_open:
-            by = by[::-1]
-        return not self.is_open, *by, self.track.cell_key, self.metric
+        newest = -float(self.after.at)
+        if self.is_open:
+            return False, -size, newest, self.track.cell_key, self.metric
+        return True, newest, -size, self.track.cell_key, self.metric
 
 
 @dataclass
@@ -286,9 +285,8 @@ def position_of(since: str, sweeps: Sequence[SweepInfo]) -> int:
     (UTC). `last` is the newest sweep that was recorded here, or the newest imported one if there is
     no other. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
-        newest = len(sweeps) - 1
         recorded_here = (at for at, sweep in enumerate(sweeps) if not sweep.imported_at)
-        return max(recorded_here, default=newest)
+        return max(recorded_here, default=len(sweeps) - 1)
     for key in ("id", "label", "name"):
         for at, sweep in enumerate(sweeps):
             if getattr(sweep, key) == since:
@@ -318,14 +316,13 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
     position = {sweep.id: at for at, sweep in enumerate(sweeps)}
 
     def quality(point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
-        known = list(sweeps[point.at].host.get("environments") or ())
         key = point.environment_id
-        turn = known.index(key) if key in known else -1
-        return point.is_ok, not point.is_marked, point.figures["trials"], turn, key
+        known = sweeps[point.at].host.get("environments") or ()
+        turns = {environment_id: turn for turn, environment_id in enumerate(known)}
+        return point.is_ok, not point.is_marked, point.figures["trials"], turns.get(key, -1), key
 
-    points: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
+    points = []
     for row in past.rows:
-        environment = past.environments[row["environment_id"]]
         point = HistoryPoint(
             at=position[row["sweep_id"]],
             environment_id=row["environment_id"],
@@ -334,21 +331,23 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
             is_marked=bool(row["marked"]),
             figures=row,
         )
-        of_track = points[row["cell_key"], place_of(environment), environment.hardware]
-        other = of_track.get(point.at)
-        if other is None or quality(point) > quality(other):
-            of_track[point.at] = point
-    return [Track(*key, [points[key][at] for at in sorted(points[key])]) for key in sorted(points)]
+        points.append(point)
+    tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
+    for point in sorted(points, key=quality):  # a better one replaces the others of its sweep
+        environment = past.environments[point.environment_id]
+        key = point.figures["cell_key"], place_of(environment), environment.hardware
+        tracks[key][point.at] = point
+    return [Track(*key, [tracks[key][at] for at in sorted(tracks[key])]) for key in sorted(tracks)]
 
 
 def place_of(environment: Environment) -> str:
     """Return the hardware, plus the interpreter or folder if the environment is one of several in a
     sweep."""
     compared = []
-    if environment.interpreter:
-        compared.append(f"interpreter {environment.interpreter}")
-    if environment.folder:
-        compared.append(f"folder {environment.folder}")
+    for name in ("interpreter", "folder"):
+        value = getattr(environment, name)
+        if value:
+            compared.append(f"{name} {value}")
     if not compared:
         return environment.hardware
     return f"{environment.hardware} ({', '.join(compared)})"
@@ -365,7 +364,7 @@ def judged(
     tracks = tracks_of(sweeps, past)
     history = History(sweeps, past.environments, past.cells, metrics, tracks, older=past.older)
     for track in tracks:
-        facts = CellFacts.of(past.cells[track.cell_key], None, track.hardware)
+        facts = CellFacts.of(past.cells[track.cell_key], track.hardware)
         for name in metrics:
             limit = limits.of(facts, name)
             if not limit.ignore:
@@ -398,10 +397,8 @@ def judge_metric(history: History, track: Track, metric: Metric, limit: Limit) -
 
 def counts(point: HistoryPoint, metric: Metric) -> bool:
     """Return whether a result has a figure that may make a level. A marked one may not; of degraded
-    results only exact figures may; values that are NaN, infinite or less than `least_valid` count
-    as not measured."""
-    value = point.figures[metric.name]
-    if not is_number(value) or value < least_valid(metric.name):
+    results only exact figures may."""
+    if not is_valid(point.figures[metric.name], metric):
         return False
     if not point.is_ok and (metric.compare != "exact" or point.status != Status.DEGRADED):
         return False
@@ -418,37 +415,19 @@ def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> lis
     # stands for 0, which has no logarithm: values that are all close to 0 stay together
     smallest = min(filter(None, figures), default=1.0)
     tiny = min(smallest, (least or smallest) / 100)
-    changes = find_changes([math.log(figure or tiny) for figure in figures], floor)
-    if least:
-        changes = large_changes(changes, least, floor)
+    zero = math.log(tiny) + 1e-9
 
     def level(log: float) -> float:
-        is_zero = 0 in figures and log <= math.log(tiny) + 1e-9
-        return 0.0 if is_zero else math.exp(log)
+        if 0 in figures and log <= zero:
+            return 0.0
+        return math.exp(log)
 
-    return [
-        replace(change, before=level(change.before), after=level(change.after))
-        for change in changes
-    ]
-
-
-def large_changes(changes: Iterable[LevelChange], least: float, floor: float) -> list[LevelChange]:
-    """Return the changes whose levels, given as logarithms, differ by more than `least`; several
-    small changes in a row may be a large one."""
-    large: list[LevelChange] = []
-    level: float | None = None  # before the small changes
-    for change in changes:
-        before = change.before if level is None else level
-        if abs(math.exp(change.after) - math.exp(before)) <= least:
-            level = before
-            continue
-        if before != change.before:
-            ratio = Interval(math.exp(change.after - before))
-            change = replace(change, before=before, ratio=ratio)
-        large.append(change)
-        level = None
-    confirmed = [change for change in large if change.is_confirmed]
-    return [*mark_undone(confirmed, math.log1p(floor)), *large[len(confirmed) :]]
+    changes = []
+    for change in find_changes([math.log(figure or tiny) for figure in figures], floor):
+        change = replace(change, before=level(change.before), after=level(change.after))
+        if abs(change.after - change.before) > least:
+            changes.append(change)
+    return changes
 
 
 def change_of_metric(
@@ -490,10 +469,10 @@ def judge_statuses(history: History, track: Track) -> None:
         points = list(run)
         if is_ok or len(points) > 1 or points[-1] is track.points[-1]:
             lasting += points
-    blocks = [list(run) for _, run in groupby(lasting, key=lambda point: point.is_ok)]
-    for number, (old, new) in enumerate(pairwise(blocks), 1):
-        before, after = old[-1], new[0]
-        following = blocks[number + 1 :]
+    turns = [(old, new) for old, new in pairwise(lasting) if old.is_ok != new.is_ok]
+    undone_by = [new for _, new in turns[1:]]
+    for (before, after), undone in zip_longest(turns, undone_by):
+        failed = after if before.is_ok else before
         change = HistoryChange(
             track=track,
             metric=STATUS,
@@ -504,8 +483,8 @@ def judge_statuses(history: History, track: Track) -> None:
             old=before.status,
             new=after.status,
             is_worse=before.is_ok,
-            undone=following[0][0] if following else None,
+            undone=undone,
             coincides=history.coincides(before, after),
-            reason=after.reason if before.is_ok else before.reason,
+            reason=failed.reason,
         )
         history.changes.append(change)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +43,7 @@ EFFECTIVE = {
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What exceptions match of a cell. `after`: the facts of the other side, if they differ."""
+    """What exceptions match of a cell."""
 
     model: str = ""
     bs: int = 0
@@ -52,12 +52,10 @@ class CellFacts:
     phase: str = ""
     device: str = ""
     hardware: str = ""
-    after: CellFacts | None = None
 
     @classmethod
-    def of(cls, cell: Cell, after: Cell | None, hardware: str) -> CellFacts:
-        """Return the facts of a cell and of its partner."""
-        facts = cls(
+    def of(cls, cell: Cell, hardware: str) -> CellFacts:
+        return cls(
             model=cell.model_name,
             bs=cell.bs,
             mode=cell.mode_name,
@@ -66,12 +64,6 @@ class CellFacts:
             device=cell.device,
             hardware=hardware,
         )
-        if after is None:
-            return facts
-        other = cls.of(after, None, hardware)
-        if other == facts:
-            return facts
-        return replace(facts, after=other)
 
 
 class Fraction(float):
@@ -137,13 +129,11 @@ class ExceptionRule(Limit, kw_only=True):
         return {name: str(pattern) for name, pattern in patterns.items() if pattern is not None}
 
     def fits(self, cell: CellFacts) -> bool:
-        """Return whether one side of the cell matches."""
-        is_match = all(
+        return all(
             fnmatch.fnmatchcase(str(getattr(cell, name)), pattern)
             for name, pattern in self.patterns.items()
             if name != "metric"
         )
-        return is_match or (cell.after is not None and self.fits(cell.after))
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")

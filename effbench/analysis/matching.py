@@ -33,13 +33,8 @@ BY_ENVIRONMENT = (
     "cuda_version",
     "gpu_name",
 )
-#: Parameter or section -> what follows it: shapes of inputs a module's width, names its
-#: architecture, a network's cache the length of requests. A phase has settings of its own.
-FOLLOWERS = {
-    "model.module": ("model.inputs", "model.name"),
-    "generate": ("model.module.seq",),
-    "phase": ("training", "generate"),
-}
+#: What follows the parameters of a module: shapes of inputs its width, names its architecture.
+FOLLOWERS = ("model.inputs", "model.name")
 #: Most differences that a message lists.
 MOST_DIFFERENCES = 5
 #: Start of the reason why a marked figure has no verdict.
@@ -47,6 +42,7 @@ DISTURBED = "host disturbed"
 #: Compilations per side after which kernels that differ between the sides, but not within one, are
 #: no coincidence.
 LEAST_COMPILATIONS = 3
+NO_RESULT = CellResult("")
 
 
 @dataclass(frozen=True)
@@ -95,9 +91,12 @@ class Side:
         return replace(self, environments=kept)
 
     def result(self, key: str | None) -> CellResult | None:
-        """Return the cell's result; the last one if it has several environments."""
+        """Return the result of one of this side's cells; the last one if it has several
+        environments."""
+        if key not in self.cells:
+            return None
         for environment_id in reversed(self.environments):
-            if key is not None and ResultKey(key, environment_id) in self.results:
+            if ResultKey(key, environment_id) in self.results:
                 return self.results[ResultKey(key, environment_id)]
         return None
 
@@ -129,32 +128,39 @@ class CellPair:
     differs: bool = False
 
     @property
+    def marks(self) -> dict[str, str]:
+        """`before` or `now` -> why the times of this side are marked."""
+        marks = {}
+        for when, side in zip(("before", "now"), self.sides, strict=True):
+            if side.disturbance:
+                marks[when] = side.disturbance
+        return marks
+
+    @property
     def disturbance(self) -> str | None:
         """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
         None if they are not."""
-        before, after = (side and side.disturbance for side in self.results)
-        if before and after:
-            return f"{DISTURBED} before and now: {after}"
-        if before:
-            return f"{DISTURBED} before: {before}"
-        if after:
-            return f"{DISTURBED} now: {after}"
-        return None
+        marks = self.marks
+        if not marks:
+            return None
+        *_, latest = marks.values()
+        return f"{DISTURBED} {' and '.join(marks)}: {latest}"
 
     @property
     def is_launch_bound(self) -> bool:
-        return any(side is not None and side.bound == "launch" for side in self.results)
+        return any(side.bound == "launch" for side in self.sides)
 
     @property
-    def results(self) -> tuple[CellResult | None, CellResult | None]:
-        return self.before, self.after
+    def sides(self) -> tuple[CellResult, CellResult]:
+        """The result before and after; one without figures if there is none."""
+        return self.before or NO_RESULT, self.after or NO_RESULT
 
     @cached_property
     def kernels(self) -> Kernels:
         """There is no chance if each side has one choice, in all of LEAST_COMPILATIONS or in a cell
         of its own."""
-        old, new = (kernels_of(side) for side in self.results)
-        count = min(compilations_of(side) for side in self.results)
+        old, new = (side.kernels for side in self.sides)
+        count = min(len(set(side.compilations.values()) - {None}) for side in self.sides)
         are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
         by_chance: frozenset[str] = frozenset()
         if not are_sure:
@@ -166,24 +172,12 @@ class CellPair:
         return Kernels("the compiler chose other kernels, unless the code changed", by_chance)
 
 
-def kernels_of(side: CellResult | None) -> frozenset[str]:
-    """Return the fingerprints of the kernels of all trials."""
-    return side.kernels if side else frozenset()
-
-
-def compilations_of(side: CellResult | None) -> int:
-    """Return the number of compile caches."""
-    if side is None:
-        return 0
-    return len(set(side.compilations.values()) - {None})
-
-
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
     environments = {known.id: known for known in store.environments_of(info.id)}
     # in the user's order, if the sweep records it
-    ordered = [key for key in info.host.get("environments") or () if key in environments]
-    others = [key for key in environments if key not in ordered]
+    recorded = list(info.host.get("environments") or ())
+    ordered = sorted(environments, key=lambda key: key in recorded and 1 + recorded.index(key))
     title = info.id
     if info.name:
         title += f" ({info.name})"
@@ -192,7 +186,7 @@ def load(store: Store, info: SweepInfo) -> Side:
         info.label,
         {cell.key: cell for cell in store.planned(info.id)},
         store.sides(info.id),
-        {key: environments[key] for key in others + ordered},
+        {key: environments[key] for key in ordered},
         info.protocol,
         info.state,
         info.host,
@@ -229,35 +223,17 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
         return list(sides)
     words: dict[str, set[str]] = {}
     for side in sides:
-        words |= {key: words_of(known) for key, known in side.environments.items()}
-    wanted = set(matching(on, set().union(*words.values()))) or paths_on(sides, on)
+        for key, known in side.environments.items():
+            words[key] = {*astuple(Location.of(known)), known.torch_version}
+    wanted = set(matching(on, set().union(*words.values())))
     chosen = [key for key, selecting in words.items() if selecting & wanted]
     if not chosen:
-        raise NothingFoundError(nothing_on(sides, on))
+        titles = " or ".join(dict.fromkeys(side.title for side in sides))
+        machines = machine_names(machine for side in sides for machine in side.machines)
+        places = ", ".join(machines.values()) or "nothing yet"
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
     fitting = [side.within(chosen) for side in sides]
     return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
-
-
-def nothing_on(sides: Sequence[Side], on: str) -> str:
-    """Return that no trial ran there, and where the trials ran."""
-    titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    machines = machine_names(machine for side in sides for machine in side.machines)
-    places = ", ".join(machines.values()) or "nothing yet"
-    return f"no trial of {titles} on {on!r}; trials ran on {places}"
-
-
-def words_of(environment: StoredEnvironment) -> set[str]:
-    """Return what selects an environment with --on."""
-    return {*astuple(Location.of(environment)), environment.torch_version}
-
-
-def paths_on(sides: Iterable[Side], on: str) -> set[str]:
-    """Return the paths of interpreters or folders that `on` may mean."""
-    paths: set[str] = set()
-    for side in sides:
-        for by in FLAGS:
-            paths |= typed_paths(on, by, side.host.get("folder"))
-    return paths
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
@@ -299,22 +275,22 @@ def split(whole: Side, by: str) -> dict[str, Side]:
     """Return value of `by` -> the part of the sweep with this value. Raises UsageError for an
     unknown parameter."""
     parts: dict[str, Side] = {}
-    if by not in BY_ENVIRONMENT:
-        for key, cell in whole.cells.items():
-            value = parameter(cell, by)
-            if value is not None:
-                parts.setdefault(value, replace(whole, cells={})).cells[key] = cell
-        if not parts:
-            known = f"a parameter, such as bs or model.module.width, or {', '.join(BY_ENVIRONMENT)}"
-            raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use {known}")
+    if by in BY_ENVIRONMENT:
+        short_names = names_by(whole.environments.values(), by) if by in FLAGS else {}
+        for key, environment in whole.environments.items():
+            name = short_names.get(key) or str(getattr(environment, by))
+            part = parts.setdefault(name, replace(whole, environments={}))
+            part.environments[key] = environment
+            if by == "folder":  # the sweep's label describes only one folder
+                part.label = whole.recorded_facts(key).get("git_description") or part.label
         return parts
-    short_names = names_by(whole.environments.values(), by) if by in FLAGS else {}
-    for key, environment in whole.environments.items():
-        name = short_names.get(key) or str(getattr(environment, by))
-        part = parts.setdefault(name, replace(whole, environments={}))
-        part.environments[key] = environment
-        if by == "folder":  # the sweep's label describes only one folder
-            part.label = whole.recorded_facts(key).get("git_description") or part.label
+    for key, cell in whole.cells.items():
+        value = parameter(cell, by)
+        if value is not None:
+            parts.setdefault(value, replace(whole, cells={})).cells[key] = cell
+    if not parts:
+        known = f"a parameter, such as bs or model.module.width, or {', '.join(BY_ENVIRONMENT)}"
+        raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use {known}")
     return parts
 
 
@@ -337,15 +313,13 @@ def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
     """Return the absolute paths that `text` may mean as a value of python= or folder=, as
     `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
     path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
-    here = os.getcwd()  # noqa: PTH109
-    paths = set()
-    for home in (here, folder or here):
-        paths.add(os.path.normpath(os.path.join(home, path)))  # noqa: PTH118
+    paths = {os.path.abspath(path)}  # noqa: PTH100 - Path.resolve() would follow links
+    if folder is not None:
+        paths.add(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118
     if by == "folder":
         return paths | {os.path.realpath(name) for name in paths}
     program = shutil.which(path)
     if program is not None:
-        # Path.resolve() would follow the link out of a virtual environment
         paths.add(os.path.abspath(program))  # noqa: PTH100
     return paths
 
@@ -375,15 +349,11 @@ class Matching:
     @classmethod
     def by(cls, before: Side, after: Side, by: str) -> Matching:
         """Return the sides, which differ in the parameter `by` and in what follows it."""
-        differing = [by, *_equal_settings(before, after, by)]
-        matched = cls(before, after, differing)
-        for part, followers in FOLLOWERS.items():
-            if not is_below(by, [part]):
-                continue
-            for name in followers:
+        matched = cls(before, after, [by, *_equal_settings(before, after, by)])
+        if is_below(by, ["model.module"]):
+            for name in FOLLOWERS:
                 if not matched.partners:
-                    differing = [*differing, name]
-                    matched = cls(before, after, differing)
+                    matched = cls(before, after, [*matched.differing, name])
         return matched
 
     @cached_property
@@ -413,39 +383,36 @@ class Matching:
         """Return the parameters in which matched cells differ, as texts."""
         texts: dict[str, None] = {}
         for key, other in self.partners.items():
+            old, new = self.before.cells[key], self.after.cells[other]
             if key != other:
-                old, new = self.before.cells[key], self.after.cells[other]
-                texts |= dict.fromkeys(parameter_differences(old, new))
+                texts |= dict.fromkeys(parameter_differences(old, new).values())
         return list(texts)
 
     def pairs(self, by: str | None) -> list[CellPair]:
         """Return the cells that were measured on a side. `by`: the parameter that names omit."""
-        after = self.after.cells
+        before, after = self.before.cells, self.after.cells
         matched = set(self.partners.values())
-        cells = {**self.before.cells}
-        cells |= {key: cell for key, cell in after.items() if key not in matched}
+        others: dict[str, str | None] = {key: self.partners.get(key) for key in before}
+        others |= {key: key for key in after if key not in matched}
+        cells = {key: before.get(key) or after[key] for key in others}
         names = names_of(cells, by)
         hardware = next(iter(self.after.machines)).hardware
         pairs = []
-        for key, cell in cells.items():
-            other = self.partners.get(key)
-            if key not in self.before.cells:
-                other = key
-            about = CellFacts.of(cell, after.get(other or ""), hardware)
-            pairs.append(self._pair(key, other, names[key], about))
+        for key, other in others.items():
+            pair = CellPair(
+                key,
+                names[key],
+                CellFacts.of(cells[key], hardware),
+                self.before.result(key),
+                self.after.result(other),
+                differs=key != other,
+            )
+            if other is None:
+                pair = replace(pair, why="not in the plan")
+            elif pair.after is None:
+                pair = replace(pair, why=f"planned, not measured: the sweep is {self.after.state}")
+            pairs.append(pair)
         return [pair for pair in pairs if pair.before or pair.after]
-
-    def _pair(self, key: str, other: str | None, name: str, about: CellFacts) -> CellPair:
-        """Return a cell; `other`: its partner, or itself if only the later side has it."""
-        is_new = key not in self.before.cells
-        before = None if is_new else self.before.result(key)
-        after = self.after.result(other)
-        why = None
-        if other is None:
-            why = "not in the plan"
-        elif after is None:
-            why = f"planned, not measured: the sweep is {self.after.state}"
-        return CellPair(key, name, about, before, after, why, differs=is_new or key != other)
 
 
 def pairs_of(
@@ -454,12 +421,13 @@ def pairs_of(
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they
     differ, omitted from names. Raises NothingFoundError, which names the difference, if no cell was
     measured on both sides, and UsageError if a cell has several partners."""
-    allowed = matched = Matching(before, after, across)
-    if by is not None:
+    if by is None:
+        allowed = matched = Matching(before, after, across)
+    else:
         allowed, matched = Matching(before, after, [by]), Matching.by(before, after, by)
     pairs = matched.pairs(by)
     if not any(pair.before and pair.after for pair in pairs):
-        raise NothingFoundError(nothing_shared(allowed, is_whole=by is None))
+        raise NothingFoundError(nothing_shared(allowed))
     return pairs
 
 
@@ -513,38 +481,35 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 # --- differences ---
 
 
-def nothing_shared(allowed: Matching, is_whole: bool) -> str:
-    """Return why there is nothing to compare. `is_whole`: the sides are whole sweeps; then name the
-    difference of ACROSS that is the reason, if any. Otherwise name the parameters in which the
-    first cell and the most similar one of the other side differ."""
+def nothing_shared(allowed: Matching) -> str:
+    """Return why there is nothing to compare: the parameters in which the first cell and the most
+    similar one of the other side differ, and whether `--across` accepts them."""
     before, after = allowed.before, allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
     if allowed.partners or not before.cells or not after.cells:
         return text
-    if is_whole:
-        for name in ("dtype", "numerics"):
-            across = [*allowed.differing, name]
-            texts = replace(allowed, differing=across).differences()
-            if texts:
-                return (
-                    f"not comparable: the cells differ in {', '.join(texts)}; --across"
-                    f" {','.join(across)} compares them anyway"
-                )
     # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
     first, *_ = before.cells.values()
     every = [parameter_differences(first, cell, allowed.differing) for cell in after.cells.values()]
-    different = listed(min(every, key=len), MOST_DIFFERENCES)
-    return f"{text}; the first cell and the most similar one differ in {different}"
+    fewest = min(every, key=len)
+    different = listed(list(fewest.values()), MOST_DIFFERENCES)
+    text += f"; the first cell and the most similar one differ in {different}"
+    across = {path.partition(".")[0]: None for path in fewest}
+    if across.keys() | {*allowed.differing} <= {*ACROSS}:
+        names = ",".join([*allowed.differing, *across])
+        text += f"; --across {names} compares them anyway"
+    return text
 
 
-def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) -> list[str]:
-    """Return the parameters in which two cells differ, except those of `across`, as texts."""
+def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) -> dict[str, str]:
+    """Return the parameters in which two cells differ, except those of `across`, with both values
+    as text."""
     before, after = flatten(old.params()), flatten(new.params())
-    return [
-        f"{name} {before.get(name)} → {after.get(name)}"
+    return {
+        name: f"{name} {before.get(name)} → {after.get(name)}"
         for name in {**before, **after}
         if before.get(name) != after.get(name) and not is_below(name, across)
-    ]
+    }
 
 
 def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,15 @@ def current(
     names = targets(cells)
     if names:
         check_unchanged(facts, folder)
-    given = {name: facts[name] for name in facts["given"]}
-    for file in untracked(names, Interpreter(given.get("python"), str(folder))):
+    interpreter = Interpreter.from_facts(facts)
+    for file in untracked(names, replace(interpreter, folder=str(folder))):
         if file.stat().st_mtime > since.timestamp():
             raise UsageError(
                 f"{file} was written after sweep {sweep_id} began, and git does not track it"
             )
     if folder != Path.cwd():
-        given["folder"] = str(folder)
-    return Interpreter(**given)
+        return replace(interpreter, folder=str(folder))
+    return interpreter
 
 
 def check_unchanged(facts: Facts, folder: Path) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.matching import CellPair
@@ -22,7 +22,7 @@ from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric, percent
 from effbench.core.settings import OnFailure
-from effbench.stats.intervals import TUNED, log_mean
+from effbench.stats.intervals import TUNED, is_number, log_mean
 from effbench.stats.significance import (
     Compilations,
     RatioTest,
@@ -30,7 +30,6 @@ from effbench.stats.significance import (
     compare_pairs,
     significant,
 )
-from effbench.store.sides import CellResult
 
 
 class Verdict(StrEnum):
@@ -197,19 +196,20 @@ class Figures:
     gaps: str | None = None
 
     @classmethod
-    def of(cls, pair: CellPair, metric: str) -> Figures:
-        sides = []
+    def of(cls, pair: CellPair, name: str) -> Figures:
+        metric = METRICS[name]
+        sides: list[dict[int, float]] = []
         gaps = []
-        for side, when in ((pair.before, "before"), (pair.after, "now")):
-            figures = side.figures.get(metric, {}) if side else {}
-            valid = valid_figures(figures, least_valid(metric))
+        for when, side in zip(("before", "now"), pair.sides, strict=True):
+            figures = side.figures.get(name, {})
+            valid = {at: figure for at, figure in figures.items() if is_valid(figure, metric)}
             sides.append(valid)
             # if no trial has the metric, it was not measured
-            if len(valid) < len(figures) and any(value is not None for value in figures.values()):
+            if len(valid) < len(figures) and set(figures.values()) != {None}:
                 odd = len(figures) - len(valid)
                 gaps.append(f"{odd} of {len(figures)} trials {when} have no valid figure")
         before, after = sides
-        return cls(METRICS[metric], before, after, joined(*gaps))
+        return cls(metric, before, after, joined(*gaps))
 
     @property
     def missing(self) -> str | None:
@@ -236,21 +236,19 @@ class Figures:
         return max(figures.values())
 
 
-def valid_figures(figures: Mapping[int, float | None], least: float) -> dict[int, float]:
-    """Return the figures of at least this size."""
-    return {
-        round: float(value)
-        for round, value in figures.items()
-        if value is not None and value >= least
-    }
+def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
+    """Return whether this is a figure of the metric: a time or an energy of 0 was not measured; a
+    count, a memory size or an error may be 0."""
+    if not is_number(value):
+        return False
+    return value > 0 or (value == 0 and metric.unit in ("bytes", ""))
 
 
-def least_valid(metric: str) -> float:
-    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a
-    memory size or an error may be 0."""
-    if METRICS[metric].unit in ("bytes", ""):
-        return 0.0
-    return math.ulp(0.0)
+class Range(NamedTuple):
+    """The figures of a side, from the smallest to the largest."""
+
+    low: float
+    high: float
 
 
 def judge(
@@ -330,7 +328,7 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
 def status_change(pair: CellPair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
     before, after = pair.before, pair.after
-    old, new = (side.status if side else None for side in (before, after))
+    old, new = (side.status or None for side in pair.sides)
     verdict = verdict_of_statuses(old, new)
     if verdict is None:
         return None
@@ -400,8 +398,8 @@ def set_plain_ratio(change: Change) -> None:
 def leave_unjudged(change: Change, pair: CellPair, limits: Limits) -> None:
     """Note why the row of a time has no test and no verdict: a side is marked."""
     set_plain_ratio(change)
-    change.marked_before = pair.before is not None and pair.before.disturbance is not None
-    change.marked_after = pair.after is not None and pair.after.disturbance is not None
+    change.marked_before = "before" in pair.marks
+    change.marked_after = "now" in pair.marks
     change.reason = change.disturbance = pair.disturbance
     change.must_be_judged = limits.on_unjudged == OnFailure.fail
 
@@ -433,9 +431,9 @@ def add_test(change: Change, pair: CellPair, figures: Figures, is_paired: bool) 
         change.kernels = pair.kernels.difference
         by_chance = pair.kernels.by_chance
     run_test = compare_pairs if is_paired else compare
-    compiled = Compilations(compilations_of(pair.before), compilations_of(pair.after), by_chance)
-    test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
-    change.test = test
+    old, new = (side.compilations for side in pair.sides)
+    compiled = Compilations(old, new, by_chance)
+    change.test = test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
     change.ratio, change.low, change.high = test.ratio, test.low, test.high
     change.p_value = test.p_value
     # these may be means over compilations, like those of results
@@ -444,35 +442,29 @@ def add_test(change: Change, pair: CellPair, figures: Figures, is_paired: bool) 
     return test
 
 
-def compilations_of(side: CellResult | None) -> Mapping[int, int | None]:
-    """Return round -> compile cache."""
-    return side.compilations if side else {}
-
-
 def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit, and is not likely to be a coincidence."""
     factor = 1 + (change.limit or 0.0)
-    old, new = sorted(figures.before.values()), sorted(figures.after.values())
 
-    def is_below(side: list[float], other: list[float]) -> bool:
-        return other[0] - side[-1] > least and other[0] > factor * side[-1]
+    def exceeds(value: float, other: float) -> bool:
+        return value - other > least and value > factor * other
 
-    low, high = min(old[0], new[0]), max(old[-1], new[-1])
-    is_same_range = (old[0], old[-1]) == (new[0], new[-1])
+    old = Range(min(figures.before.values()), max(figures.before.values()))
+    new = Range(min(figures.after.values()), max(figures.after.values()))
     metric = figures.metric
     if metric.compare != "ratio":
         set_plain_ratio(change)
-    if is_same_range or high - low <= least or high <= factor * low:
+    if old == new or not exceeds(max(old.high, new.high), min(old.low, new.low)):
         change.verdict = Verdict.SAME
-    elif is_below(old, new):
+    elif exceeds(new.low, old.high):
         change.verdict = Verdict.SLOWER
-    elif is_below(new, old):
+    elif exceeds(old.low, new.high):
         change.verdict = Verdict.FASTER
     else:
         text = "{:.15g}".format if metric.compare == "exact" else metric.format
-        before = f"{text(old[0])} to {text(old[-1])} before"
-        change.doubt(f"its trials differ: {before}, {text(new[0])} to {text(new[-1])} now")
+        before = f"{text(old.low)} to {text(old.high)} before"
+        change.doubt(f"its trials differ: {before}, {text(new.low)} to {text(new.high)} now")
     if change.verdict in CHANGED:
         doubt_range(change, pair, figures)
 
@@ -530,8 +522,9 @@ def record(change: Change) -> dict[str, Any]:
 def exception_text(limit: Limit) -> str | None:
     if not limit.reason:
         return None
-    how = "ignored" if limit.ignore else "by exception"
-    return f"{how}: {limit.reason}"
+    if limit.ignore:
+        return f"ignored: {limit.reason}"
+    return f"by exception: {limit.reason}"
 
 
 def joined(*parts: str | None) -> str | None:

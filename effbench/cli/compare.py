@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", metavar="NAME", help=parts)
     values = (
-        "the two values of --by to compare, in this order; part of a value is enough, and a folder"
-        " or interpreter may be a path; needed if there are more"
+        "the two values of --by to compare, in this order; a folder or interpreter may be a path;"
+        " needed if there are more"
     )
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)

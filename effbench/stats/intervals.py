@@ -152,28 +152,18 @@ def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEs
     """Return the mean over groups with a moderated variance; `expected`: the variance between
     groups that is expected."""
     count = len(groups)
-    means = [log_mean(group).value for group in groups]
-    within = _variance_within(groups, means)
-    sizes = [len(group) for group in groups]
-    processes = within * math.fsum(1 / size for size in sizes) / count
-    mean = math.fsum(means) / count
-    between = math.fsum((value - mean) ** 2 for value in means)
+    means = [log_mean(group) for group in groups]
+    squares = 0.0  # of the distances from the means of their groups
+    for mean, group in zip(means, groups, strict=True):
+        squares += mean.df * len(group) * (mean.error or 0.0) ** 2
+    within = squares / max(1, sum(mean.df for mean in means))
+    processes = within * math.fsum(1 / len(group) for group in groups) / count
+    value = math.fsum(mean.value for mean in means) / count
+    between = math.fsum((mean.value - value) ** 2 for mean in means)
     df = PRIOR_DF + count - 1
     prior = PRIOR_DF * (expected + processes)
     variance = (prior + between) / df
-    error = math.sqrt(variance / count)
-    return LogEstimate(mean, error, df)
-
-
-def _variance_within(groups: Iterable[Sequence[float]], means: Sequence[float]) -> float:
-    """Return the variance of logarithms around the means of their groups."""
-    squares = 0.0
-    df = 0
-    for group, mean in zip(groups, means, strict=True):
-        distances = [math.log(value) - mean for value in group]
-        squares += math.fsum(distance**2 for distance in distances)
-        df += len(group) - 1
-    return squares / max(1, df)
+    return LogEstimate(value, math.sqrt(variance / count), df)
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
@@ -250,19 +240,13 @@ def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     errors = [estimate.error for estimate in estimates if estimate.error is not None]
     if len(errors) < len(estimates):
         return LogEstimate(value, None, 0, below, above)
-    largest = max(errors)
-    if largest == 0.0:
+    variance = math.fsum(error**2 for error in errors)
+    if variance == 0.0:
         df = math.fsum(estimate.df for estimate in estimates)
-        return LogEstimate(value, 0.0, df, below, above)
-    # scaled, because powers of tiny errors would underflow to 0 ÷ 0
-    variances = [(error / largest) ** 2 for error in errors]
-    variance = math.fsum(variances)
-    uncertainties = []
-    for part, estimate in zip(variances, estimates, strict=True):
-        uncertainties.append(part**2 / estimate.df)
-    error = largest * math.sqrt(variance)
-    df = variance**2 / math.fsum(uncertainties)
-    return LogEstimate(value, error, df, below, above)
+    else:
+        pairs = zip(errors, estimates, strict=True)
+        df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
+    return LogEstimate(value, math.sqrt(variance), df, below, above)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:

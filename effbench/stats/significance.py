@@ -17,7 +17,6 @@ from effbench.stats.intervals import (
     LogEstimate,
     is_number,
     log_difference,
-    log_mean,
     log_mean_of_compilations,
     t_quantile,
     t_tail,
@@ -42,6 +41,8 @@ WIDTH = 3.0
 WIDEST = 0.5
 #: Differences of logarithms and standard errors below this are rounding errors.
 _ROUNDING = 1e-12
+#: A quotient of two figures may underflow or overflow.
+_SMALLEST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,8 @@ def compare_pairs(
         raise ValueError("no round has both sides")
     quotients = []
     for number in rounds:
-        # a difference of logarithms, because a quotient may overflow
-        new = log_mean([after[number]])
-        old = log_mean([before[number]])
-        exponent = min(new.value - old.value, 700.0)
-        quotients.append(math.exp(max(-700.0, exponent)))
+        quotient = after[number] / before[number]
+        quotients.append(min(max(quotient, _SMALLEST), 1 / _SMALLEST))
     old_caches = [compiled.before.get(number) for number in rounds]
     new_caches = [compiled.after.get(number) for number in rounds]
     compiling = sum(None not in caches for caches in (old_caches, new_caches))

@@ -169,14 +169,13 @@ def levels(
     environment_ids: Collection[str],
     before: dt.datetime,
     metrics: Collection[str],
-    host: str | None = None,
 ) -> Levels:
     """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's
     cells, oldest first.
 
     Only `ok` results without a mark count. They come from the newest MOST_LEVELS sweeps that have
     the same protocol and name (or none, like this sweep), began before `before`, and ran some of
-    these cells in these environments; `host`: only on this host. Re-runs are excluded.
+    these cells in these environments. Re-runs are excluded.
     """
     alike = _alike(connection, sweep_id, environment_ids)
     this = alike.get(sweep_id)
@@ -185,7 +184,7 @@ def levels(
     earlier = [
         sweep.id
         for sweep in alike.values()
-        if sweep.started_at < before and _is_like(sweep, this, host)
+        if sweep.started_at < before and _is_like(sweep, this)
     ]
     is_level = sql_query(
         _IS_LEVEL,
@@ -205,12 +204,9 @@ def levels(
     return found
 
 
-def _is_like(sweep: Any, other: Any, host: str | None) -> bool:
+def _is_like(sweep: Any, other: Any) -> bool:
     """Return whether a sweep has the name and the protocol of the other, as the noise differs with
-    other rules, and ran on this host, if any. Settings that an earlier version did not have do not
-    count."""
-    if host is not None and sweep.hostname != host:
-        return False
+    other rules. Settings that an earlier version did not have do not count."""
     if (sweep.name or "") != (other.name or ""):
         return False
     names = sweep.protocol.keys() & other.protocol.keys() - {"name"}

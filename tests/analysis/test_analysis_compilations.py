@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from made_pairs import pair, side
+from made_pairs import pair, side, timed
 from made_sweeps import MIB, a_cell, steps
 
 from effbench.analysis.compare import compare_sweeps
@@ -42,21 +42,17 @@ def compiled(*kernels, rounds=5):
 )
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, interleaved):
-    sides = [
-        side(compiled=of, latency_ms=steps(level, 0.001)) for of, level in ((old, 1), (new, factor))
-    ]
-    (time,) = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+    cell = timed(steps(1, 0.001), steps(factor, 0.001), compiled=(old, new))
+    (time,) = judge([cell], limits_of({}), interleaved=interleaved)
     assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
     assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
     assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
 
 
 def test_compilations_count_alike_in_figures_and_ratio():
-    sides = [
-        side(compiled=compiled("a", "b"), latency_ms=[1, level, 1, level, 1])
-        for level in (1.0, 1.21)
-    ]
-    (row,) = judge([pair(*sides)], limits_of({}))
+    times = [[1, level, 1, level, 1] for level in (1.0, 1.21)]
+    cell = timed(*times, compiled=[compiled("a", "b")] * 2)
+    (row,) = judge([cell], limits_of({}))
     assert row.after / row.before == pytest.approx(row.ratio) == pytest.approx(1.1)
 
 
@@ -70,11 +66,7 @@ def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
         kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
         pairs = []
         for number, cell in enumerate(np.exp(logs).tolist()):
-            sides = [
-                side(compiled=of, latency_ms=values)
-                for of, values in zip(kernels, cell, strict=True)
-            ]
-            pairs.append(pair(*sides, key=str(number)))
+            pairs.append(timed(*cell, str(number), compiled=kernels))
         alarmed += any(row.gates for row in judge(pairs, limits_of({})))
     assert alarmed <= 0.05 * sweeps + 2
 
@@ -131,7 +123,5 @@ def test_noisy_times_do_not_hide_memory():
         side(peak_allocated_bytes=[int(v * MIB) for v in steps(size, 0.02)])
         for size in (100, 107.5)
     ]
-    noisy = [
-        pair(*(side(latency_ms=steps(1, 0.1)) for _ in "ab"), str(number)) for number in range(99)
-    ]
+    noisy = [timed(steps(1, 0.1), steps(1, 0.1), str(number)) for number in range(99)]
     assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"

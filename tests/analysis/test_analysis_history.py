@@ -204,15 +204,6 @@ def test_figures_of_0(metric, before, after, word):
     assert (change.ratio and change.ratio.value) == (0.0 if before else None)
 
 
-def test_small_changes_in_a_row_are_a_large_one():
-    """Six sweeps on each level."""
-    levels = [level * (1 + 0.001 * (n % 3)) for level in (2.0, 2.9, 3.8) for n in range(6)]
-    (change,) = series(compile_cold_s=levels).judge("compile_cold_s").changes
-    assert (change.after.at, change.state, change.word) == (12, "open", "slower")
-    levels = (change.old, change.new, change.ratio.value)
-    assert levels == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [

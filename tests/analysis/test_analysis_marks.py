@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from made_history import STEP, Made
-from made_pairs import pair, side
+from made_pairs import pair, side, timed
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
 from test_analysis_rerun import again
 
@@ -92,8 +92,8 @@ def test_counts_and_memory_of_a_marked_result_are_judged():
 
 
 def test_a_marked_row_does_not_change_the_tests_of_others():
-    odd = pair(side(latency_ms=steps(1, 0.02)), side(latency_ms=steps(1.075, 0.02)), "odd")
     quiet = steps(1, 0.02)
+    odd = timed(quiet, steps(1.075, 0.02), "odd")
     others = [
         pair(side(latency_ms=quiet), disturbed(latency_ms=quiet), str(number))
         for number in range(99)

@@ -75,11 +75,3 @@ def test_interpreters(made, effbench, tmp_path):
     done = compared(effbench, "python", (stored[0], os.path.relpath(stored[1])))
     assert (done.code, done.err) == (0, "")
     assert "python=a → python=b" in done.out and "slower" in done.out
-
-
-def test_on_takes_a_typed_path(folders, effbench, made):
-    env = environment(flags={"folder": folders["old"]})
-    sweeps = [made.sweep({EAGER: FAST}, env=env) for _ in range(2)]
-    done = effbench("compare", *sweeps, "--on", "./copies/new/../old/net")
-    assert (done.code, done.err) == (0, "")
-    assert effbench("compare", *sweeps, "--on", "./copies/new/net").code == 3

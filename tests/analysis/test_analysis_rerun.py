@@ -8,15 +8,14 @@ from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, environment, st
 
 from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.confirm import (
-    How,
     Rerun,
+    RowAgain,
     duet_budget_s,
     is_flagged,
     judge_again,
     may_be_slower,
     rounds_of_rerun,
     same_machine,
-    settle,
 )
 from effbench.analysis.limits import limits_of
 from effbench.analysis.matching import load
@@ -197,7 +196,7 @@ def test_an_interval_beyond_the_floor_may_not_be_enough(verdict, pairs, reason, 
     figures = (1.0, 1.1, 1.1, 1.05, 1.15)
     flagged = Change("a", "a", "latency_ms", Verdict.AMBIGUOUS, *figures, limit=0.02)
     row = Change("a", "a", "latency_ms", Verdict(verdict), *figures, limit=0.02, reason=reason)
-    settle(flagged, row, How("alternating", pairs))
+    RowAgain(flagged, row, "alternating", pairs).settle()
     assert flagged.verdict == "ambiguous"
     assert flagged.reason == f"not confirmed: 1.100 (1.050–1.150) ({said}"
 

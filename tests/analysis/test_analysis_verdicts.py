@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from made_pairs import only, pair, side
+from made_pairs import only, pair, side, timed
 from made_sweeps import MIB, steps
 
 from effbench.analysis.limits import limits_of
@@ -133,19 +133,14 @@ def test_an_exception_is_a_reason():
 
 
 RETIRED = {"exceptions": [{"model": "old", "ignore": True, "reason": "retired"}]}
-QUIET = [
-    pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), str(number), model="old")
-    for number in range(99)
-]
-LOUD = [
-    pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(number), model="old")
-    for number in range(99)
-]
+CALM = steps(1, 0.02)
+QUIET = [timed(CALM, CALM, str(number), model="old") for number in range(99)]
+LOUD = [timed([1.0] * 5, [2.0] * 5, str(number), model="old") for number in range(99)]
 
 
 def odd(noise, others, settings=None, thresholds=None):
     """The row of a cell that is 7.5 % slower, among others."""
-    cell = pair(side(latency_ms=steps(1, noise)), side(latency_ms=steps(1.075, noise)), "odd")
+    cell = timed(steps(1, noise), steps(1.075, noise), "odd")
     rows = judge([cell, *others], limits_of(settings or {}), thresholds)
     return next(row for row in rows if row.key == "odd")
 
@@ -196,12 +191,6 @@ def test_host_metrics_alarm_beyond_what_the_trials_can_show(metric, factor, boun
     assert ("launch-bound" in (change.reason or "")) is (verdict == "ambiguous")
 
 
-def test_interleaved_sides_with_one_shared_round_are_compared_by_their_trials():
-    old = side(latency_ms=[1.0, 1.001, 1.0, None, None])
-    new = side(latency_ms=[None, None, 1.1, 1.101, 1.1])
-    assert judge([pair(old, new)], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
-
-
 @pytest.mark.parametrize(
     ("before", "after", "verdict", "reason"),
     [
@@ -216,8 +205,8 @@ def test_interleaved_sides_with_one_shared_round_are_compared_by_their_trials():
     ],
 )
 def test_parts_of_a_launch_bound_cell_in_different_rounds(before, after, verdict, reason):
-    sides = [side(bound="launch", latency_ms=values) for values in (before, after)]
-    (change,) = judge([pair(*sides)], limits_of({}), interleaved=True)
+    cell = timed(before, after, bound="launch")
+    (change,) = judge([cell], limits_of({}), interleaved=True)
     assert change.verdict == verdict
     assert (change.reason or "").startswith(reason)
 
@@ -324,8 +313,8 @@ def test_missing_figures_are_omitted_and_reported(bad):
     [(1e-300, 1e300, "slower"), (1e300, 1e-300, "faster"), (5e-324, 5e-324, "same")],
 )
 def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, verdict):
-    sides = [side(bound=bound, latency_ms=[value] * 5) for value in (before, after)]
-    (row,) = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+    cell = timed([before] * 5, [after] * 5, bound=bound)
+    (row,) = judge([cell], limits_of({}), interleaved=interleaved)
     assert row.verdict == verdict
     values = [value for value in record(row).values() if isinstance(value, float)]
     assert all(map(math.isfinite, values))
@@ -333,14 +322,11 @@ def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, ve
 
 def test_the_most_important_change_comes_first():
     factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
-    cells = [
-        pair(*(side(latency_ms=steps(level, 0.001)) for level in (1, by)), key)
-        for key, by in factors.items()
-    ]
-    vague = pair(*(side(latency_ms=[1.0, 1.3, 0.8]) for _ in "ab"), "g")
-    counts = [pair(side(kernels=[3]), side(kernels=[0]), "f"), vague]
-    single = pair(side(latency_ms=[1.0]), side(latency_ms=[9.0]), "h")
-    found = judge([*cells, *counts, single], limits_of({}))
+    cells = [timed(steps(1, 0.001), steps(by, 0.001), key) for key, by in factors.items()]
+    fewer = pair(side(kernels=[3]), side(kernels=[0]), "f")
+    vague = timed([1.0, 1.3, 0.8], [1.0, 1.3, 0.8], "g")
+    single = timed([1.0], [9.0], "h")
+    found = judge([*cells, fewer, vague, single], limits_of({}))
     assert [change.key for change in found] == [*"ba", *"hg", *"fcd", "e"]
 
 
