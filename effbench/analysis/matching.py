@@ -176,8 +176,8 @@ def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
     environments = {known.id: known for known in store.environments_of(info.id)}
     # in the user's order, if the sweep records it
-    recorded = list(info.host.get("environments") or ())
-    ordered = sorted(environments, key=lambda key: key in recorded and 1 + recorded.index(key))
+    turns = {key: turn for turn, key in enumerate(info.host.get("environments") or (), 1)}
+    ordered = sorted(environments, key=lambda key: turns.get(key, 0))
     title = info.id
     if info.name:
         title += f" ({info.name})"
@@ -228,12 +228,17 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     wanted = set(matching(on, set().union(*words.values())))
     chosen = [key for key, selecting in words.items() if selecting & wanted]
     if not chosen:
-        titles = " or ".join(dict.fromkeys(side.title for side in sides))
-        machines = machine_names(machine for side in sides for machine in side.machines)
-        places = ", ".join(machines.values()) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
+        raise NothingFoundError(nothing_on(sides, on))
     fitting = [side.within(chosen) for side in sides]
     return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
+
+
+def nothing_on(sides: Sequence[Side], on: str) -> str:
+    """Return that no trial ran there, and where the trials ran."""
+    titles = " or ".join(dict.fromkeys(side.title for side in sides))
+    machines = machine_names(machine for side in sides for machine in side.machines)
+    places = ", ".join(machines.values()) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {places}"
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
