@@ -202,7 +202,9 @@ class Figures:
         gaps = []
         for when, side in zip(("before", "now"), pair.sides, strict=True):
             figures = side.figures.get(name, {})
-            valid = {at: figure for at, figure in figures.items() if is_valid(figure, metric)}
+            valid = {
+                at: float(figure) for at, figure in figures.items() if is_valid(figure, metric)
+            }
             sides.append(valid)
             # if no trial has the metric, it was not measured
             if len(valid) < len(figures) and set(figures.values()) != {None}:

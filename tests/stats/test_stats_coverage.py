@@ -28,9 +28,9 @@ def coverage(ratio, cells=20_000):
 
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 1.6, 2.0, 5.0])
 def test_a_cell_stopped_early_is_covered(ratio):
-    assert coverage(ratio) >= 0.93
+    assert coverage(ratio) >= 0.934
 
 
 def test_what_the_stricter_first_look_is_for(monkeypatch):
     monkeypatch.setattr(intervals, "FIRST_LOOK", 1.0)
-    assert coverage(1.0) < 0.93
+    assert coverage(1.6) < 0.934
