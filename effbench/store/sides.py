@@ -182,9 +182,7 @@ def levels(
     if this is None or is_rerun(this.name):
         return {}
     earlier = [
-        sweep.id
-        for sweep in alike.values()
-        if sweep.started_at < before and _is_like(sweep, this)
+        sweep.id for sweep in alike.values() if sweep.started_at < before and _is_like(sweep, this)
     ]
     is_level = sql_query(
         _IS_LEVEL,
