@@ -238,7 +238,8 @@ def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation
 
 def why_excluded(result: Result, question: Question) -> str | None:
     """Return why a result cannot be chosen, None if it can."""
-    limit, memory = question.memory_bytes, result.peak_reserved_bytes
+    limit = question.memory_bytes
+    memory = result.peak_reserved_bytes
     if result.status is not Status.OK:
         return f"{result.status}: {result.reason or 'no reason recorded'}"
     if result.value(question.time) is None:

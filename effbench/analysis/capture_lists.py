@@ -147,7 +147,8 @@ class CaptureList:
 
 def evaluate(name: str, sizes: Sequence[int], trace: Trace, costs: Costs) -> CaptureList:
     """Return the effect of a capture list. `sizes` ascend."""
-    used, total_ms = usage(sizes, trace), 0.0
+    used = usage(sizes, trace)
+    total_ms = 0.0
     unmeasured: set[int] = set()
     for size, count in trace.items():
         bucket = bucket_of(sizes, size)

@@ -198,7 +198,8 @@ class Comparer:
 
     def compare(self, old: Side, new: Side) -> Compared:
         """Return the comparison of two sides. Raises like `compare_sweeps`."""
-        across, only = self.selection.across, self.selection.only
+        across = self.selection.across
+        only = self.selection.only
         old, new = matching.on_one_machine(old, new, across)
         pairs = matching.pairs_of(old, new, across, self.by)
         wanted = {pair.key for pair in pairs if only is None or only(pair)}

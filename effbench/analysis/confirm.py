@@ -32,13 +32,15 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 #: Seconds for which each side of a duet is timed, and about how many calls at least.
-DUET_S, DUET_CALLS = 1.0, 30
+DUET_S = 1.0
+DUET_CALLS = 30
 #: Assumed least seconds of a trial.
 LEAST_TRIAL_S = 1.0
 UNSETTLED = "neither confirmed nor refuted"
 NO_FIGURE = "no figure when run again"
 #: How old and new ran.
-ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
+ALTERNATING = "old and new alternating"
+AS_DUET = "old and new as duets"
 #: Rows by cell key and metric.
 Rows = Mapping[tuple[str, str], Change]
 
@@ -180,7 +182,9 @@ def leave(changes: Iterable[Change]) -> None:
 def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the new side and, if possible, alternating on the baseline's side. Raises
     EffbenchError if they cannot run here."""
-    compared, before, after = request.compared, request.before, request.after
+    compared = request.compared
+    before = request.before
+    after = request.after
     check_own(after)
     new_facts = facts_of(compared.after)
     here = current(new_facts, after.id, cells, after.started_at)
@@ -440,13 +444,17 @@ def judge_row(
         change.add_reason(f"run again: {now}")
         change.verdict = Verdict.BROKEN
         return
-    rows, how, pairs, are_duets = recorded, "run again", None, False
+    rows = recorded
+    how = "run again"
+    pairs = None
+    are_duets = False
     if old_fails:
         how = f"run again; the baseline's side did not run: {then}"
     elif then is not None:
         duets = rerun.duets.get(key)
         are_duets = duets is not None and all(map(is_of_duet, duets.trials))
-        rows, how = paired, AS_DUET if are_duets else ALTERNATING
+        rows = paired
+        how = AS_DUET if are_duets else ALTERNATING
         pairs = rerun.rounds_of(key, change.metric)
     row = rows.get((key, change.metric), rows.get((key, STATUS)))
     if row is None:
@@ -522,7 +530,8 @@ class RowAgain:
 
     @property
     def verdict(self) -> Verdict:
-        change, verdict = self.change, self.row.verdict
+        change = self.change
+        verdict = self.row.verdict
         if self.shows_slowdown:
             return Verdict.SLOWER
         if verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
@@ -568,7 +577,8 @@ class RowAgain:
     def why_not_enough(self) -> str | None:
         """Why a row that looks slower does not confirm a slowdown, or that it excludes one; None if
         its figures say so."""
-        row, limit = self.row, self.row.limit or 0.0
+        row = self.row
+        limit = self.row.limit or 0.0
         if self.pairs is None:
             if row.verdict is Verdict.SLOWER and not needs_no_pairs(self.change):
                 return "only pairs confirm an ambiguous row"

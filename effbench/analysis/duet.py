@@ -91,7 +91,9 @@ def failure_of(trials: Sequence[Trial]) -> str | None:
 def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
     """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3
     duets`."""
-    ratio, low, high = test.ratio, test.low, test.high
+    ratio = test.ratio
+    low = test.low
+    high = test.high
     if low is None or high is None:
         times = f"{significant(ratio, 4)}×"
         return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
@@ -104,9 +106,11 @@ def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
         bounds = f"{change_text(low)} to {change_text(high)}"
         how = f"{second} takes {change_text(ratio)} ({bounds}; {duets})"
         return f"no {difference} between {first} and {second}: {how}"
-    fast, slow = first, second
+    fast = first
+    slow = second
     if ratio < 1:
-        fast, slow = second, first
+        fast = second
+        slow = first
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     bounds = f"{significant(low, 4)}–{significant(high, 4)}"
     return f"{fast} is {significant(ratio, 4)}× as fast as {slow} ({bounds}; {duets})"

@@ -382,9 +382,11 @@ def judge_metric(history: History, track: Track, metric: Metric, limit: Limit) -
         return
     figures = [point.figures[metric.name] for point in points]
     if metric.compare == "exact":
-        changes, shortest = find_exact(figures), EXACT_SHORTEST
+        changes = find_exact(figures)
+        shortest = EXACT_SHORTEST
     else:
-        changes, shortest = level_changes(metric, limit, figures), SHORTEST
+        changes = level_changes(metric, limit, figures)
+        shortest = SHORTEST
     state = "steady"
     if len(points) < shortest:
         state = "short"
@@ -409,7 +411,8 @@ def counts(point: HistoryPoint, metric: Metric) -> bool:
 
 def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> list[LevelChange]:
     """Return the changes of level, in the metric's unit, that exceed the limit."""
-    floor, least = limit.floor or 0.0, limit.least or 0.0
+    floor = limit.floor or 0.0
+    least = limit.least or 0.0
     if metric.compare == "bound":
         floor = (limit.factor or 1.0) - 1
     # stands for 0, which has no logarithm: values that are all close to 0 stay together
@@ -438,12 +441,15 @@ def change_of_metric(
     change: LevelChange,
 ) -> HistoryChange:
     """Return a change of level, given in the metric's unit. `points`: of the series."""
-    old, new, ratio = change.before, change.after, change.ratio
+    old = change.before
+    new = change.after
+    ratio = change.ratio
     if old == 0:
         ratio = None
     elif new == 0 or ratio is None:
         ratio = Interval(new / old)
-    before, after = points[change.at - 1], points[change.at]
+    before = points[change.at - 1]
+    after = points[change.at]
     return HistoryChange(
         track=track,
         metric=metric.name,

@@ -24,7 +24,8 @@ from effbench.core.settings import OnFailure, shipped
 
 #: Folders of the files that are named without a path: the user's, which is searched first, and
 #: effbench's.
-OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
+OWN = Path("conf") / "check"
+SHIPPED = shipped("conf") / "check"
 DEFAULT = "default"
 COMPARED = tuple(
     name for name, metric in METRICS.items() if metric.compare != "none" and metric.unit != "×"
@@ -229,7 +230,8 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     mappings merge. Raises ConfigError."""
     defaults = SHIPPED / f"{DEFAULT}.yaml"
     path = find(str(name or DEFAULT))
-    layers, source = [load(defaults)], "effbench's defaults"
+    layers = [load(defaults)]
+    source = "effbench's defaults"
     if path.resolve() != defaults.resolve():
         layers.append(load(path))
         source = f"{path} over {source}"

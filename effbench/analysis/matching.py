@@ -365,7 +365,8 @@ class Matching:
     def partners(self) -> dict[str, str]:
         """Key before -> key after: of the same cell, or else of the only cell that differs only in
         what may differ. Raises UsageError if there are several."""
-        before, after = self.before.cells, self.after.cells
+        before = self.before.cells
+        after = self.after.cells
         partners = {key: key for key in before if key in after}
         may_differ = [name for name in self.differing if name != "hardware"]
         if not may_differ:
@@ -388,14 +389,16 @@ class Matching:
         """Return the parameters in which matched cells differ, as texts."""
         texts: dict[str, None] = {}
         for key, other in self.partners.items():
-            old, new = self.before.cells[key], self.after.cells[other]
+            old = self.before.cells[key]
+            new = self.after.cells[other]
             if key != other:
                 texts |= dict.fromkeys(parameter_differences(old, new).values())
         return list(texts)
 
     def pairs(self, by: str | None) -> list[CellPair]:
         """Return the cells that were measured on a side. `by`: the parameter that names omit."""
-        before, after = self.before.cells, self.after.cells
+        before = self.before.cells
+        after = self.after.cells
         matched = set(self.partners.values())
         others: dict[str, str | None] = {key: self.partners.get(key) for key in before}
         others |= {key: key for key in after if key not in matched}
@@ -429,7 +432,8 @@ def pairs_of(
     if by is None:
         allowed = matched = Matching(before, after, across)
     else:
-        allowed, matched = Matching(before, after, [by]), Matching.by(before, after, by)
+        allowed = Matching(before, after, [by])
+        matched = Matching.by(before, after, by)
     pairs = matched.pairs(by)
     if not any(pair.before and pair.after for pair in pairs):
         raise NothingFoundError(nothing_shared(allowed))
@@ -489,7 +493,8 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 def nothing_shared(allowed: Matching) -> str:
     """Return why there is nothing to compare: the parameters in which the first cell and the most
     similar one of the other side differ, and whether `--across` accepts them."""
-    before, after = allowed.before, allowed.after
+    before = allowed.before
+    after = allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
     if allowed.partners or not before.cells or not after.cells:
         return text
@@ -509,7 +514,8 @@ def nothing_shared(allowed: Matching) -> str:
 def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) -> dict[str, str]:
     """Return the parameters in which two cells differ, except those of `across`, with both values
     as text."""
-    before, after = flatten(old.params()), flatten(new.params())
+    before = flatten(old.params())
+    after = flatten(new.params())
     return {
         name: f"{name} {before.get(name)} → {after.get(name)}"
         for name in {**before, **after}

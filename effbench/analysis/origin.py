@@ -70,7 +70,8 @@ def current(
 
 def check_unchanged(facts: Facts, folder: Path) -> None:
     """Raise UsageError if the folder has other code than the sweep ran."""
-    then, now = facts["git_description"], git_description(folder)
+    then = facts["git_description"]
+    now = git_description(folder)
     names = listed(changed_files(folder), MOST_FILES)
     uncommitted = ""
     if names:

@@ -167,7 +167,8 @@ class Change:
         `ambiguous` otherwise."""
         if self.ratio is None or self.low is None or self.high is None:
             return Verdict.AMBIGUOUS
-        most, least = 1 + floor, 1 / (1 + floor)
+        most = 1 + floor
+        least = 1 / (1 + floor)
         if is_significant and self.ratio > most:
             return Verdict.SLOWER
         if is_significant and self.ratio < least:
@@ -319,7 +320,8 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
         return Verdict.NEW
     if now is None:
         return Verdict.MISSING
-    old, new = CLASSES[Status(before)], CLASSES[Status(now)]
+    old = CLASSES[Status(before)]
+    new = CLASSES[Status(now)]
     if new > old:
         return Verdict.BROKEN
     if not Status(now).is_measured:
@@ -329,7 +331,8 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
 
 def status_change(pair: CellPair, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
-    before, after = pair.before, pair.after
+    before = pair.before
+    after = pair.after
     old, new = (side.status or None for side in pair.sides)
     verdict = verdict_of_statuses(old, new)
     if verdict is None:
@@ -485,7 +488,8 @@ def decide(change: Change, is_significant: bool) -> None:
     """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
     if change.ratio is None:
         return
-    floor, limit = change.floor or 0.0, change.limit or 0.0
+    floor = change.floor or 0.0
+    limit = change.limit or 0.0
     growth = max(change.ratio, 1 / max(change.ratio, 1e-300)) - 1
     change.verdict = change.verdict_by(is_significant, limit)
     if change.verdict in CHANGED:

@@ -45,14 +45,16 @@ OUTLYING = math.sqrt(BOUND)
 LEAST_NOISE = 5e-4
 #: Number of differences that show the noise around a value. It counts from this multiple of the
 #: series' noise on: less occurs by chance.
-_WINDOW, NOISIER = 15, 1.75
+_WINDOW = 15
+NOISIER = 1.75
 #: Probability of a false change in a whole series of normal noise. Each position is tested at this
 #: ÷ the number of values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values
 #: gave false alarms.
 P_VALUE = 1e-4
 #: Distance of levels in units of noise (its effect is at most a hundredth of the price), and
 #: maximum number of levels.
-_STEP, _LEVELS = 0.1, 600
+_STEP = 0.1
+_LEVELS = 600
 #: A step must explain the values better than a line by this much, in squared noise, because its
 #: position was searched.
 _SEARCHED = 4.0
@@ -360,7 +362,8 @@ def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
     x = np.flatnonzero(np.abs(from_levels) <= OUTLYING)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
-    values, noise = both.values[x], both.noise[x]
+    values = both.values[x]
+    noise = both.noise[x]
     line = np.polyval(np.polyfit(x, values, 1, w=1 / noise), x)
     from_line = (values - line) / noise
     return float((from_levels[x] ** 2).sum() - (from_line**2).sum())

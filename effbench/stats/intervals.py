@@ -27,7 +27,9 @@ LEAST_TRIALS = 5
 #: Standard deviation of log times between compilations with different kernels: two differed by up
 #: to 2.6 % on an H200, and by 5 to 19 % if autotuning chose among templates. It counts like
 #: PRIOR_DF further degrees of freedom, because two or three compilations say little.
-PRIOR_SD, TUNED_SD, PRIOR_DF = 0.015, 0.08, 3
+PRIOR_SD = 0.015
+TUNED_SD = 0.08
+PRIOR_DF = 3
 _NUMBERS = (int, float)  # a tuple, because a union takes longer
 #: End of the fingerprint of kernels of which some were chosen by autotuning.
 TUNED = "-tuned"

@@ -27,7 +27,8 @@ ALPHA = 0.05
 POWER = 0.8
 #: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound
 #: cells.
-LEAST_PAIRS, MOST_PAIRS = 5, 20
+LEAST_PAIRS = 5
+MOST_PAIRS = 20
 #: The minimum number of duets, whose ratios vary by 1 to 3 % instead of 20 %: with 3 to 20 duets
 #: and a stop as soon as the interval is decided, fewer than 1 % of unchanged cells look slower
 #: (benchmarks/duets.py).

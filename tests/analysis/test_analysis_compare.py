@@ -34,7 +34,8 @@ def verdicts(found, metric="latency_ms"):
 
 
 def test_a_line_for_each_mode(made):
-    other, failed = a_cell(bs=64), {"status": "error"}
+    other = a_cell(bs=64)
+    failed = {"status": "error"}
     before = made.sweep({EAGER: FAST, other: FAST, GRAPH: failed})
     after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: failed})
     found = compared(made, before, after)
@@ -130,7 +131,8 @@ def test_two_interpreters_in_turns(made):
 
 
 def test_by_a_parameter(made):
-    half, double = a_cell(dtype="float16"), a_cell(bs=16)
+    half = a_cell(dtype="float16")
+    double = a_cell(bs=16)
     both = a_cell(dtype="float16", bs=16)
     sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, both: FAST})
     found = halves(made, sweep, "dtype")
@@ -176,7 +178,8 @@ def test_on_a_host_of_another_speed_the_gpus_own_time_comes_first(made, host_ms,
 
 
 def test_a_reference_may_be_a_baseline(made):
-    first, second = made.sweep([EAGER]), made.sweep([EAGER], env=A100)
+    first = made.sweep([EAGER])
+    second = made.sweep([EAGER], env=A100)
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", first)
         assert find(store, "main").id == first
@@ -212,14 +215,16 @@ def chosen(made, baseline, sweep, on=None, any_hardware=False):
     ],
 )
 def test_a_baseline_on_several_gpus(made, on, error, said):
-    both, sweep = swept(made, "L40S", "A100"), swept(made, "L40S", "A100", "L4")
+    both = swept(made, "L40S", "A100")
+    sweep = swept(made, "L40S", "A100", "L4")
     assert chosen(made, both, sweep, on="a100").hardware == "NVIDIA A100"
     with pytest.raises(error, match=said):
         chosen(made, both, sweep, on)
 
 
 def test_other_hardware_only_if_asked_for(made):
-    baseline, sweep = swept(made, "A100"), swept(made, "H200")
+    baseline = swept(made, "A100")
+    sweep = swept(made, "H200")
     with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
         chosen(made, baseline, sweep)
     with pytest.raises(NothingFoundError, match="ran on NVIDIA H200, not on NVIDIA A100; choose"):

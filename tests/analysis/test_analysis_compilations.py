@@ -59,7 +59,9 @@ def test_compilations_count_alike_in_figures_and_ratio():
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "noise"), [(1, 0.15), (2, 0.02), (3, 0.003)])
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
-    rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
+    rng = np.random.default_rng(count)
+    alarmed = 0
+    sweeps = 60
     for _ in range(sweeps):
         choices = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count]
         logs = choices + rng.normal(0, noise, (100, 2, 5))

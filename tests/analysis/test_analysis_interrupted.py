@@ -7,7 +7,8 @@ from effbench.analysis import confirm as rerun
 from effbench.run.interpreters import Interpreter
 from effbench.run.sweep import Outcome
 
-HERE, THERE = Interpreter(folder="/new"), Interpreter(folder="/old")
+HERE = Interpreter(folder="/new")
+THERE = Interpreter(folder="/old")
 NEW, OLD = (environment(flags={"folder": place.folder}) for place in (HERE, THERE))
 
 

@@ -86,7 +86,8 @@ def disturbed(**figures):
 
 
 def test_counts_and_memory_of_a_marked_result_are_judged():
-    old, new = side(kernels=[3] * 5, latency_ms=[1.0]), disturbed(kernels=[9] * 5, latency_ms=[1.0])
+    old = side(kernels=[3] * 5, latency_ms=[1.0])
+    new = disturbed(kernels=[9] * 5, latency_ms=[1.0])
     verdicts = {row.metric: str(row.verdict) for row in judge([pair(old, new)], limits_of({}))}
     assert verdicts == {"kernels": "slower", "latency_ms": "ambiguous"}
 

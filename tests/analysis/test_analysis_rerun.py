@@ -147,7 +147,8 @@ def test_memory_of_one_compilation_is_settled_by_several(made):
     """It has no pairs, because only some rounds compile with an empty cache."""
     small, large = ({"peak_reserved_bytes": size * MIB} for size in (100, 200))
     before, after = (compiled(1.0, 1, **figures) for figures in (small, large))
-    news, olds = {DEFAULT: compiled(1.0, **large)}, {DEFAULT: compiled(1.0, **small)}
+    news = {DEFAULT: compiled(1.0, **large)}
+    olds = {DEFAULT: compiled(1.0, **small)}
     _, rows = again(made, news, olds, before=before, after=after)
     row = next(row for row in rows if row.metric == "peak_reserved_cold_bytes")
     assert (row.verdict, "; confirmed: 2.000" in row.reason) == ("slower", True), row.reason

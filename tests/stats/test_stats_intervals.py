@@ -45,7 +45,8 @@ def test_extreme_spreads():
 
 
 def test_a_side_without_spread():
-    one_sided, own = speedup([2.0, 2.0, 2.0], [1.0, 1.1, 0.9]), geometric_mean([1.0, 1.1, 0.9])
+    one_sided = speedup([2.0, 2.0, 2.0], [1.0, 1.1, 0.9])
+    own = geometric_mean([1.0, 1.1, 0.9])
     assert (one_sided.low, one_sided.high) == pytest.approx((2.0 / own.high, 2.0 / own.low))
 
 
@@ -160,7 +161,8 @@ def test_a_single_marked_value_has_an_interval_without_an_error():
 def test_a_difference_may_be_off_by_the_offsets_of_both_sides(error):
     other = LogEstimate(0.0, error=0.05, df=4, below=0.01, above=0.02)
     wide = dataclasses.replace(WIDE, error=error)
-    found, turned = log_difference(wide, other), log_difference(other, wide)
+    found = log_difference(wide, other)
+    turned = log_difference(other, wide)
     assert (found.below, found.above) == pytest.approx((0.3 + 0.02, 0.2 + 0.01))
     assert (turned.below, turned.above) == pytest.approx((found.above, found.below))
 

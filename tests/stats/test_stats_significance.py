@@ -29,7 +29,8 @@ def compare(before, after):
 @pytest.mark.parametrize("sizes", [(4, 7), (2, 2), (10, 2)])
 def test_ratio_interval_and_p_value_are_welchs(sizes):
     rng = np.random.default_rng(sum(sizes))
-    before, after = rng.lognormal(0.0, 0.2, sizes[0]), rng.lognormal(0.2, 0.05, sizes[1])
+    before = rng.lognormal(0.0, 0.2, sizes[0])
+    after = rng.lognormal(0.2, 0.05, sizes[1])
     found = compare(before, after)
     reference = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
     interval = reference.confidence_interval(0.95)
@@ -44,7 +45,8 @@ def test_few_and_exact_trials():
     found = compare([2.0], [3.0, 3.0])
     assert found.ratio == pytest.approx(1.5)
     assert found.low is found.p_value is found.smallest_slowdown is None
-    same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
+    same = compare([3.0] * 3, [3.0] * 5)
+    more = compare([3.0] * 3, [3.3] * 5)
     assert (same.p_value, same.smallest_slowdown, more.p_value) == (1.0, pytest.approx(0.02), 0.0)
 
 
@@ -83,7 +85,8 @@ def test_values_that_make_no_pair(rounds, said):
 
 
 def test_a_confirmed_slowdown_lies_beyond_the_floor_with_its_whole_interval():
-    clear, near = compare_pairs(DRIFT, drifting(1.05)), compare_pairs(DRIFT, drifting(1.0205))
+    clear = compare_pairs(DRIFT, drifting(1.05))
+    near = compare_pairs(DRIFT, drifting(1.0205))
     assert confirms(clear.low, 5) and not confirms(near.low, 5) and not confirms(None, 5)
     assert not confirms(clear.low, 4) and not confirms(clear.low, 5, floor=0.06)
 
