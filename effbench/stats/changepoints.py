@@ -312,8 +312,9 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
     if not pairs:
         return None
     for index, segment in enumerate(segments):
-        if segment.n < PERSISTENCE:
-            return _nearer(pairs, index)
+        if segment.n < PERSISTENCE:  # it joins the neighbour with the nearer level
+            around = range(max(0, index - 1), min(index + 1, len(pairs)))
+            return min(around, key=lambda split: abs(pairs[split][1].mean - pairs[split][0].mean))
     spread = series.spread(segments)
     doubts = [_doubt(series, old, new, spread, floor) for old, new in pairs]
     if not any(doubts):
@@ -322,16 +323,6 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
     if not any(doubts):
         return None
     return int(np.argmax(doubts))
-
-
-def _nearer(pairs: Sequence[tuple[Segment, Segment]], index: int) -> int:
-    """Return the split between the segment `index` and its neighbour with the nearer level."""
-    steps = [abs(new.mean - old.mean) for old, new in pairs]
-    to_previous = max(0, index - 1)
-    to_next = min(index, len(steps) - 1)
-    if steps[to_previous] <= steps[to_next]:
-        return to_previous
-    return to_next
 
 
 def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floor: float) -> float:

@@ -213,10 +213,10 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     error = None
     if total.error is not None:
         error = total.error / number
-    return LogEstimate(
-        total.value / number,
-        error,
-        total.df,
+    return replace(
+        total,
+        value=total.value / number,
+        error=error,
         below=total.below / number,
         above=total.above / number,
     )
@@ -226,12 +226,11 @@ def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of estimates that share their errors, such as those of several cells on the
     same hosts: averaging does not reduce the errors."""
     mean = mean_of_estimates(estimates)
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
-    if len(errors) < len(estimates):
+    if mean.error is None:
         return mean
-    uncertain = [estimate.df for estimate in estimates if estimate.error]
-    df = min(uncertain, default=mean.df)
-    return replace(mean, error=math.fsum(errors) / len(errors), df=df)
+    error = math.fsum(estimate.error or 0.0 for estimate in estimates) / len(estimates)
+    uncertain = (estimate.df for estimate in estimates if estimate.error)
+    return replace(mean, error=error, df=min(uncertain, default=mean.df))
 
 
 def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
