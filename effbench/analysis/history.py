@@ -37,7 +37,7 @@ from effbench.stats.intervals import Interval
 from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import PastResults
 from effbench.store.store import Store
-from effbench.store.sweeps import CONFIRMING, SweepInfo, is_future
+from effbench.store.sweeps import SweepInfo, is_future
 
 #: Metrics that have a history.
 JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
@@ -241,7 +241,7 @@ def read(
         columns_of(metrics), filters.models, filters.modes, filters.environment_ids, filters.most
     )
     # newest first, those of the future last: as the oldest they hide nothing
-    sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep)]
+    sweeps = [sweep for sweep in reversed(past.sweeps) if not sweep.is_rerun]
     wanted = {sweep.id for sweep in filter(filters.fits, sweeps)}
     past = replace(past, rows=[row for row in past.rows if row["sweep_id"] in wanted])
     if filters.are_limits and not past.rows:
@@ -252,10 +252,6 @@ def read(
         first = position_of(filters.since, sweeps)
         history.changes = [change for change in history.changes if change.after.at >= first]
     return history
-
-
-def is_rerun(sweep: SweepInfo) -> bool:
-    return (sweep.name or "").startswith(CONFIRMING)
 
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
