@@ -158,8 +158,7 @@ def _alike(
     cells, both in these environments."""
     is_alike = sql_query(_IS_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
     columns = SWEEP.c["id", "name", "started_at", "imported_at", "protocol"]
-    hostname = SWEEP.c.host["hostname"].as_string().label("hostname")
-    newest_first = sa.select(*columns, hostname).where(is_alike).order_by(*NEWEST_FIRST)
+    newest_first = sa.select(*columns).where(is_alike).order_by(*NEWEST_FIRST)
     return {row.id: row for row in connection.execute(newest_first)}
 
 
