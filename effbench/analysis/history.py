@@ -37,7 +37,7 @@ from effbench.stats.intervals import Interval
 from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import PastResults
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo, is_future
+from effbench.store.sweeps import SweepInfo, is_future, is_rerun
 
 #: Metrics that have a history.
 JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
@@ -241,7 +241,7 @@ def read(
         columns_of(metrics), filters.models, filters.modes, filters.environment_ids, filters.most
     )
     # newest first, those of the future last: as the oldest they hide nothing
-    sweeps = [sweep for sweep in reversed(past.sweeps) if not sweep.is_rerun]
+    sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep.name)]
     wanted = {sweep.id for sweep in filter(filters.fits, sweeps)}
     past = replace(past, rows=[row for row in past.rows if row["sweep_id"] in wanted])
     if filters.are_limits and not past.rows:
