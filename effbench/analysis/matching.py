@@ -178,8 +178,11 @@ def load(store: Store, info: SweepInfo) -> Side:
     # in the user's order, if the sweep records it
     turns = {key: turn for turn, key in enumerate(info.host.get("environments") or (), 1)}
     ordered = sorted(environments, key=lambda key: turns.get(key, 0))
+    title = info.id
+    if info.name:
+        title += f" ({info.name})"
     return Side(
-        str(info),
+        title,
         info.label,
         {cell.key: cell for cell in store.planned(info.id)},
         store.sides(info.id),
