@@ -7,11 +7,11 @@ pytest.register_assert_rewrite("browsing")
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in a browser are slow, except that each page opens."""
+    """Tests in a browser are slow, except that each page opens and figures show numbers."""
     for item in items:
         if (
             "chromium" in getattr(item, "fixturenames", ())
-            and item.path.name != "test_pages_open.py"
+            and item.path.name not in ("test_pages_open.py", "test_render_figures.py")
         ):
             item.add_marker(pytest.mark.slow)
 

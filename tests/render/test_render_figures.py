@@ -58,7 +58,7 @@ def trace_of(drawing, mode):
 def test_every_figure_has_units(figure, drawn):
     if figure is TAIL:
         assert drawn("tail", "mlp") is None, "the page omits it"
-        drawing = drawn("tail", "mlp · bs=8 · stream=arrivals", of="arrivals")
+        drawing = drawn("tail", "mlp · stream=arrivals · bs=8", of="arrivals")
     else:
         drawing = drawn(figure.name, "mlp")
     assert drawing["data"]
