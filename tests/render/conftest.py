@@ -9,9 +9,9 @@ pytest.register_assert_rewrite("browsing")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in a browser are slow, except that each page opens and figures show numbers."""
     for item in items:
-        if (
-            "chromium" in getattr(item, "fixturenames", ())
-            and item.path.name not in ("test_pages_open.py", "test_render_figures.py")
+        if "chromium" in getattr(item, "fixturenames", ()) and item.path.name not in (
+            "test_pages_open.py",
+            "test_render_figures.py",
         ):
             item.add_marker(pytest.mark.slow)
 
