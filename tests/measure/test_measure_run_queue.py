@@ -4,6 +4,7 @@ process keeps busy."""
 import multiprocessing
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,9 +71,28 @@ def test_a_thread_that_has_ended_keeps_what_it_waited(tasks, opened):
     assert [queue.read_ms() for _ in range(2)] == pytest.approx([13.0, 13.0])
 
 
-def test_a_kernel_that_does_not_count_waiting(tasks, opened):
-    (tasks.folder / str(OWN) / "schedstat").unlink()
-    assert opened().read_ms() == 0.0
+@pytest.mark.parametrize("statistics", [None, "123456789 0 0\n", "off\n"])
+def test_preemptions_count_where_the_kernel_does_not_count_waiting(
+    tasks, opened, monkeypatch, statistics
+):
+    path = tasks.folder / str(OWN) / "schedstat"
+    if statistics is None:
+        path.unlink()
+    else:
+        path.write_text(statistics)
+    usage = SimpleNamespace(ru_nivcsw=4)
+    monkeypatch.setattr(host.resource, "getrusage", lambda who: usage)
+    queue = opened()
+    before = queue.read_ms()
+    usage.ru_nivcsw = 6
+    assert queue.read_ms() - before == 2 * host.SLICE_MS
+
+
+def test_a_container_without_proc(tmp_path, opened, monkeypatch):
+    monkeypatch.setattr(host, "TASKS", tmp_path / "task")
+    monkeypatch.setattr(host, "STATISTICS", tmp_path / "stat")
+    assert not opened().is_counted
+    assert host.core_times({0}) == host.CoreTimes(0.0, 0.0)
 
 
 # --- on this machine ---
