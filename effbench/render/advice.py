@@ -44,19 +44,7 @@ def mode_advice(advice: Recommendation) -> Advice:
         for candidate in advice.ranked
         if candidate.is_marked
     }
-    clauses = [f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
-    speedup = Estimate.of(chosen.result, question.speedup)
-    if base is not None and base is not chosen and speedup.value is not None:
-        text = speedup.text
-        if speedup.interval:
-            text += f" ({speedup.interval}×)"
-        clauses.insert(0, f"{text} the speed of {base.mode} in {question.quantity}")
-    if chosen.is_marked:
-        clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
-    elif marked:
-        names = ", ".join(marked)
-        clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
-    answer = f"Run {case} at bs {bs} with {chosen.mode}: {'; '.join(clauses)}."
+    answer = sentence(advice, list(marked))
     why = ""
     if base is not None:
         winners = [chosen.result, *(tie.result for tie in advice.ties)]
@@ -79,6 +67,25 @@ def mode_advice(advice: Recommendation) -> Advice:
         "marked": marked,
     }
     return Advice(answer, table, lines, data)
+
+
+def sentence(advice: Recommendation, marked: list[str]) -> str:
+    """Return the recommendation in one sentence. `marked`: the modes with marked figures."""
+    question, chosen, base = advice.question, advice.chosen, advice.base
+    clauses = [f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
+    speedup = Estimate.of(chosen.result, question.speedup)
+    if base is not None and base is not chosen and speedup.value is not None:
+        text = speedup.text
+        if speedup.interval:
+            text += f" ({speedup.interval}×)"
+        clauses.insert(0, f"{text} the speed of {base.mode} in {question.quantity}")
+    if chosen.is_marked:
+        clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
+    elif marked:
+        names = ", ".join(marked)
+        clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
+    where = f"{chosen.row.case} at bs {chosen.result.bs}"
+    return f"Run {where} with {chosen.mode}: {'; '.join(clauses)}."
 
 
 def because(advice: Recommendation) -> str:

@@ -137,13 +137,7 @@ def context(folder: PageFolder) -> Context:
     metrics = {name: METRICS[name].title for figure in FIGURES for name in figure.names}
     for number, of_model in enumerate(models.values()):
         folder.data(str(number), [point(row, axis, metrics) for row in of_model])
-    sections = []
-    for figure in FIGURES:
-        drawn = [row for row in rows if figure.draws(row)]
-        if drawn and figure.only_on in (None, axis):
-            shown = {row.curve(axis) for row in drawn}
-            numbers = {model: at for at, model in enumerate(models) if model in shown}
-            sections.append(Section(figure, modes_of(drawn), numbers))
+    sections = sections_of(rows, axis, list(models))
     title = TITLES.get(axis, short_label(axis))
     index = {
         "axis": [short_label(axis), title],
@@ -158,6 +152,19 @@ def context(folder: PageFolder) -> Context:
         "models": list(models),
         "models_a_page": MODELS_A_PAGE,
     }
+
+
+def sections_of(rows: LabelledRows, axis: str, models: list[str]) -> list[Section]:
+    """Return the figures that these results have on this axis."""
+    sections = []
+    for figure in FIGURES:
+        drawn = [row for row in rows if figure.draws(row)]
+        if not drawn or figure.only_on not in (None, axis):
+            continue
+        shown = {row.curve(axis) for row in drawn}
+        numbers = {model: number for number, model in enumerate(models) if model in shown}
+        sections.append(Section(figure, modes_of(drawn), numbers))
+    return sections
 
 
 def modes_of(rows: LabelledRows) -> list[str]:
