@@ -5,6 +5,8 @@ of `verdict_of_statuses`. Otherwise each metric is compared as `core.metrics` de
 by Welch's test (or by pairs, if both sides were measured in the same rounds), Benjamini–Hochberg
 (over times or sizes) and an effect beyond the limit; `exact` by its integers; `bound` by a factor
 and an absolute difference, times only of two trials per side.
+
+What makes a trial `degraded` or `incorrect` is decided where it runs: `judge` in worker/trial.py.
 """
 
 from __future__ import annotations

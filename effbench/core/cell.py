@@ -250,8 +250,8 @@ class Trial:
 
     `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in
     order. A new quantity needs a field here with its metric, one of the same name in `Summary`
-    unless it is a `fact` of trials alone, the code that measures it, and a migration with the
-    column types and checks of `store/schema.py`.
+    unless it is a `fact` of trials alone, the code that measures it, and a revision of
+    `store/schema.py`: docs/reference/extending.md has the whole list.
     """
 
     cell_key: str

@@ -3,8 +3,8 @@
 This is the only module that imports pynvml. It does not import torch, so the doctor can use it.
 
 A new metric from NVML needs three lines: a field in `GpuState` and its query in `Gpu.read` (here),
-and how readings give it in `GpuWatch.record` (measure/watch.py); then a field in `Trial`, one in
-`Summary` and a migration, as `Trial` (cell.py) says.
+and how readings give it in `GpuWatch.record` (measure/watch.py); then what every metric needs, as
+`Trial` (core/cell.py) says.
 """
 
 from __future__ import annotations

@@ -1,0 +1,13 @@
+"""The side that imports torch: run one trial in a process of its own, and say how it went.
+
+| module | answers |
+|---|---|
+| server | how do processes fork from a server that has torch loaded? |
+| trial | which phases has a trial, and which status does it end with (`judge`)? |
+| context | what do the parts of a trial share? |
+| tasks | what can a server be asked for? |
+| timings, pairing, duets | when are the timers, pairs and duets taken, and what do they record? |
+| probe | can the targets be imported, and what is this machine? |
+| failures | which status and reason does an exception give? |
+| check, ceilings, artifacts | what do behaviour checks, the GPU's ceilings and kept files give? |
+"""
