@@ -193,7 +193,7 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
         software = software_changed(compared.before, compared.after)
         facts = facts_of(compared.before)
         with origin(facts, new_facts or {}, here, cells, software) as there:
-            return read(request.db, run(request, cells, there, here), here, there)
+            return read(request.db, measure_again(request, cells, there, here), here, there)
     except EffbenchError as error:
         alone = {
             change.key
@@ -203,11 +203,11 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
         chosen = [cell for cell in cells if cell.key in alone]
         if not chosen:
             raise
-        outcome = run(request, chosen, here)
+        outcome = measure_again(request, chosen, here)
         return replace(read(request.db, outcome, here), why_alone=str(error))
 
 
-def run(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
+def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
     """Run these cells under the interpreters of these sides, the new one last."""
     recorded = recorded_settings(request.after)
     are_duets = len(sides) == 2 and recorded.protocol.duet and all(map(allows_duet, cells))

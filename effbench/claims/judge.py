@@ -132,10 +132,10 @@ def statement_of(value: Any) -> Statement:
 
 def as_json(value: Any) -> Any:
     """Return figures and facts for JSON; an unknown bound becomes None."""
-    return json.loads(json.dumps(value, default=plain), parse_constant=lambda name: None)
+    return json.loads(json.dumps(value, default=of_libraries), parse_constant=lambda name: None)
 
 
-def plain(value: Any) -> Any:
+def of_libraries(value: Any) -> Any:
     """Return a value that JSON does not know."""
     if isinstance(value, Figure):
         return bounds(value) if value.low < value.high else value.value

@@ -83,9 +83,9 @@ def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError
 def no_option(group: str, value: Any) -> ConfigError:
     """Return the error for the option of a group that is no name."""
     if isinstance(value, list):
-        several = ",".join(map(plain, value))
+        several = ",".join(map(as_override, value))
         return ConfigError(
-            f"{group}: expected one value, got {plain(value)}. To sweep over several, write"
+            f"{group}: expected one value, got {as_override(value)}. To sweep over several, write"
             f" {group}={several}"
         )
     how = "quote a name such as inf: \"model='inf'\""
@@ -114,7 +114,7 @@ def wrong_value(setting: Setting, value: Any, where: str = "") -> ConfigError:
     if where:  # it is corrected in the file
         return ConfigError(refused)
     if isinstance(value, list) and not setting.is_open and name.partition(".")[0] not in OF_SWEEP:
-        several = ",".join(map(plain, value))
+        several = ",".join(map(as_override, value))
         return ConfigError(f"{refused}. To sweep over several values, write {name}={several}")
     return ConfigError(f"{refused}. Example: {shlex.quote(example(setting, kind, value))}")
 
@@ -175,10 +175,10 @@ def example(setting: Setting, kind: inspect.Type, value: Any = None) -> str:
             valid = quoted(valid or "text")
         case inspect.IntType() | inspect.FloatType() if valid is None:
             valid = 1
-    return f"{setting.name}={plain(valid)}"
+    return f"{setting.name}={as_override(valid)}"
 
 
-def plain(value: Any) -> str:
+def as_override(value: Any) -> str:
     """Return a value as it is typed in an override."""
     if value is None:
         return "null"
@@ -187,9 +187,9 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):
-        return f"[{','.join(map(plain, value))}]"
+        return f"[{','.join(map(as_override, value))}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{plain(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{as_override(inner)}" for key, inner in value.items()) + "}"
     return str(value)
 
 
@@ -199,7 +199,7 @@ def as_typed(value: Any) -> str:
         return f"'{value}'"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return plain(value)
+    return as_override(value)
 
 
 # --- errors of Hydra ---

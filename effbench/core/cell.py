@@ -236,7 +236,7 @@ class Conditions:
 
 #: Types of quantities; None: not measured, or it does not apply.
 Number: TypeAlias = float | None
-Count: TypeAlias = int | None
+Whole: TypeAlias = int | None
 Text: TypeAlias = str | None
 Flag: TypeAlias = bool | None
 
@@ -266,16 +266,16 @@ class Trial:
 
     # --- facts of the trial ---
 
-    gpu_index: Count = fact("index of the GPU among the visible ones")
+    gpu_index: Whole = fact("index of the GPU among the visible ones")
     gpu_uuid: Text = fact("UUID of the GPU")
-    pid: Count = fact("process that ran the trial")
+    pid: Whole = fact("process that ran the trial")
     wall_s: Number = fact("wall time of the trial, measured by the sweep")
     overhead_s: Number = fact("wall time outside the listed phases")
     build_s: Number = fact("time to make the module and its inputs")
     prepare_s: Number = fact("time to prepare the mode")
     compile_s: Number = fact("`prepare_s` and all settling calls; NULL if nothing compiles")
     compile_cache: Text = fact("`cold` or `warm`; NULL if nothing compiles")
-    compilation: Count = fact(
+    compilation: Whole = fact(
         "number of the trial's compile cache, from 0; NULL if nothing compiles"
     )
     kernel_fingerprint: Text = fact(
@@ -284,7 +284,7 @@ class Trial:
     check_s: Number = fact("time of eager's reference outputs and of the comparison")
     warmup_s: Number = fact("time of the warm-up")
     timing_s: Number = fact("time of both timers")
-    warmup_calls: Count = fact("calls of the warm-up")
+    warmup_calls: Whole = fact("calls of the warm-up")
     steady: Flag = fact("whether calls were steady at the end of the warm-up")
     latency_median_low_ms: Number = fact(
         "lower bound of the median's 95 % interval within the trial; if the trial is marked,"
@@ -293,13 +293,13 @@ class Trial:
     latency_median_high_ms: Number = fact("the upper bound")
     period_median_low_ms: Number = fact("the same bound of the period")
     period_median_high_ms: Number = fact("the upper bound")
-    latency_samples: Count = fact("timed calls")
-    period_samples: Count = fact("timed blocks")
-    calls_per_block: Count = fact("calls per block")
+    latency_samples: Whole = fact("timed calls")
+    period_samples: Whole = fact("timed blocks")
+    calls_per_block: Whole = fact("calls per block")
     input_copy_ms: Number = fact(
         "copy into a manual CUDA graph's static inputs, per call; part of latency and period"
     )
-    discarded_blocks: Count = fact("series of samples discarded after a disturbance")
+    discarded_blocks: Whole = fact("series of samples discarded after a disturbance")
     host_ms: Number = fact(
         "time of a fixed piece of host work in this trial's quietest moments: the host's speed"
     )
@@ -319,7 +319,7 @@ class Trial:
     pair_speedup_disturbed: Number = fact(
         "the median of pairs during which the host was disturbed; NULL without them"
     )
-    pairs: Count = fact("number of these pairs")
+    pairs: Whole = fact("number of these pairs")
     pair_period_speedup: Number = fact(
         "the same for the period, as the median of pairs: neighbouring batches in one process"
     )
@@ -330,24 +330,24 @@ class Trial:
     pair_period_speedup_disturbed: Number = fact(
         "the median of pairs during which the host was disturbed; NULL without them"
     )
-    period_pairs: Count = fact("number of these pairs")
+    period_pairs: Whole = fact("number of these pairs")
     pair_disturbance: Text = fact(
         "what disturbed the host or the GPU during the pairs so much that too few are"
         " undisturbed; NULL for speedups that are not marked"
     )
-    threads: Count = fact("torch's threads on the CPU")
+    threads: Whole = fact("torch's threads on the CPU")
     host: Text = fact(
         "name of this trial's host in a sweep that joins several hosts; NULL in all others"
     )
-    peak_host_bytes: Count = fact("peak resident host memory of the process")
+    peak_host_bytes: Whole = fact("peak resident host memory of the process")
     compute_floor_ms: Number = fact("`flops` ÷ this machine's matrix rate")
     memory_floor_ms: Number = fact("`min_bytes` ÷ this machine's copy rate")
-    sm_clock_mhz: Count = fact("median SM clock while the period was timed")
-    memory_clock_mhz: Count = fact("median memory clock while the period was timed")
-    temperature_c: Count = fact("median temperature while the period was timed")
+    sm_clock_mhz: Whole = fact("median SM clock while the period was timed")
+    memory_clock_mhz: Whole = fact("median memory clock while the period was timed")
+    temperature_c: Whole = fact("median temperature while the period was timed")
     power_w: Number = fact("median power while the period was timed")
     clocks_event_reasons: Text = fact("NVML's reasons for reduced clocks")
-    foreign_processes: Count = fact("other processes on this GPU after timing")
+    foreign_processes: Whole = fact("other processes on this GPU after timing")
 
     # --- metrics ---
 
@@ -431,7 +431,7 @@ class Trial:
         help="time per call in which kernels, copies or fills ran (union of their intervals); from"
         " a profiled pass",
     )
-    kernels: Count = metric(
+    kernels: Whole = metric(
         "kernels",
         better=LOWER,
         compare="exact",
@@ -455,14 +455,14 @@ class Trial:
         help="preparation and first call together; slowest of the trials with a cold cache, or of a"
         " mode that compiles nothing",
     )
-    build_peak_allocated_bytes: Count = metric(
+    build_peak_allocated_bytes: Whole = metric(
         "peak allocated, building",
         unit="bytes",
         better=LOWER,
         combine="max",
         help="torch's peak of allocated device memory while the module and its inputs were made",
     )
-    prepare_peak_allocated_bytes: Count = metric(
+    prepare_peak_allocated_bytes: Whole = metric(
         "peak allocated, preparing",
         unit="bytes",
         better=LOWER,
@@ -470,7 +470,7 @@ class Trial:
         help="torch's peak of allocated device memory while the mode was prepared, settling calls"
         " included; of processes that compiled with an empty cache, if any",
     )
-    peak_allocated_bytes: Count = metric(
+    peak_allocated_bytes: Whole = metric(
         "peak allocated",
         unit="bytes",
         better=LOWER,
@@ -479,7 +479,7 @@ class Trial:
         help="torch's peak of allocated device memory in steady state, graph pools excluded"
         + _WARM_ONLY,
     )
-    peak_reserved_bytes: Count = metric(
+    peak_reserved_bytes: Whole = metric(
         "peak reserved",
         unit="bytes",
         better=LOWER,
@@ -488,7 +488,7 @@ class Trial:
         help="torch's peak of reserved device memory in steady state, graph pools included"
         + _WARM_ONLY,
     )
-    graph_pool_bytes: Count = metric(
+    graph_pool_bytes: Whole = metric(
         "graph pool",
         unit="bytes",
         better=LOWER,
@@ -496,7 +496,7 @@ class Trial:
         combine="warm",
         help="device memory in private (graph) pools" + _WARM_ONLY,
     )
-    process_gpu_bytes: Count = metric(
+    process_gpu_bytes: Whole = metric(
         "process on GPU",
         unit="bytes",
         better=LOWER,
@@ -528,7 +528,7 @@ class Trial:
         help="‖output - unquantized output‖ ÷ ‖unquantized output‖, both in eager mode; with"
         " `numerics.quantize`",
     )
-    graph_breaks: Count = metric(
+    graph_breaks: Whole = metric(
         "graph breaks",
         better=LOWER,
         compare="exact",
@@ -536,7 +536,7 @@ class Trial:
         explains=True,
         help="Dynamo's count of graph breaks",
     )
-    recompiles: Count = metric(
+    recompiles: Whole = metric(
         "recompiles",
         better=LOWER,
         compare="exact",
@@ -544,7 +544,7 @@ class Trial:
         explains=True,
         help="Dynamo's count of compilations after the first of each frame",
     )
-    cudagraph_skips: Count = metric(
+    cudagraph_skips: Whole = metric(
         "CUDA graph skips",
         better=LOWER,
         compare="exact",
@@ -729,7 +729,7 @@ class Summary:
     gpu_busy_ms: Number = None
     gpu_busy_ci_low_ms: Number = None
     gpu_busy_ci_high_ms: Number = None
-    kernels: Count = None
+    kernels: Whole = None
     gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
         better=LOWER,
@@ -756,7 +756,7 @@ class Summary:
         help="the same with a cache that the cell filled",
     )
     first_call_s: Number = None
-    break_even_calls: Count = metric(
+    break_even_calls: Whole = metric(
         "break-even",
         unit="calls",
         better=LOWER,
@@ -764,11 +764,11 @@ class Summary:
         help="calls until the preparation pays for itself against the baseline; NULL if never or"
         " not significant, and for arrivals and CPU streams",
     )
-    build_peak_allocated_bytes: Count = None
-    prepare_peak_allocated_bytes: Count = None
-    peak_allocated_bytes: Count = None
-    peak_reserved_bytes: Count = None
-    peak_reserved_cold_bytes: Count = metric(
+    build_peak_allocated_bytes: Whole = None
+    prepare_peak_allocated_bytes: Whole = None
+    peak_allocated_bytes: Whole = None
+    peak_reserved_bytes: Whole = None
+    peak_reserved_cold_bytes: Whole = metric(
         "peak reserved, cold cache",
         unit="bytes",
         better=LOWER,
@@ -777,8 +777,8 @@ class Summary:
         help="the same in processes that compiled with an empty cache, as compiling leaves memory"
         " reserved",
     )
-    graph_pool_bytes: Count = None
-    process_gpu_bytes: Count = None
+    graph_pool_bytes: Whole = None
+    process_gpu_bytes: Whole = None
     relative_memory: Number = metric(
         "memory against baseline",
         unit="×",
@@ -789,9 +789,9 @@ class Summary:
     energy_mj: Number = None
     rel_error: Number = None
     quantization_error: Number = None
-    graph_breaks: Count = None
-    recompiles: Count = None
-    cudagraph_skips: Count = None
+    graph_breaks: Whole = None
+    recompiles: Whole = None
+    cudagraph_skips: Whole = None
     flops: Number = None
     min_bytes: Number = None
     roofline_fraction: Number = metric(
@@ -807,13 +807,13 @@ class Summary:
         " a verdict; NULL without figures"
     )
     disturbance: Text = fact("why the times are marked; NULL if they are not")
-    compilations: Count = metric(
+    compilations: Whole = metric(
         "compilations", help="compile caches behind the figures; NULL if nothing compiles"
     )
-    hosts: Count = metric(
+    hosts: Whole = metric(
         "hosts", help="hosts behind the figures of a joined sweep; NULL in all others"
     )
-    unsteady_trials: Count = metric(
+    unsteady_trials: Whole = metric(
         "unsteady trials",
         better=LOWER,
         help="trials whose warm-up ended before calls were steady",

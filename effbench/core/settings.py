@@ -26,7 +26,7 @@ LARGEST = 2**31 - 1
 
 Integer: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
-Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST)]
+AtLeast1: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST)]
 TwoOrMore: TypeAlias = Annotated[int, Meta(ge=2, le=LARGEST)]
 Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=10_000)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -99,9 +99,9 @@ class Model:
     task: str | None = None
     # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets
     # itself
-    seq: Count | None = None
+    seq: AtLeast1 | None = None
     # height and width of images; null: those of the published weights
-    image_size: Count | None = None
+    image_size: AtLeast1 | None = None
     # false: random weights; true: published ones; or a folder or .safetensors file
     pretrained: bool | str | None = None
     # transformers: configuration, such as model.config.num_labels=10
@@ -144,7 +144,7 @@ class Stream:
     high: LargestSize | None = None  # largest size
     rate: Rate | None = None  # `arrivals`: average requests per second
     # `uniform`, `csv`: dimension of the inputs that varies; null: the batch
-    dim: Count | None = None
+    dim: AtLeast1 | None = None
     seed: Integer | None = None  # seed of a generated stream
     path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
     column: str | None = None  # `csv`: heading of the column with the sizes
@@ -168,7 +168,7 @@ class Training:
 class Generate:
     """Settings of a request that generates tokens; part of the cell if phase=generate."""
 
-    prompt: Count = 128  # tokens of the prompt
+    prompt: AtLeast1 = 128  # tokens of the prompt
     new_tokens: TwoOrMore = 128  # tokens to generate
 
 
@@ -187,7 +187,7 @@ class Protocol:
     name: str = "standard"  # name of the protocol in results
     rounds: Rounds = 5  # trials per cell, each in its own process
     # fresh compile caches per compiling cell, which rounds use in turn
-    compilations: Count = 2
+    compilations: AtLeast1 = 2
     # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: Positive = 5.0
     min_time_s: NotNegative = 0.5  # minimum seconds of each timer, unless its budget is shorter
@@ -202,8 +202,8 @@ class Protocol:
     min_block_ms: NotNegative = 5.0  # minimum length of a block of back-to-back calls
     # seconds of calls before the period is timed, while the GPU's power control settles
     load_s: NotNegative = 0.3
-    input_sets: Count = 3  # sets of inputs to rotate over
-    check_steps: Count = 5  # training: number of steps compared with eager's
+    input_sets: AtLeast1 = 3  # sets of inputs to rotate over
+    check_steps: AtLeast1 = 5  # training: number of steps compared with eager's
     # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: Positive | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction
@@ -239,13 +239,13 @@ class Executor:
     account: str | None = None  # SLURM: account to charge; null: the user's default
     # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
     gres: str | None = None
-    cpus: Count | None = None  # SLURM: CPU cores of a job; null: the cluster's default
-    time_limit_min: Count = 60  # SLURM: minutes after which a job is ended
+    cpus: AtLeast1 | None = None  # SLURM: CPU cores of a job; null: the cluster's default
+    time_limit_min: AtLeast1 = 60  # SLURM: minutes after which a job is ended
     # SLURM: further options of sbatch by name, for example {qos: high, mem: 64G, exclusive: true}
     sbatch: Names = field(default_factory=dict)
     # SLURM: cells per job; null: one job for all cells that differ only in their mode
-    cells_per_job: Count | None = None
-    max_jobs: Count = 100  # SLURM: maximum number of jobs in the queue at a time
+    cells_per_job: AtLeast1 | None = None
+    max_jobs: AtLeast1 = 100  # SLURM: maximum number of jobs in the queue at a time
     job_retries: Natural = 1  # SLURM: how often a trial is repeated after its job was lost
     # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
     job_folder: str | None = None
@@ -261,7 +261,7 @@ class Config:
     """
 
     model: Model = field(default_factory=Model)
-    bs: Count = 1  # batch size, at least 1
+    bs: AtLeast1 = 1  # batch size, at least 1
     stream: Stream = field(default_factory=Stream)
     # `name`, `_target_` and the mode's own settings
     mode: Names = field(default_factory=dict)
@@ -272,7 +272,7 @@ class Config:
     training: Training = field(default_factory=Training)
     generate: Generate = field(default_factory=Generate)
     # threads of torch on the CPU; null: one for each physical core that the trial may use
-    threads: Count | None = None
+    threads: AtLeast1 | None = None
     device: Literal["auto", "cuda", "cpu"] = "auto"  # `auto`: cuda if torch sees a GPU, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter

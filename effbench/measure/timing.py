@@ -440,7 +440,7 @@ class Timer:
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 count = max(count, tenth)
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
-            elapsed = blocks.run(min(count, MOST_BLOCKS), result)
+            elapsed = blocks.time(min(count, MOST_BLOCKS), result)
             if self.counts(result, kept, lost):
                 seconds += elapsed
             if host and (result.samples_ms or result.disturbed_ms):
@@ -517,7 +517,7 @@ class Blocks:
         self.rotation = itertools.cycle(self.timer.inputs)
         self.made = 0  # calls in series so far
 
-    def run(self, blocks: int, result: Timing) -> float:
+    def time(self, blocks: int, result: Timing) -> float:
         """Run a block that does not count, and then these blocks, whose times are added to
         `result`. Return the seconds of those that count."""
         timer, host = self.timer, self.host

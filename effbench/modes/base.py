@@ -28,7 +28,7 @@ StepOver = Callable[[Step], Callable[..., Tensor]]
 #: What a mode records about its preparation: plain values by name.
 Facts = dict[str, Any]
 #: The type of a setting that is a count: an integer of at least 0.
-Count = Annotated[int, "at least 0"]
+AtLeast0 = Annotated[int, "at least 0"]
 
 
 @dataclass
@@ -67,8 +67,8 @@ class Prepared:
 class Mode(ABC):
     """The interface of modes, with defaults for a mode that only wraps the module.
 
-    The fields of subclasses that are dataclasses are checked: `bool`, `Count` and `Literal` define
-    the allowed values.
+    The fields of subclasses that are dataclasses are checked: `bool`, `AtLeast0` and `Literal`
+    define the allowed values.
     """
 
     #: Whether to report the preparation as compile seconds.
@@ -177,7 +177,7 @@ def needs_compiler(device: torch.device) -> str | None:
 def check_setting(name: str, value: Any, hint: Any) -> None:
     """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command
     line is a text."""
-    if hint == Count:
+    if hint == AtLeast0:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
         return

@@ -21,7 +21,7 @@ from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, as_arguments
-from effbench.modes.base import Count, Facts, Mode, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import AtLeast0, Facts, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture
 
@@ -40,8 +40,8 @@ class BucketedGraph(Mode):
     pool: Literal["shared", "private"] = "shared"
     order: Literal["largest-first", "smallest-first"] = "largest-first"
     outputs: Literal["short-lived", "clone"] = "short-lived"
-    warmups: Count = 2
-    torch_compile_max_bs: Count = 0
+    warmups: AtLeast0 = 2
+    torch_compile_max_bs: AtLeast0 = 0
     inner: str = "max-autotune-no-cudagraphs"
     #: Of an earlier version; it stays so that the keys of older cells stay valid.
     guard: Literal[None] = None

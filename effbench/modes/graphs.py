@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import (
-    Count,
+    AtLeast0,
     Mode,
     Prepared,
     StepOver,
@@ -61,7 +61,7 @@ class GraphCapture:
 class CudaGraph(Mode):
     """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture."""
 
-    warmups: Count = 3
+    warmups: AtLeast0 = 3
 
     static_shape = True
     phases = ("inference", "generate", "training")

@@ -25,7 +25,7 @@ ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run
 ON_GPU = (
     "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
 )
-NO_REASON = "host or GPU disturbed"
+UNNAMED_DISTURBANCE = "host or GPU disturbed"
 
 
 @dataclass(frozen=True)

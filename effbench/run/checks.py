@@ -13,7 +13,7 @@ from typing import Any
 from effbench.core.folders import plain_path
 from effbench.core.message import CheckRequest
 from effbench.run.client import ForkServer
-from effbench.run.devices import Gpu, Slot, gpu_slot
+from effbench.run.devices import ProbedGpu, Slot, gpu_slot
 from effbench.run.interpreters import HERE
 from effbench.run.pool import ServerPool
 
@@ -21,7 +21,7 @@ from effbench.run.pool import ServerPool
 def run_checks(
     requests: Sequence[CheckRequest],
     server: ForkServer,
-    gpus: Sequence[Gpu],
+    gpus: Sequence[ProbedGpu],
     timeout_s: float = 300.0,
 ) -> list[dict[str, Any]]:
     """Run behaviour checks, each in its own process under its device's lock, so that a crash
@@ -40,7 +40,7 @@ def run_checks(
 
 
 def run_check(
-    request: CheckRequest, pool: ServerPool, gpus: Sequence[Gpu], timeout_s: float
+    request: CheckRequest, pool: ServerPool, gpus: Sequence[ProbedGpu], timeout_s: float
 ) -> dict[str, Any]:
     """Run one behaviour check; see `run_checks`."""
     slot = Slot("CPU", "cpu")
@@ -58,7 +58,7 @@ def run_check(
         caches as folder,
     ):
         payload = replace(request, cache_dir=folder).to_json()
-        done = server.run("check", payload, timeout_s, slot.env)
+        done = server.complete("check", payload, timeout_s, slot.env)
     if done.result is not None:
         outcome: dict[str, Any] = done.result
         return outcome

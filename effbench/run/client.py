@@ -316,7 +316,7 @@ class ForkServer:
         if request.pid is not None:  # nobody waits for it any more: it may still hold its GPU
             processes.wait_until_gone(request.pid, KILL_TIMEOUT_S)
 
-    def run(
+    def complete(
         self,
         task: str,
         payload: Message,
@@ -355,7 +355,7 @@ class ForkServer:
         """
         self.wait_ready()
         for is_last in attempts(self.stop):
-            request = self.run(task, payload, timeout_s, env)
+            request = self.complete(task, payload, timeout_s, env)
             if request.result is not None:
                 return request.result
             if request.stopped:

@@ -42,7 +42,7 @@ HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.st
 
 
 #: A GPU as the probe describes it.
-Gpu = dict[str, Any]
+ProbedGpu = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class Slot:
             yield True
 
 
-def gpu_slot(gpu: Gpu, cores: list[int] | None = None) -> Slot:
+def gpu_slot(gpu: ProbedGpu, cores: list[int] | None = None) -> Slot:
     """Return the slot of a `gpu`, which is an entry of the probe's answer."""
     index, uuid, visible = gpu["index"], gpu.get("uuid"), gpu.get("visible", "")
     return Slot(f"GPU {index}", "cuda", index, uuid, visible, cores)
 
 
-def slots_of(gpus: Sequence[Gpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
+def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
     if executor.gpus != "auto":
@@ -146,7 +146,7 @@ def slots_of(gpus: Sequence[Gpu], cells: Iterable[Cell], executor: Executor) -> 
     return slots
 
 
-def chosen_gpus(wanted: Iterable[int], gpus: Sequence[Gpu]) -> list[Gpu]:
+def chosen_gpus(wanted: Iterable[int], gpus: Sequence[ProbedGpu]) -> list[ProbedGpu]:
     """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
     known = {gpu["index"]: gpu for gpu in gpus}
     missing = [index for index in wanted if index not in known]
@@ -213,7 +213,7 @@ def wanted_cores(setting: str | list[int] | None, usable: Collection[int]) -> li
 
 def share_cores(
     setting: str | list[int] | None,
-    gpus: Sequence[Gpu],
+    gpus: Sequence[ProbedGpu],
     usable: Collection[int] | None = None,
     topology: Path = TOPOLOGY,
 ) -> list[list[int] | None]:
@@ -247,7 +247,7 @@ def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
     return cores != others and not set(cores).isdisjoint(others)
 
 
-def near_cores(gpu: Gpu, cores: list[Core]) -> list[Core]:
+def near_cores(gpu: ProbedGpu, cores: list[Core]) -> list[Core]:
     """Return the physical cores near a GPU; all if the machine does not tell."""
     try:
         near = set(parse_cores(gpu.get("near_cores") or ""))

@@ -17,7 +17,7 @@ from effbench.core.cell import Cell
 from effbench.core.errors import WorkerError
 from effbench.core.settings import Executor
 from effbench.run.client import ForkServer, StoppedError
-from effbench.run.devices import Gpu, Slot
+from effbench.run.devices import ProbedGpu, Slot
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.probe import ProbedMachine, preload, probe
 from effbench.run.record import TrialStore
@@ -184,7 +184,7 @@ class ServerPool:
 Pools = Mapping[Interpreter, ServerPool]
 
 
-def gpus_of(pools: Pools) -> list[Gpu]:
+def gpus_of(pools: Pools) -> list[ProbedGpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
     return max((pool.machine.gpus for pool in pools.values()), key=len)
 

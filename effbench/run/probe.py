@@ -14,7 +14,7 @@ from effbench.core.message import ProbeRequest
 from effbench.core.settings import LOSSES
 from effbench.models.catalog import LIBRARIES
 from effbench.run.client import ForkServer
-from effbench.run.devices import Gpu
+from effbench.run.devices import ProbedGpu
 from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -30,7 +30,7 @@ class ProbedMachine:
 
     environment: Environment
     details: dict[str, Any]
-    gpus: list[Gpu]
+    gpus: list[ProbedGpu]
     notes: list[str]
     modes: dict[str, dict[str, Any]]
 

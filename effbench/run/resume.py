@@ -13,7 +13,7 @@ from effbench.core.settings import db_setting
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.interpreters import HERE, Facts, Interpreter
 from effbench.run.plan import Settings, SweepPlan
-from effbench.run.selection import parse_shard, plain, shards
+from effbench.run.selection import parse_shard, shards, typed
 from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo, processes
 
@@ -140,7 +140,7 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
     for name, (old, new) in pairs.items():
         if old != new and name != ROUNDS:
             raise ResumeError(
-                f"sweep {info.id} has {name}={plain(old)}, not {plain(new)};"
+                f"sweep {info.id} has {name}={typed(old)}, not {typed(new)};"
                 f" only {ROUNDS} may grow: {HOW_TO_RESUME}"
             )
 

@@ -84,7 +84,9 @@ class RunningSweep:
 
     # --- one trial ---
 
-    def run(self, slot: Slot, trial: PlannedTrial, member: Member | None = None) -> Trial | None:
+    def run_trial(
+        self, slot: Slot, trial: PlannedTrial, member: Member | None = None
+    ) -> Trial | None:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if
         the harness failed.
 
@@ -138,7 +140,7 @@ class RunningSweep:
             start = time.monotonic()
             env = {**slot.env, **trial.run.cell.env}
             timeout_s = self.settings.timeout_s
-            request = server.run("trial", message.to_json(), timeout_s, env, on_phase)
+            request = server.complete("trial", message.to_json(), timeout_s, env, on_phase)
             request.wait(False)  # it may have died while it waited for its partner
             wall_s = time.monotonic() - start - request.waited_s
         if request.stopped:

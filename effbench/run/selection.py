@@ -104,7 +104,7 @@ def is_valid(value: Any) -> bool:
     """Return whether a rule may have this value."""
     if isinstance(value, dict | list):
         return False
-    compared = COMPARISON.fullmatch(plain(value))
+    compared = COMPARISON.fullmatch(typed(value))
     return compared is None or is_number(compared[2])
 
 
@@ -119,15 +119,15 @@ def fits(value: Any, wanted: Any) -> bool:
     """Return whether a cell's value fits what a rule gives for its key."""
     if isinstance(wanted, list):
         return any(fits(value, choice) for choice in wanted)
-    compared = COMPARISON.fullmatch(plain(wanted))
+    compared = COMPARISON.fullmatch(typed(wanted))
     if compared is not None:
         # the values of `env` are texts
         compare = OPERATORS[compared[1]]
         return is_number(str(value)) and compare(float(value), float(compared[2]))
-    return value == wanted or fnmatchcase(plain(value), plain(wanted))
+    return value == wanted or fnmatchcase(typed(value), typed(wanted))
 
 
-def plain(value: Any) -> str:
+def typed(value: Any) -> str:
     """Return a value as it is typed."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

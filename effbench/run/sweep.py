@@ -22,7 +22,7 @@ from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer, StoppedError
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.devices import Gpu, Slot, slots_of
+from effbench.run.devices import ProbedGpu, Slot, slots_of
 from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.local import LocalExecutor
@@ -101,7 +101,7 @@ class OpenSweep:
                 sweep_id, settings, runs, trials, executor.slot_names
             )
             with showing:
-                executor.run(trials)
+                executor.run_trials(trials)
         measured = {
             (result.cell_key, environments.get(result.environment_id)): result.latency_ms
             for result in self.store.results(sweep_id)
@@ -177,7 +177,7 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":
                 # device=auto means the devices of the jobs, not of this machine
-                gpus: list[Gpu] = []
+                gpus: list[ProbedGpu] = []
                 if "gpu" in (settings.executor.gres or ""):
                     gpus = [{}]
                 pool.machine = replace(pool.machine, gpus=gpus)

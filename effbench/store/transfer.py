@@ -111,7 +111,7 @@ def _copy_sweep(
     arrival = Arrival(one_line(sweep_id, 64))
     try:
         with target.writing() as connection:
-            SweepCopy(source, connection, sweep_id, arrival).run(baselines, samples)
+            SweepCopy(source, connection, sweep_id, arrival).copy(baselines, samples)
             return arrival
     except (ArithmeticError, TypeError, ValueError) as error:
         fault: Exception = error
@@ -136,7 +136,7 @@ class SweepCopy:
     arrival: Arrival
     is_new: bool = False
 
-    def run(self, baselines: bool, samples: bool) -> None:
+    def copy(self, baselines: bool, samples: bool) -> None:
         (row,) = self.read(SWEEP, SWEEP.c.id == self.sweep_id)
         row["command"] = masked(row["command"])
         row["imported_at"] = now()

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TimerSamples:
+class StoredSamples:
     """The samples of one timer of a trial, in ms unless the timer's name has a unit. `taken`: how
     many were taken; at most 5,000 of them are stored."""
 
@@ -61,7 +61,7 @@ class SampledTrial:
     """A trial with its samples, by timer."""
 
     trial: StoredTrial
-    timers: dict[str, TimerSamples]
+    timers: dict[str, StoredSamples]
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ def trials_of_cells(
     for blob in connection.execute(blobs).mappings():
         of_trial = sampled[blob["trial_id"]]
         try:
-            samples = TimerSamples(blob["count"], _decoded(blob))
+            samples = StoredSamples(blob["count"], _decoded(blob))
         except StoreError as error:
             of_trial.trial.extra[DAMAGED] = str(error)
         else:

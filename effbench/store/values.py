@@ -55,16 +55,16 @@ def text(value: str) -> str:
     return value if is_valid else encodable(value.replace("\x00", "\ufffd"))
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """Return `value` for strict JSON: NaN and infinities become null, unknown types become text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {text(str(key)): plain(item) for key, item in value.items()}
+        return {text(str(key)): as_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [as_json_value(item) for item in value]
     return text(str(value))
 
 
@@ -92,12 +92,12 @@ def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def dump_json(value: Any) -> str:
-    """Return `plain(value)` as JSON."""
+    """Return `as_json_value(value)` as JSON."""
     with suppress(TypeError, ValueError):
         dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))
         if not _REFUSED.search(dumped):  # nearly always, and fast
             return dumped
-    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(as_json_value(value), allow_nan=False, separators=(",", ":"))
 
 
 def scalar(value: Any) -> Any:
@@ -109,7 +109,7 @@ def scalar(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
     if isinstance(value, str | float):
-        return plain(value)
+        return as_json_value(value)
     return value
 
 

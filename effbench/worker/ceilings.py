@@ -29,7 +29,7 @@ MATRIX = 8192
 DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
-def run(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, say_phase: SayPhase) -> Json:
     """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if
     that is impossible."""
     say_phase("ceilings")

@@ -21,7 +21,7 @@ from effbench.worker.tasks import Json, SayPhase
 CUDA, COMPILER, CPP_COMPILER = "CUDA", "a compiler", "a C++ compiler"
 
 
-def run(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, say_phase: SayPhase) -> Json:
     """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom,
     "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)

@@ -52,7 +52,7 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
 NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
-def run(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, say_phase: SayPhase) -> Json:
     """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has
     for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)

@@ -262,7 +262,7 @@ class Server:
             os.environ[TRIAL_VARIABLE] = task.id
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(f"effbench.worker.{task.name}")
-            result = module.run(
+            result = module.run_task(
                 task.payload, lambda phase: write_message(results, {"phase": phase})
             )
             write_message(results, {"result": result})

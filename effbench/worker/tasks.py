@@ -1,4 +1,4 @@
-"""The interface of tasks: modules next to this one with a function `run(payload, say_phase)`."""
+"""The interface of tasks: modules next to this one that have `run_task(payload, say_phase)`."""
 
 from __future__ import annotations
 

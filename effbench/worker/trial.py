@@ -43,12 +43,12 @@ TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 
 
-def run(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, say_phase: SayPhase) -> Json:
     """Run the trial of a TrialRequest as JSON, and return its Trial as JSON."""
     running = RunningTrial(TrialRequest(**payload), say_phase)
     trial = running.trial
     try:
-        running.run()
+        running.perform()
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
     except SystemExit:  # the module may end its process
@@ -100,7 +100,7 @@ class RunningTrial(TrialContext):
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def run(self) -> None:
+    def perform(self) -> None:
         with self.phase(DEVICE_PHASE):
             self.take_device()
         with self.phase("setup"):

@@ -123,7 +123,7 @@ def rerun_of(made, monkeypatch):
             again, ids[one] = made.sweep({OWN: SLOW}, env=env, into=again, name="confirm:x"), env.id
         return Outcome(again, request.db, "completed", "ignore", [], ids)
 
-    monkeypatch.setattr(rerun, "run", run)
+    monkeypatch.setattr(rerun, "measure_again", run)
     return asked
 
 

@@ -253,7 +253,7 @@ def test_every_call_is_counted_for_the_energy(monkeypatch, without_cuda):
     clock = TurnedClock(monkeypatch, itertools.repeat(0.002))
     counted, result = [], timing.Timing()
     timer = Timer(clock.step, INPUTS, CPU, RULES, SimpleNamespace(poll=counted.append))
-    timing.Blocks(timer, calls=3, host=None).run(5, result)
+    timing.Blocks(timer, calls=3, host=None).time(5, result)
     assert counted[-1] == len(clock.calls) == 3 * (1 + 5)
     assert result.samples_ms == pytest.approx([2.0] * 5)
 

@@ -50,7 +50,7 @@ def make(tmp_path, monkeypatch):
         )
         made.server, made.recorded = server, made.store.recorded
         if planned:
-            made.run(made.rounds.needed(planned))
+            made.run_trials(made.rounds.needed(planned))
         return made
 
     return build

@@ -53,7 +53,7 @@ def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
         return ok(request)
 
     made.server.answer = answer
-    made.run(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
+    made.run_trials(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
     assert beside == {frozenset({True}), frozenset({False})}
     visible = [env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs]
     cores = [request["cores"] for request in made.server.sent]
@@ -359,7 +359,7 @@ def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started
 
 def start_waiting(made, left):
     """Run these trials in a thread, which waits for a lock."""
-    runner = threading.Thread(target=made.run, args=(left,))
+    runner = threading.Thread(target=made.run_trials, args=(left,))
     runner.start()
     assert made.progress.waiting_now.wait(20)
     return runner
@@ -381,7 +381,7 @@ def test_waiting_for_a_device_ends_some_time(make):
     made = make(executor={"lock_timeout_s": 0.05})
     refused = pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last")
     with made.slots[0].try_lock(), refused:
-        made.run(trials(1))
+        made.run_trials(trials(1))
 
 
 def test_a_stop_ends_waiting_for_a_device(make):
@@ -402,7 +402,7 @@ def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
         return ok(request)
 
     made = make(answer=answer)
-    made.run(trials(2))
+    made.run_trials(trials(2))
     assert seen == [None, None], "held"
     made.slots[0].try_lock().close()
 
@@ -430,7 +430,7 @@ def test_unknown_ceilings_are_measured_and_a_failure_is_noted(
     answer = lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9)  # noqa: E731
     made = make(answer=answer, protocol={**PROTOCOL, "profile": True})
     made.environments["e0"] = HERE
-    made.run(trials(1))
+    made.run_trials(trials(1))
     (record,) = made.recorded
     assert (record.compute_floor_ms, record.memory_floor_ms) == floors
     assert [note.partition(" results")[0] for note in made.progress.notes] == notes

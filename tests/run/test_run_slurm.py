@@ -126,7 +126,7 @@ def test_if_no_job_begins_the_sweep_fails(cluster, monkeypatch):
         WorkerError,
         match=r"job 2 failed \(FAILED\) before its first trial: ImportError: no torch; logs: ",
     ):
-        made.run(made.left)
+        made.run_trials(made.left)
     assert made.store.trials(made.sweep_id) == made.store.environments() == []
 
 
@@ -134,14 +134,14 @@ def test_a_cell_whose_jobs_never_begin_leaves_the_others(cluster, monkeypatch):
     made = cluster(a_cell(), a_cell("default"), rounds=1)
     Queue(monkeypatch, None, None, None, is_lost_in(1))
     with pytest.raises(WorkerError, match="before its first trial"):
-        made.run(made.left)
+        made.run_trials(made.left)
     assert [row.status for row in made.store.results(made.sweep_id)] == ["ok"]
 
 
 def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     made = cluster(a_cell())
     Queue(monkeypatch, is_lost_in(0), is_lost_in(1), is_lost_in(2), is_lost_in(3))
-    made.run(made.left)
+    made.run_trials(made.left)
     tried = [(row.round, row.attempt, row.status) for row in made.store.trials(made.sweep_id)]
     assert tried == [
         (number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)
@@ -158,4 +158,4 @@ def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):
     with pytest.raises(
         WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"
     ):
-        made.run(made.left)
+        made.run_trials(made.left)

@@ -82,7 +82,7 @@ def run(module, mode, baseline=EAGER, **more):
     cell = Cell(model, 1, target, "float32", "inference", "cpu", **more)
     request = TrialRequest(cell.params(), PROTOCOL, baseline=baseline)
     phases = []
-    record = Trial.from_json(trial.run(request.to_json(), phases.append))
+    record = Trial.from_json(trial.run_task(request.to_json(), phases.append))
     assert record.status is Status.OK, (record.reason, record.extra.get("traceback"))
     return record, phases
 

@@ -14,12 +14,12 @@ from effbench.core.errors import WorkerError
 from effbench.core.message import TRIAL_VARIABLE, ProbeRequest
 from effbench.run.client import ForkServer
 
-#: A task is a module below effbench.worker with `run`; the tests make one of their own in the
+#: A task is a module below effbench.worker with `run_task`; the tests make one of their own in the
 #: search path.
 TASK = """
 import os, subprocess, sys, time
 
-def run(payload, say_phase):
+def run_task(payload, say_phase):
     say_phase("begun")
     if (code := payload.get("python")) is not None:
         scope = {"payload": payload, "say_phase": say_phase}

@@ -223,7 +223,7 @@ def on_missing_gpu(monkeypatch):
         cell = Cell({"name": "m", "module": module}, 1, mode, "float32", "inference", "cuda")
         request = TrialRequest(cell.params(), {**vars(RULES)}, gpu_uuid=uuid)
         phases = []
-        return trial.run(request.to_json(), phases.append), phases
+        return trial.run_task(request.to_json(), phases.append), phases
 
     return run
 
@@ -344,7 +344,9 @@ def test_a_step_that_compiles_while_it_is_timed_is_timed_once_more(
     model["inputs"] = [{"name": "x", "shape": [4]}]
     cell = Cell(model, 1, EAGER, "float32", "inference", "cpu", threads=1)
     protocol = {**vars(RULES), "budget_s": 0.05, "min_time_s": 0.0, "host_tolerance": None}
-    ended = SimpleNamespace(**trial.run(TrialRequest(cell.params(), protocol).to_json(), say_phase))
+    ended = SimpleNamespace(
+        **trial.run_task(TrialRequest(cell.params(), protocol).to_json(), say_phase)
+    )
     around = [phase for phase in phases if phase in ("warmup", "timing")]
     assert around == ["warmup", "timing"] * timings
     assert (ended.status, "timed_again" in ended.extra) == (status, timings > 1)
@@ -412,7 +414,7 @@ def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expe
         **changed,
     }
     here = SimpleNamespace(
-        call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None)
+        call=lambda task, payload, timeout_s: probe.run_task(payload, lambda phase: None)
     )
     with pytest.raises(ConfigError, match=expected):
         probe_cells(here, [Cell.from_params(part)], "eager")

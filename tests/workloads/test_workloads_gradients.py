@@ -98,7 +98,7 @@ def cell_of(module, **numerics):
 
 
 def ran(cell) -> Trial:
-    result = trial.run(TrialRequest(cell.params(), PROTOCOL).to_json(), lambda phase: None)
+    result = trial.run_task(TrialRequest(cell.params(), PROTOCOL).to_json(), lambda phase: None)
     return Trial.from_json(result)
 
 

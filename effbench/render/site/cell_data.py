@@ -21,7 +21,7 @@ from effbench.render.data import DeviceSweep
 from effbench.render.marks import estimates_of
 from effbench.render.site.writer import Json, as_json
 from effbench.store.schema import TRIAL
-from effbench.store.trials import SampledTrial, TimerSamples
+from effbench.store.trials import SampledTrial, StoredSamples
 
 #: Columns of `trial` that the page does not show side by side.
 _HIDDEN = ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
@@ -94,7 +94,7 @@ def facts(trials: Sequence[Trial]) -> dict[str, list[Any]]:
     return by_name
 
 
-def samples(trials: Sequence[Mapping[str, TimerSamples]]) -> dict[str, list[Json]]:
+def samples(trials: Sequence[Mapping[str, StoredSamples]]) -> dict[str, list[Json]]:
     """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
     `points`, an even selection of the stored samples as base64 of little-endian float32."""
     most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))

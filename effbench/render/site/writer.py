@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.core.outputs import create_folder, replacing
-from effbench.store.values import plain
+from effbench.store.values import as_json_value
 
 #: An object for the scripts of a page.
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def as_json(value: Any) -> str:
     """Return compact JSON; numbers that are not finite become null, and unknown types text."""
     with suppress(TypeError, ValueError):  # nearly all values need no conversion
         return _COMPACT.encode(value)
-    return _COMPACT.encode(plain(value))
+    return _COMPACT.encode(as_json_value(value))
 
 
 def is_site(folder: Path) -> bool:

@@ -45,5 +45,5 @@ class TrialExecutor(ABC):
         """Take over the sweep that has begun, and return its remaining trials."""
 
     @abstractmethod
-    def run(self, trials: Sequence[PlannedTrial]) -> None:
+    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         """Run and record these trials, until all have ended or the sweep is stopped."""

@@ -118,7 +118,7 @@ def main() -> None:
     reporter = JobReporter(folder, request)
     settings = Settings.with_defaults(**request.settings)
     try:
-        run(settings, reporter)
+        run_job(settings, reporter)
     except EffbenchError as error:
         with suppress(StoreError):
             reporter.send("failed", reason=str(error))
@@ -129,7 +129,7 @@ def main() -> None:
             cache_folder(settings.executor.cache_dir).rmdir()
 
 
-def run(settings: Settings, reporter: JobReporter) -> None:
+def run_job(settings: Settings, reporter: JobReporter) -> None:
     """Run the cells of the job."""
     sweep_id = reporter.request.sweep_id
     command = Command([], [], progress=reporter)
@@ -142,7 +142,7 @@ def run(settings: Settings, reporter: JobReporter) -> None:
         reporter.send("began", node=platform.node(), environments=reporter.found)
         trials = executor.open(sweep_id)
         with stop_on_ctrl_c(command.stop):
-            executor.run(trials)
+            executor.run_trials(trials)
     # by SIGTERM, when the job is cancelled or reaches its time limit
     if command.stop.is_set():
         return

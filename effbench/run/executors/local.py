@@ -91,7 +91,7 @@ class LocalExecutor(TrialExecutor):
         self.rounds = RoundsNeeded(self.settings, self.runs, history, self.duet_rule)
         return self.rounds.needed(trials_left(self.runs, self.settings, history))
 
-    def run(self, trials: Sequence[PlannedTrial]) -> None:
+    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         gpus = [slot for slot in self.slots if slot.is_gpu]
         with held_driver(self.slots):
             if gpus and self.settings.protocol.profile:
@@ -193,7 +193,7 @@ class LocalExecutor(TrialExecutor):
             if not is_held or self.stop.is_set():
                 return None
             self.progress.started(slot.name, trial)
-            record = self.sweep.run(slot, trial)
+            record = self.sweep.run_trial(slot, trial)
         if record is not None and trial.run in self.apart:
             record.extra[DUET] = {ALONE: NO_ROOM}
         return record
@@ -257,7 +257,7 @@ class LocalExecutor(TrialExecutor):
         if leads or meeting.takes_place:
             member = Member(meeting, leads)
         try:
-            return self.sweep.run(slot, trial, member)
+            return self.sweep.run_trial(slot, trial, member)
         except BaseException:  # the other member need not run to its end
             self.stop.set()
             raise

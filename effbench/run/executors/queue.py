@@ -80,7 +80,9 @@ class JobState:
 def states(name: str) -> dict[str, JobState] | None:
     """Return the state of each job with this name by id, also of jobs that ended a short time ago
     (`MinJobAge` in slurm.conf), without an accounting database; None if SLURM does not answer."""
-    answer = run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r")
+    answer = run_command(
+        "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r"
+    )
     if answer is None:
         return None
     known = {}
@@ -92,7 +94,7 @@ def states(name: str) -> dict[str, JobState] | None:
 
 def cancel(name: str) -> None:
     """Cancel all jobs with this name, and wait until they have ended."""
-    run("scancel", f"--name={name}")
+    run_command("scancel", f"--name={name}")
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
     while time.monotonic() < deadline:
         if all(job.has_ended for job in (states(name) or {}).values()):
@@ -100,7 +102,7 @@ def cancel(name: str) -> None:
         time.sleep(POLL_S)
 
 
-def run(*command: str) -> str | None:
+def run_command(*command: str) -> str | None:
     """Run a command of SLURM and return its output; None if it fails, for example because the
     controller restarts."""
     with suppress(OSError, subprocess.SubprocessError):

@@ -157,7 +157,7 @@ class SlurmExecutor(TrialExecutor):
                 self.close(ClusterJob("", events.parent, runs))
         return self.trials_left(self.runs)
 
-    def run(self, trials: Sequence[PlannedTrial]) -> None:
+    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError at
         the end if the jobs of some cells did not begin."""
         waiting = deque(self.batches(trial.run for trial in trials))
@@ -287,7 +287,7 @@ class SlurmExecutor(TrialExecutor):
         try:
             self.read(job)
         except MessageError as error:
-            queue.run("scancel", job.id)
+            queue.run_command("scancel", job.id)
             return JobLoss(Status.CRASHED, f"sent an invalid message: {error}")
         if job.is_done:
             self.jobs.remove(job)

@@ -19,7 +19,7 @@ from effbench.core.labels import grouped
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
 from effbench.render.history_table import change_text, changes_table, lead, line_id, summary
-from effbench.render.marks import NO_REASON
+from effbench.render.marks import UNNAMED_DISTURBANCE
 from effbench.render.site.page import CHARTS, GRIDS, Context, Page, PageFolder
 from effbench.render.site.writer import Json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
@@ -148,7 +148,7 @@ def mark_of(point: HistoryPoint) -> str | None:
     """Return why a point of a track is marked; None if it is not."""
     if not point.is_marked:
         return None
-    return point.figures["disturbance"] or NO_REASON
+    return point.figures["disturbance"] or UNNAMED_DISTURBANCE
 
 
 def rounded(value: Any) -> Any:
