@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import getpass
 import importlib.util
 import io
 import os
@@ -32,6 +33,9 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: What Inductor finds out about the machine takes seconds, and is the same for all tests.
 SHARED_INDUCTOR_CACHE = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}")
+#: Where Inductor keeps precompiled C++ headers, in the folder for temporary files. They take ten
+#: seconds.
+SHARED_HEADERS = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",
@@ -306,6 +310,9 @@ class Cli:
         hidden = folder.parent / f".{folder.name}"
         for name in ("tmp", "cache"):
             (hidden / name).mkdir(parents=True, exist_ok=True)
+        SHARED_HEADERS.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (hidden / "tmp" / SHARED_HEADERS.name).symlink_to(SHARED_HEADERS)
         self.cache = hidden / "cache" / "effbench" / "compile"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
         search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,9 +1,11 @@
-"""Inductor: its options, its caches, and the vector instructions that it may use on this
-machine."""
+"""Inductor: its options, its caches, and what it finds out and prepares once per machine."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,9 @@ from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
 #: Environment variable with the folder of Inductor's cache.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+#: Compiles a kernel, and before that the headers of all kernels.
+SAMPLE = "import torch; torch.compile(torch.sin)(torch.ones(16))"
+PRECOMPILE_TIMEOUT_S = 200.0
 
 
 def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -110,13 +115,39 @@ def learn_vector_instructions(folder: str | None = None) -> None:
             valid_vec_isa_list()
 
 
+def precompile_headers() -> None:
+    """Let Inductor precompile the C++ headers of its kernels, unless this machine has some.
+
+    Inductor does this once per machine and keeps them with the user's temporary files. It takes
+    longer than the compilation of a small model, whose compile seconds would include it. It does
+    nothing without a C++ compiler.
+    """
+    if needs_compiler(torch.device("cpu")) is not None:
+        return
+    # the name is private; after a failure here, a cell's compilation precompiles them
+    with suppress(Exception):
+        from torch._inductor import codecache
+
+        if any(Path(codecache._HEADER_DIR).glob("*.[gp]ch")):
+            return
+        with tempfile.TemporaryDirectory(prefix="effbench-") as cache:
+            subprocess.run(
+                [sys.executable, "-c", SAMPLE],
+                env={**os.environ, CACHE_FOLDER: cache},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PRECOMPILE_TIMEOUT_S,
+            )
+
+
 def learn_for(modes: Iterable[tuple[str, str]]) -> None:
-    """Determine the vector instructions if a mode needs them. `modes`: targets of effbench's modes,
-    with devices."""
+    """Do what Inductor does once per machine, if a mode needs it: determine the vector instructions
+    and precompile C++ headers. `modes`: targets of effbench's modes, with devices."""
     for target, device in modes:
         mode: Any = resolve_target(target)
         if writes_cpp(mode, torch.device(device)):
             learn_vector_instructions(os.environ.get(CACHE_FOLDER))
+            precompile_headers()
             return
 
 

@@ -44,11 +44,11 @@ def repository(cli_in, tmp_path_factory):
     )
     (cli.folder / ".gitignore").write_text("results\n*.xml\n__pycache__\n")
     cli.git("init", "-q")
-    write(cli, 0.02)
+    write(cli, 0.005)
     sweep(cli, "before")
     done = cli.run("baseline", "set", "main", "last")
     assert done.code == 0, done
-    write(cli, 0.08)
+    write(cli, 0.02)
     sweep(cli, "slower")
     return cli
 
@@ -140,7 +140,7 @@ def test_a_confirmation_leaves_no_worktree(repository, confirmed):
 
 def test_what_cannot_be_run_again_stays_slower(repository):
     """Nobody may clear a regression by code that is not the sweep's."""
-    (repository.folder / "net.py").write_text(NET.format(seconds=0.02))
+    (repository.folder / "net.py").write_text(NET.format(seconds=0.005))
     done = repository.run(
         "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5"
     )

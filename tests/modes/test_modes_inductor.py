@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch._inductor import codecache
 
+from effbench.modes import inductor
 from effbench.run.client import ForkServer
 
 COMPILES_ONE = """
@@ -27,10 +29,17 @@ def libraries(folder: Path) -> set[Path]:
     return set(folder.rglob("*.so"))
 
 
+def headers(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.gch"))
+
+
 @pytest.mark.slow
 def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkeypatch):
     machine, cell = tmp_path / "machine", tmp_path / "cell"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(machine))
+    monkeypatch.setenv("TMPDIR", str(temporary))
     server = ForkServer()
     try:
         server.wait_ready()
@@ -39,14 +48,28 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
             ("effbench.modes.compiled.Compiled", "cpu"),
         )
         server.call("preload", {"modules": [], "modes": [eager]}, 120)
-        assert libraries(machine) == set()
-        server.call("preload", {"modules": [], "modes": [eager, compiled]}, 120)
+        assert libraries(machine) == headers(temporary) == set()
+        server.call("preload", {"modules": [], "modes": [eager, compiled]}, 300)
     finally:
         server.close()
     samples = libraries(machine)
     assert samples, "torch compiles no samples any more"
+    precompiled = headers(temporary)
+    assert precompiled, "torch precompiles no headers any more, or elsewhere"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True
     )
     assert len(libraries(cell)) == 1
     assert libraries(machine) == samples
+    assert headers(temporary) == precompiled
+
+
+@pytest.mark.parametrize(("present", "runs"), [((), 1), (("a.h", "a.h.gch"), 0), (("a.h",), 1)])
+def test_headers_are_precompiled_unless_there_are_some(tmp_path, monkeypatch, present, runs):
+    for name in present:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(codecache, "_HEADER_DIR", str(tmp_path))
+    started = []
+    monkeypatch.setattr(inductor.subprocess, "run", lambda words, **_: started.append(words))
+    inductor.precompile_headers()
+    assert len(started) == runs
