@@ -1,7 +1,11 @@
-"""Compare two sweeps of a database, or two parts of one, cell by cell and metric by metric."""
+"""Compare two sweeps of a database, or two parts of one, cell by cell and metric by metric.
+
+`matching.pairs_of` decides which cells are compared; `verdicts.judge` gives their verdicts.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,8 +135,9 @@ def compare_sweeps(
     sides = [matching.load(store, info) for info in (before, after)]
     old, new = matching.chosen_on(sides, selection.on)
     old, new = matching.on_one_machine(old, new, selection.across)
-    thresholds = noise_thresholds(store, (before, after), (old, new), limits.metrics)
-    compared = Comparer(limits, selection, thresholds).compare(old, new)
+    environments = [*old.environments, *new.environments]
+    thresholds = noise_thresholds(store, before, after.started_at, environments, limits.metrics)
+    compared = compare_sides(old, new, limits, selection, thresholds)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     speed = other_host_speed(store, before, after)
     if speed is not None:
@@ -161,8 +166,8 @@ def compare_parts(
     new = replace(parts[new_name], title=f"{by}={new_name}")
     if by == "gpu_name":
         selection = replace(selection, across=("hardware",))
-    # both ran in the same rounds
-    compared = Comparer(limits, selection, interleaved=True, by=by).compare(old, new)
+    old, new = matching.on_one_machine(old, new, selection.across)
+    compared = compare_sides(old, new, limits, selection, by=by)
     if by == "mode":
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
     if whole.state != "completed":
@@ -170,57 +175,47 @@ def compare_parts(
     others = [name for name in parts if name not in (old_name, new_name)]
     if others:
         compared.notes.append(f"not compared: {by}={', '.join(others)}")
-    if by not in BY_ENVIRONMENT:
-        omit_one_sided(compared)
+    # the work itself differs, so metrics of one side do not apply (eager compiles nothing)
+    one_sided = [change for change in compared.changes if change.is_one_sided]
+    if one_sided and by not in BY_ENVIRONMENT:
+        compared.changes = [change for change in compared.changes if not change.is_one_sided]
+        metrics = ", ".join(dict.fromkeys(change.metric for change in one_sided))
+        compared.notes.append(f"not compared, because only one side has them: {metrics}")
     return compared
 
 
-def omit_one_sided(compared: Compared) -> None:
-    """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
-    compiles nothing)."""
-    one_sided = [change for change in compared.changes if change.is_one_sided]
-    compared.changes = [change for change in compared.changes if not change.is_one_sided]
-    if one_sided:
-        names = ", ".join(dict.fromkeys(change.metric for change in one_sided))
-        compared.notes.append(f"not compared, because only one side has them: {names}")
-
-
-@dataclass(frozen=True)
-class Comparer:
-    """How two sides are compared. `interleaved`: they were measured in the same rounds; `by`: the
-    parameter in which they differ."""
-
-    limits: Limits
-    selection: CellSelection = EVERYTHING
-    thresholds: Thresholds | None = None
-    interleaved: bool = False
-    by: str | None = None
-
-    def compare(self, old: Side, new: Side) -> Compared:
-        """Return the comparison of two sides. Raises like `compare_sweeps`."""
-        across = self.selection.across
-        only = self.selection.only
-        old, new = matching.on_one_machine(old, new, across)
-        pairs = matching.pairs_of(old, new, across, self.by)
-        wanted = {pair.key for pair in pairs if only is None or only(pair)}
-        if not wanted:
-            raise NothingFoundError(
-                f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
-            )
-        # test all cells: the correction for many tests must not depend on which cells are reported
-        every = judge(pairs, self.limits, self.thresholds, self.interleaved)
-        changes = [change for change in every if change.key in wanted]
-        return Compared(
-            old,
-            new,
-            pairs[0].about.hardware,
-            matching.differences(old, new, across),
-            changes,
-            mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
-            self.limits,
-            self.interleaved,
-            self.limits.notes(pair.about for pair in pairs),
+def compare_sides(
+    old: Side,
+    new: Side,
+    limits: Limits,
+    selection: CellSelection,
+    thresholds: Thresholds | None = None,
+    by: str | None = None,
+) -> Compared:
+    """Compare two sides, each on one machine. `by`: the parameter in which the parts of one sweep
+    differ, which were measured in the same rounds. Raises like `compare_sweeps`."""
+    across = selection.across
+    only = selection.only
+    pairs = matching.pairs_of(old, new, across, by)
+    wanted = {pair.key for pair in pairs if only is None or only(pair)}
+    if not wanted:
+        raise NothingFoundError(
+            f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
         )
+    # test all cells: the correction for many tests must not depend on which cells are reported
+    every = judge(pairs, limits, thresholds, interleaved=by is not None)
+    changes = [change for change in every if change.key in wanted]
+    return Compared(
+        before=old,
+        after=new,
+        hardware=pairs[0].about.hardware,
+        differences=matching.differences(old, new, across),
+        changes=changes,
+        modes=mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
+        limits=limits,
+        interleaved=by is not None,
+        notes=limits.notes(pair.about for pair in pairs),
+    )
 
 
 def find(
@@ -278,18 +273,20 @@ def one_baseline(
 
 def noise_thresholds(
     store: Store,
-    sweeps: tuple[SweepInfo, SweepInfo],
-    sides: tuple[Side, Side],
-    metrics: Collection[str],
+    sweep: SweepInfo,
+    before: dt.datetime,
+    environments: Sequence[str],
+    metrics: Sequence[str],
 ) -> Thresholds:
-    """Return (cell key, metric) -> noise threshold, where known, from earlier sweeps with the name
-    of the first one in the environments of both sides."""
-    before, after = sweeps
-    environments = [key for side in sides for key in side.environments]
+    """Return (cell key, metric) -> noise threshold, where known, from sweeps with the name of this
+    one that began `before`, in these environments."""
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
-    levels = store.levels(before.id, environments, after.started_at, ratios)
-    thresholds = {key: noise_threshold(values.values()) for key, values in levels.items()}
-    return {key: value for key, value in thresholds.items() if value is not None}
+    thresholds = {}
+    for key, levels in store.levels(sweep.id, environments, before, ratios).items():
+        threshold = noise_threshold(levels.values())
+        if threshold is not None:
+            thresholds[key] = threshold
+    return thresholds
 
 
 def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
@@ -334,7 +331,6 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
     lines = []
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
-        cells = len({row.key for row in rows})
         for metric in ("latency_ms", "period_ms"):
             means = [
                 LogEstimate(math.log(row.ratio), row.test.error, row.test.df)
@@ -342,9 +338,18 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
                 # marked rows have no test
                 if row.metric == metric and row.test and row.ratio and math.isfinite(row.ratio)
             ]
-            if means:
-                mean = mean_of(means).interval()
-                bounds = mean.low, mean.high
-                line = ModeChange(phase, mode, metric, mean.value, *bounds, len(means), cells)
-                lines.append(line)
+            if not means:
+                continue
+            mean = mean_of(means).interval()
+            line = ModeChange(
+                phase,
+                mode,
+                metric,
+                mean.value,
+                mean.low,
+                mean.high,
+                cells=len(means),
+                of=len({row.key for row in rows}),
+            )
+            lines.append(line)
     return lines

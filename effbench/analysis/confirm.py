@@ -6,11 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from effbench.analysis.compare import CellSelection, Compared, Comparer
+from effbench.analysis.compare import Compared
 from effbench.analysis.limits import STATUS
-from effbench.analysis.matching import LEAST_COMPILATIONS, Side, load, software_changed
+from effbench.analysis.matching import (
+    LEAST_COMPILATIONS,
+    CellPair,
+    Side,
+    load,
+    pairs_of,
+    software_changed,
+)
 from effbench.analysis.origin import current, origin
-from effbench.analysis.verdicts import Change, Verdict, joined, ordered, verdict_of_statuses
+from effbench.analysis.verdicts import (
+    Change,
+    Verdict,
+    joined,
+    judge,
+    ordered,
+    verdict_of_statuses,
+)
 from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.errors import EffbenchError, UsageError
 from effbench.core.metrics import METRICS, percent, ratio_text
@@ -409,19 +423,23 @@ def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> N
     """Update the rows that the re-run can settle."""
     # the noise between sessions only matters against the baseline's recorded figures, not in one
     # interleaved session
-    limits = {(change.key, change.metric): change.limit or 0.0 for change in settled}
-    apart = Comparer(compared.limits, CellSelection(("hardware",)), limits)
-    recorded = rows_of(apart, compared.before, rerun.new)
+    noise = {(change.key, change.metric): change.limit or 0.0 for change in settled}
+    recorded = rows_of(judge(pairs_with(compared.before, rerun), compared.limits, noise))
     paired: Rows = {}
     if rerun.old is not None:
-        together = replace(apart, thresholds=None, interleaved=True)
-        paired = rows_of(together, rerun.old, rerun.new)
+        together = judge(pairs_with(rerun.old, rerun), compared.limits, interleaved=True)
+        paired = rows_of(together)
     for change in settled:
         judge_row(compared, change, rerun, recorded, paired)
 
 
-def rows_of(comparer: Comparer, before: Side, after: Side) -> Rows:
-    return {(row.key, row.metric): row for row in comparer.compare(before, after).changes}
+def pairs_with(before: Side, rerun: Rerun) -> list[CellPair]:
+    """Return the cells of this side and of the re-run's new side."""
+    return pairs_of(before, rerun.new, ["hardware"])
+
+
+def rows_of(changes: Iterable[Change]) -> Rows:
+    return {(row.key, row.metric): row for row in changes}
 
 
 def judge_row(

@@ -1,5 +1,8 @@
 """What changed in the history of cells, when, and what else changed then?
 
+`judge_metric` finds the changes of a figure, `judge_statuses` those of the status;
+`HistoryChange.state` says whether one is open.
+
 The results of a cell at one place, one per sweep, are a `Track`. Each of its metrics is a series of
 figures, in which `stats.changepoints` finds changes of level; statuses change as well. Software,
 protocol and host do not split a series: if they changed with the figure, they are listed with the
@@ -19,11 +22,11 @@ from typing import Any
 
 from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.limits import read as read_limits
-from effbench.analysis.matching import names_of
 from effbench.analysis.verdicts import is_valid
 from effbench.core.cell import Cell, Conditions, Environment, Status, StoredEnvironment
 from effbench.core.environments import changes_between
 from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.labels import cell_names
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.core.printable import one_line
 from effbench.stats.changepoints import (
@@ -185,7 +188,7 @@ class History:
     @cached_property
     def names(self) -> dict[str, str]:
         """Cell key -> unique name."""
-        return names_of(self.cells)
+        return cell_names(self.cells.values())
 
     def coincides(self, before: HistoryPoint, after: HistoryPoint) -> tuple[str, ...]:
         """Return what else changed between two points."""
@@ -313,9 +316,11 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
 
     def quality(point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
         key = point.environment_id
-        known = sweeps[point.at].host.get("environments") or ()
-        turns = {environment_id: turn for turn, environment_id in enumerate(known)}
-        return point.is_ok, not point.is_marked, point.figures["trials"], turns.get(key, -1), key
+        turn = -1
+        recorded = list(sweeps[point.at].host.get("environments") or ())
+        if key in recorded:
+            turn = recorded.index(key)
+        return point.is_ok, not point.is_marked, point.figures["trials"], turn, key
 
     points = []
     for row in past.rows:

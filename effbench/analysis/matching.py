@@ -1,5 +1,8 @@
 """Decide which results of two sides are compared: read the sides, match their cells, and list how
-the sides differ."""
+the sides differ.
+
+`pairs_of` decides which cells are compared; `verdicts.judge` gives their verdicts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from effbench.analysis.limits import CellFacts
 from effbench.core.cell import Cell, Conditions, Identity, StoredEnvironment, digest
 from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import flatten, grouped, row_names
+from effbench.core.labels import cell_names, flatten, grouped, row_names
 from effbench.core.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
@@ -130,11 +133,9 @@ class CellPair:
     @property
     def marks(self) -> dict[str, str]:
         """`before` or `now` -> why the times of this side are marked."""
-        marks = {}
-        for when, side in zip(("before", "now"), self.sides, strict=True):
-            if side.disturbance:
-                marks[when] = side.disturbance
-        return marks
+        before, now = (side.disturbance for side in self.sides)
+        marks = {"before": before, "now": now}
+        return {when: why for when, why in marks.items() if why}
 
     @property
     def disturbance(self) -> str | None:
@@ -160,24 +161,28 @@ class CellPair:
         """There is no chance if each side has one choice, in all of LEAST_COMPILATIONS or in a cell
         of its own."""
         old, new = (side.kernels for side in self.sides)
-        count = min(len(set(side.compilations.values()) - {None}) for side in self.sides)
-        are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
-        by_chance: frozenset[str] = frozenset()
-        if not are_sure:
-            by_chance = old | new
-        if not old or not new or old == new or not count or self.differs:
-            return Kernels(None, by_chance)
+        used = [set(side.compilations.values()) - {None} for side in self.sides]
+        count = min(map(len, used))
+        has_one_choice = len(old) <= 1 and len(new) <= 1
+        are_sure = has_one_choice and (self.differs or count >= LEAST_COMPILATIONS)
+        difference = None
+        if old and new and old != new and count and not self.differs:
+            difference = "the compiler chose other kernels, unless the code changed"
+            if are_sure:
+                difference = f"other kernels in each of {count} compilations"
         if are_sure:
-            return Kernels(f"other kernels in each of {count} compilations", by_chance)
-        return Kernels("the compiler chose other kernels, unless the code changed", by_chance)
+            return Kernels(difference, frozenset())
+        return Kernels(difference, old | new)
 
 
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
-    environments = {known.id: known for known in store.environments_of(info.id)}
     # in the user's order, if the sweep records it
     turns = {key: turn for turn, key in enumerate(info.host.get("environments") or (), 1)}
-    ordered = sorted(environments, key=lambda key: turns.get(key, 0))
+    environments = sorted(
+        store.environments_of(info.id),
+        key=lambda known: turns.get(known.id, 0),
+    )
     title = info.id
     if info.name:
         title += f" ({info.name})"
@@ -186,7 +191,7 @@ def load(store: Store, info: SweepInfo) -> Side:
         info.label,
         {cell.key: cell for cell in store.planned(info.id)},
         store.sides(info.id),
-        {key: environments[key] for key in ordered},
+        {known.id: known for known in environments},
         info.protocol,
         info.state,
         info.host,
@@ -211,9 +216,9 @@ def matching(text: str, names: Iterable[str]) -> list[str]:
     """Return the `names` that `text` matches, ignoring case: in full or without the maker (`L4` is
     `NVIDIA L4`, not `NVIDIA L40S`); if none does, the names that contain it."""
     wanted = text.strip().lower()
-    lowered = {name: name.lower() for name in names}
-    in_full = [name for name, low in lowered.items() if low == wanted or low.endswith(f" {wanted}")]
-    return in_full or [name for name, low in lowered.items() if wanted in low]
+    distinct = dict.fromkeys(names)
+    in_full = [name for name in distinct if f" {name.lower()}".endswith(f" {wanted}")]
+    return in_full or [name for name in distinct if wanted in name.lower()]
 
 
 def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
@@ -228,17 +233,12 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     wanted = set(matching(on, set().union(*words.values())))
     chosen = [key for key, selecting in words.items() if selecting & wanted]
     if not chosen:
-        raise NothingFoundError(nothing_on(sides, on))
-    fitting = [side.within(chosen) for side in sides]
-    return [part if part.environments else side for side, part in zip(sides, fitting, strict=True)]
-
-
-def nothing_on(sides: Sequence[Side], on: str) -> str:
-    """Return that no trial ran there, and where the trials ran."""
-    titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    machines = machine_names(machine for side in sides for machine in side.machines)
-    places = ", ".join(machines.values()) or "nothing yet"
-    return f"no trial of {titles} on {on!r}; trials ran on {places}"
+        titles = " or ".join(dict.fromkeys(side.title for side in sides))
+        machines = machine_names(machine for side in sides for machine in side.machines)
+        places = ", ".join(machines.values()) or "nothing yet"
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
+    limited = [side.within(chosen) for side in sides]
+    return [part if part.environments else side for side, part in zip(sides, limited, strict=True)]
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
@@ -343,104 +343,114 @@ def parameter(cell: Cell, by: str) -> str | None:
 # --- cells ---
 
 
-@dataclass(frozen=True)
-class Matching:
-    """Two sides whose cells may differ in these parameters."""
-
-    before: Side
-    after: Side
-    differing: Sequence[str] = ()
-
-    @classmethod
-    def by(cls, before: Side, after: Side, by: str) -> Matching:
-        """Return the sides, which differ in the parameter `by` and in what follows it."""
-        matched = cls(before, after, [by, *_equal_settings(before, after, by)])
-        if is_below(by, ["model.module"]):
-            for name in FOLLOWERS:
-                if not matched.partners:
-                    matched = cls(before, after, [*matched.differing, name])
-        return matched
-
-    @cached_property
-    def partners(self) -> dict[str, str]:
-        """Key before -> key after: of the same cell, or else of the only cell that differs only in
-        what may differ. Raises UsageError if there are several."""
-        before = self.before.cells
-        after = self.after.cells
-        partners = {key: key for key in before if key in after}
-        may_differ = [name for name in self.differing if name != "hardware"]
-        if not may_differ:
-            return partners
-        others = alike(after, before, may_differ)
-        for rest, keys in alike(before, after, may_differ).items():
-            fitting = others.get(rest, [])
-            if len(keys) == len(fitting) == 1:
-                partners[keys[0]] = fitting[0]
-            elif fitting:
-                names = names_of({**before, **after})
-                several = ", ".join(names[key] for key in (*keys, *fitting))
-                raise UsageError(
-                    f"several cells differ only in {', '.join(self.differing)}: {several}; compare"
-                    " sweeps that have one of them each"
-                )
-        return partners
-
-    def differences(self) -> list[str]:
-        """Return the parameters in which matched cells differ, as texts."""
-        texts: dict[str, None] = {}
-        for key, other in self.partners.items():
-            old = self.before.cells[key]
-            new = self.after.cells[other]
-            if key != other:
-                texts |= dict.fromkeys(parameter_differences(old, new).values())
-        return list(texts)
-
-    def pairs(self, by: str | None) -> list[CellPair]:
-        """Return the cells that were measured on a side. `by`: the parameter that names omit."""
-        before = self.before.cells
-        after = self.after.cells
-        matched = set(self.partners.values())
-        others: dict[str, str | None] = {key: self.partners.get(key) for key in before}
-        others |= {key: key for key in after if key not in matched}
-        cells = {key: before.get(key) or after[key] for key in others}
-        names = names_of(cells, by)
-        hardware = next(iter(self.after.machines)).hardware
-        pairs = []
-        for key, other in others.items():
-            pair = CellPair(
-                key,
-                names[key],
-                CellFacts.of(cells[key], hardware),
-                self.before.result(key),
-                self.after.result(other),
-                differs=key != other,
-            )
-            if other is None:
-                pair = replace(pair, why="not in the plan")
-            elif pair.after is None:
-                pair = replace(pair, why=f"planned, not measured: the sweep is {self.after.state}")
-            pairs.append(pair)
-        return [pair for pair in pairs if pair.before or pair.after]
-
-
 def pairs_of(
     before: Side, after: Side, across: Sequence[str] = (), by: str | None = None
 ) -> list[CellPair]:
-    """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they
-    differ, omitted from names. Raises NothingFoundError, which names the difference, if no cell was
+    """Return the matched cells of both sides (`on_one_machine`) that were measured on one of them.
+
+    `across`, `by`: parameters in which matched cells may differ; names omit `by`, and what follows
+    it may differ, too. Raises NothingFoundError, which names the difference, if no cell was
     measured on both sides, and UsageError if a cell has several partners."""
     if by is None:
-        allowed = matched = Matching(before, after, across)
+        differing = across
+        partners = partners_of(before, after, across)
     else:
-        allowed = Matching(before, after, [by])
-        matched = Matching.by(before, after, by)
-    pairs = matched.pairs(by)
+        differing = [by]
+        partners = partners_by(before, after, by)
+    matched = set(partners.values())
+    others: dict[str, str | None] = {key: partners.get(key) for key in before.cells}
+    others |= {key: key for key in after.cells if key not in matched}
+    cells = {key: before.cells.get(key) or after.cells[key] for key in others}
+    names = names_without(by, cells)
+    hardware = next(iter(after.machines)).hardware
+    pairs = []
+    for key, other in others.items():
+        old = before.result(key)
+        new = after.result(other)
+        if old is None and new is None:
+            continue
+        why = None
+        if other is None:
+            why = "not in the plan"
+        elif new is None:
+            why = f"planned, not measured: the sweep is {after.state}"
+        facts = CellFacts.of(cells[key], hardware)
+        pair = CellPair(
+            key,
+            names[key],
+            facts,
+            old,
+            new,
+            why,
+            differs=key != other,
+        )
+        pairs.append(pair)
     if not any(pair.before and pair.after for pair in pairs):
-        raise NothingFoundError(nothing_shared(allowed))
+        raise NothingFoundError(nothing_shared(before, after, differing))
     return pairs
 
 
-def names_of(cells: Mapping[str, Cell], by: str | None = None) -> dict[str, str]:
+def partners_of(before: Side, after: Side, differing: Sequence[str]) -> dict[str, str]:
+    """Return key before -> key after: of the same cell, or else of the only cell that differs only
+    in the parameters `differing`. Raises UsageError if there are several."""
+    partners = {key: key for key in before.cells if key in after.cells}
+    may_differ = [name for name in differing if name != "hardware"]
+    if not may_differ:
+        return partners
+    others = alike(after, before, may_differ)
+    for rest, keys in alike(before, after, may_differ).items():
+        fitting = others.get(rest, [])
+        if len(keys) == len(fitting) == 1:
+            partners[keys[0]] = fitting[0]
+        elif fitting:
+            names = cell_names([*before.cells.values(), *after.cells.values()])
+            several = ", ".join(names[key] for key in (*keys, *fitting))
+            raise UsageError(
+                f"several cells differ only in {', '.join(differing)}: {several}; compare"
+                " sweeps that have one of them each"
+            )
+    return partners
+
+
+def partners_by(before: Side, after: Side, by: str) -> dict[str, str]:
+    """Return key before -> key after of cells that differ in the parameter `by` and in what follows
+    it."""
+    differing = [by, *_equal_settings(before, after, by)]
+    partners = partners_of(before, after, differing)
+    if is_below(by, ["model.module"]):
+        for name in FOLLOWERS:
+            if not partners:
+                differing.append(name)
+                partners = partners_of(before, after, differing)
+    return partners
+
+
+def alike(side: Side, other: Side, differing: Collection[str]) -> dict[str, list[str]]:
+    """Return the keys of the cells that the other side lacks, by a digest of all their parameters
+    except those in which cells may differ."""
+
+    def rest(key: str) -> str:
+        params = flatten(side.cells[key].params())
+        kept = [name for name in sorted(params) if not is_below(name, differing)]
+        return digest({name: params[name] for name in kept})
+
+    return grouped((key for key in side.cells if key not in other.cells), rest)
+
+
+def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
+    """Return the settings that equal `by` in every cell that has them: a model's cache size follows
+    bs."""
+    cells = [flatten(cell.params()) for side in (before, after) for cell in side.cells.values()]
+    equal = dict.fromkeys(name for params in cells if by in params for name in params)
+    equal.pop(by, None)
+    for params in cells:
+        for name in equal.keys() & params.keys():
+            if params[name] != params.get(by):
+                del equal[name]
+    return list(equal)
+
+
+def names_without(by: str | None, cells: Mapping[str, Cell]) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
     identities = [cell.identity() for cell in cells.values()]
     if by is not None:
@@ -457,32 +467,6 @@ def _without_parameter(identity: Identity, by: str) -> Identity:
     return replace(identity, **changes)
 
 
-def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
-    """Return the settings that equal `by` in every cell that has them: a model's cache size follows
-    bs."""
-    cells = [flatten(cell.params()) for side in (before, after) for cell in side.cells.values()]
-    equal = {name: True for params in cells if by in params for name in params}
-    for params in cells:
-        for name in equal.keys() & params.keys():
-            equal[name] &= params[name] == params.get(by)
-    return [name for name, is_equal in equal.items() if is_equal and name != by]
-
-
-def alike(
-    cells: Mapping[str, Cell], others: Collection[str], names: Collection[str]
-) -> dict[str, list[str]]:
-    """Return the keys of the cells that are not among the `others`, by all their parameters except
-    these."""
-    alone = [key for key in cells if key not in others]
-    return grouped(alone, lambda key: without(cells[key].params(), names))
-
-
-def without(params: Mapping[str, Any], names: Collection[str]) -> str:
-    """Return a digest of a cell's parameters without the given ones and their nested settings."""
-    flat = flatten(params)
-    return digest({name: flat[name] for name in sorted(flat) if not is_below(name, names)})
-
-
 def is_below(name: str, parameters: Collection[str]) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parameters)
 
@@ -490,24 +474,21 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 # --- differences ---
 
 
-def nothing_shared(allowed: Matching) -> str:
+def nothing_shared(before: Side, after: Side, differing: Sequence[str]) -> str:
     """Return why there is nothing to compare: the parameters in which the first cell and the most
     similar one of the other side differ, and whether `--across` accepts them."""
-    before = allowed.before
-    after = allowed.after
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
-    if allowed.partners or not before.cells or not after.cells:
+    if not before.cells or not after.cells or partners_of(before, after, differing):
         return text
     # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
     first, *_ = before.cells.values()
-    every = [parameter_differences(first, cell, allowed.differing) for cell in after.cells.values()]
+    every = [parameter_differences(first, cell, differing) for cell in after.cells.values()]
     fewest = min(every, key=len)
     different = listed(list(fewest.values()), MOST_DIFFERENCES)
     text += f"; the first cell and the most similar one differ in {different}"
-    across = {path.partition(".")[0]: None for path in fewest}
-    if across.keys() | {*allowed.differing} <= {*ACROSS}:
-        names = ",".join([*allowed.differing, *across])
-        text += f"; --across {names} compares them anyway"
+    across = dict.fromkeys([*differing, *(path.partition(".")[0] for path in fewest)])
+    if across.keys() <= {*ACROSS}:
+        text += f"; --across {','.join(across)} compares them anyway"
     return text
 
 
@@ -526,7 +507,12 @@ def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) ->
 def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:
     """Return the differences between the sides as texts: parameters that the user accepts
     (`across`), hardware, software, flags, protocol and machine."""
-    texts = Matching(before, after, across).differences()
+    parameters: dict[str, None] = {}
+    for key, other in partners_of(before, after, across).items():
+        if key != other:
+            of_cell = parameter_differences(before.cells[key], after.cells[other])
+            parameters |= dict.fromkeys(of_cell.values())
+    texts = list(parameters)
     for diff in diff_conditions(before.conditions, after.conditions):
         name = diff.name
         if diff.kind == "machine":

@@ -1,10 +1,12 @@
 """Turn pairs of results into verdicts: a `Change` for every cell and metric of two sides.
 
-A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict
-of `verdict_of_statuses`. Otherwise each metric is compared as `core.metrics` declares: `ratio`
-by Welch's test (or by pairs, if both sides were measured in the same rounds), Benjamini–Hochberg
-(over times or sizes) and an effect beyond the limit; `exact` by its integers; `bound` by a factor
-and an absolute difference, times only of two trials per side.
+`judge` gives all verdicts: `verdict_of_statuses` that of a cell whose status changed, `decide` that
+of a tested ratio, `judge_range` that of any other figure.
+
+A cell that was measured on one side only is `missing` or `new`. Metrics are compared as
+`core.metrics` declares: `ratio` by Welch's test (or by pairs, if both sides were measured in the
+same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond the limit; `exact` by
+its integers; `bound` by a factor and an absolute difference, times only of two trials per side.
 
 What makes a trial `degraded` or `incorrect` is decided where it runs: `judge` in worker/trial.py.
 """
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
 from effbench.analysis.matching import CellPair
@@ -88,10 +90,8 @@ COLUMNS = {
 #: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the
 #: floor.
 Thresholds = Mapping[tuple[str, str], float]
-#: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
-IN_NOISE = "inside the noise threshold"
-#: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single
-#: compilations of unchanged code differed by a factor of up to 4.
+#: Why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
+#: unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
 #: People read it instead of `ambiguous` if a figure is marked.
 NOT_JUDGED = "not judged"
@@ -156,6 +156,11 @@ class Change:
     def is_one_sided(self) -> bool:
         """Whether there is a figure on one side only."""
         return (self.before is None) != (self.after is None)
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether the row's own interval excludes 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
     def gates(self) -> bool:
@@ -247,13 +252,6 @@ def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
     if not is_number(value):
         return False
     return value > 0 or (value == 0 and metric.unit in ("bytes", ""))
-
-
-class Range(NamedTuple):
-    """The figures of a side, from the smallest to the largest."""
-
-    low: float
-    high: float
 
 
 def judge(
@@ -457,21 +455,22 @@ def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) 
     def exceeds(value: float, other: float) -> bool:
         return value - other > least and value > factor * other
 
-    old = Range(min(figures.before.values()), max(figures.before.values()))
-    new = Range(min(figures.after.values()), max(figures.after.values()))
+    old = figures.before.values()
+    new = figures.after.values()
+    are_equal = min(old) == min(new) and max(old) == max(new)
     metric = figures.metric
     if metric.compare != "ratio":
         set_plain_ratio(change)
-    if old == new or not exceeds(max(old.high, new.high), min(old.low, new.low)):
+    if are_equal or not exceeds(max(*old, *new), min(*old, *new)):
         change.verdict = Verdict.SAME
-    elif exceeds(new.low, old.high):
+    elif exceeds(min(new), max(old)):
         change.verdict = Verdict.SLOWER
-    elif exceeds(old.low, new.high):
+    elif exceeds(min(old), max(new)):
         change.verdict = Verdict.FASTER
     else:
         text = "{:.15g}".format if metric.compare == "exact" else metric.format
-        before = f"{text(old.low)} to {text(old.high)} before"
-        change.doubt(f"its trials differ: {before}, {text(new.low)} to {text(new.high)} now")
+        before = f"{text(min(old))} to {text(max(old))} before"
+        change.doubt(f"its trials differ: {before}, {text(min(new))} to {text(max(new))} now")
     if change.verdict in CHANGED:
         doubt_range(change, pair, figures)
 
@@ -500,20 +499,16 @@ def decide(change: Change, is_significant: bool) -> None:
             change.doubt(f"launch-bound: up to {noise} may be noise of the host")
     elif change.verdict_by(is_significant, floor) in CHANGED:
         change.doubt(
-            f"beyond the floor of {percent(floor)}, but {IN_NOISE} of {percent(limit)} from earlier"
-            " sweeps"
+            f"beyond the floor of {percent(floor)}, but inside the noise threshold of"
+            f" {percent(limit)} from earlier sweeps"
         )
-    elif change.verdict is Verdict.AMBIGUOUS and looks_significant(change, floor):
+    elif (
+        change.verdict is Verdict.AMBIGUOUS
+        and change.verdict_by(change.excludes_one, floor) in CHANGED
+    ):
         change.doubt("not significant among all rows")
     if growth > floor:
         change.reason = joined(change.kernels, change.reason)
-
-
-def looks_significant(change: Change, floor: float) -> bool:
-    """Return whether the row's own interval shows a change."""
-    if change.low is None or change.high is None or change.low <= 1 <= change.high:
-        return False
-    return change.verdict_by(True, floor) in CHANGED
 
 
 def record(change: Change) -> dict[str, Any]:
