@@ -131,13 +131,14 @@ class ProbeRequest(Payload):
 
     `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`,
     and `passed`, which maps their names, in order, to whether they are passed by name; `others`:
-    targets among the arguments, and losses.
+    targets among the arguments; `losses`: targets that `training.loss` names.
     """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     others: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
 

@@ -113,9 +113,9 @@ def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
     return inputs
 
 
-def resolve_target(target: str) -> Step:
+def resolve_target(target: str, setting: str = KEY) -> Step:
     """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a
-    relative path).
+    relative path). `setting`: what names it in a configuration.
 
     Raises ConfigError if a part of it cannot be found or imported, and for Python's standard
     library: a configuration that names `os.system` is a mistake or an attack.
@@ -126,14 +126,14 @@ def resolve_target(target: str) -> Step:
     importlib.invalidate_caches()
     is_file = ":" in target or target.endswith(".py")
     try:
-        named: Any = _from_file(target) if is_file else _from_path(target)
+        named: Any = _from_file(target, setting) if is_file else _from_path(target, setting)
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
-        raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
+        raise ConfigError(f"{setting}={target}{_not_imported(target, error)}") from error
     if not callable(named):
         raise ConfigError(
-            f"{KEY}={target} is of type {type(named).__name__}, not callable; name a class or a"
+            f"{setting}={target} is of type {type(named).__name__}, not callable; name a class or a"
             " function"
         )
     home = _home(named)
@@ -141,7 +141,7 @@ def resolve_target(target: str) -> Step:
     # a user's file may have the name of a standard module, such as code.py
     if is_standard and named not in PLAIN and not _is_module_class(named):
         raise ConfigError(
-            f"{KEY}={target} is part of Python ({home}); allowed: your own code or that of an"
+            f"{setting}={target} is part of Python ({home}); allowed: your own code or that of an"
             " installed package"
         )
     function: Step = named
@@ -198,11 +198,11 @@ def _instantiate(node: Any) -> Any:
     return node
 
 
-def _from_path(target: str) -> Any:
+def _from_path(target: str, setting: str) -> Any:
     names = target.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
         raise ConfigError(
-            f"{KEY}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
+            f"{setting}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
         )
     value: Any = importlib.import_module(names[0])
     for name in names[1:]:
@@ -210,22 +210,25 @@ def _from_path(target: str) -> Any:
             submodule = f"{value.__name__}.{name}"
             if importlib.util.find_spec(submodule):
                 importlib.import_module(submodule)
-        value = _attribute(target, value, name)
+        value = _attribute(f"{setting}={target}", value, name)
     return value
 
 
-def _from_file(target: str) -> Any:
+def _from_file(target: str, setting: str) -> Any:
     file, _, name = target.rpartition(":")
     if not file.endswith(".py") or not name:
         raise ConfigError(
-            f"{KEY}={target} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net"
+            f"{setting}={target} is not a file and a name; allowed: path/to/file.py:Net or"
+            " my_pkg.Net"
         )
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(f"{KEY}={target}: no file {file} in the working directory {Path.cwd()}")
+        raise ConfigError(
+            f"{setting}={target}: no file {file} in the working directory {Path.cwd()}"
+        )
     value: Any = module_of(path)
     for part in name.split("."):
-        value = _attribute(target, value, part)
+        value = _attribute(f"{setting}={target}", value, part)
     return value
 
 
@@ -241,7 +244,7 @@ def _not_imported(target: str, error: Exception) -> str:
     return f": it imports {error.name}, which is not installed"
 
 
-def _attribute(target: str, owner: Any, name: str) -> Any:
+def _attribute(named: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     where = getattr(owner, "__name__", type(owner).__name__)
@@ -249,5 +252,5 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
         where = Path(owner.__file__).name
     public = [key for key in dir(owner) if not key.startswith("_")]
     raise ConfigError(
-        f"{KEY}={target}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
+        f"{named}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
     )

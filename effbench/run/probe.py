@@ -48,14 +48,10 @@ def probe(
     """Import all targets of these cells in a child. Raises ConfigError if a target cannot be
     imported or a mode does not have a setting."""
     modes = {str(cell.mode): cell.mode for cell in cells}
-    losses = imported_losses(cells)
-    request = whole_request(cells, losses)
+    request = whole_request(cells)
     request.modes = list(modes.values())
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
-    errors: list[str] = list(dict.fromkeys(answer["errors"]))
-    for loss in losses:
-        errors = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in errors]
-    refuse(errors)
+    refuse(list(dict.fromkeys(answer["errors"])))
     known = dict(zip(modes, answer["settings"], strict=True))
     adapted = adapt_modes(modes, known, baseline_mode)
     environment = interpreter.environment(answer["environment"])
@@ -93,9 +89,10 @@ def imported_losses(cells: Sequence[Cell]) -> list[str]:
     return imported
 
 
-def whole_request(cells: Sequence[Cell], losses: Sequence[str]) -> ProbeRequest:
-    """Return a request to import the modules, the losses and all other targets of these cells."""
-    request = ProbeRequest()
+def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
+    """Return a request to import the modules, the losses and all other targets of these cells.
+    Raises ConfigError for an unknown name of a loss."""
+    request = ProbeRequest(losses=imported_losses(cells))
     networks: dict[str, dict[str, Any]] = {}
     others: dict[str, None] = {}
     for cell in cells:
@@ -113,7 +110,7 @@ def whole_request(cells: Sequence[Cell], losses: Sequence[str]) -> ProbeRequest:
         if passed and described not in request.inputs:
             request.inputs.append(described)
     request.networks = list(networks.values())
-    request.others = list(dict.fromkeys([*others, *losses]))
+    request.others = list(others)
     return request
 
 

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
             targets.check_network(network)
     for target in request.others:
         targets.resolve(target)
+    for loss in request.losses:
+        targets.resolve(loss, partial(resolve_target, setting="training.loss"))
     settings = [targets.check_mode(mode) for mode in request.modes]
     notes = [
         str(warning.message)
