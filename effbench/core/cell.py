@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, TypeAlias
 
+from effbench.core.disturbances import DisturbanceKind
 from effbench.core.quantities import Better, fact, metric
 
 
@@ -261,6 +262,7 @@ class Trial:
     attempt: int = 0
     phase: str | None = None  # the last phase entered; a failed trial failed in this phase
     started_at: str | None = None  # ISO 8601, UTC
+    disturbance_kind: DisturbanceKind | None = None  # not stored: for the line of progress
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 

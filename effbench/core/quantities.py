@@ -60,6 +60,13 @@ class Metric:
     def format(self, value: float | int | None) -> str:
         """Return `value` as text with a unit and three significant digits; an em dash for None and
         NaN."""
+        number = self.number(value)
+        if value is None or not math.isfinite(value):
+            return number
+        return f"{number}{self.suffix}"
+
+    def number(self, value: float | int | None) -> str:
+        """Return `value` as `format` does, but without the unit; bytes keep their binary unit."""
         if value is None or math.isnan(value):
             return "—"
         if math.isinf(value):
@@ -67,14 +74,23 @@ class Metric:
         if self.unit == "bytes":
             return format_bytes(value)
         if self.kind is int and float(value).is_integer():
-            return f"{value:,.0f} {self.unit}".rstrip()
+            return f"{value:,.0f}"
         if self.as_change:
             return change_text(value)
         if self.unit == "×":
-            return times_text(value)
+            return digits_of_ratio(value)
         if self.unit == "":
             return f"{value:.3g}"
-        return f"{significant(value, 3)} {self.unit}"
+        return significant(value, 3)
+
+    @property
+    def suffix(self) -> str:
+        """What follows a number: the unit, unless the number has its own."""
+        if self.unit in ("", "bytes") or self.as_change:
+            return ""
+        if self.unit == "×":
+            return self.unit
+        return f" {self.unit}"
 
 
 def as_field(declare: Callable[Arguments, Metric]) -> Callable[Arguments, Any]:
@@ -119,11 +135,11 @@ def format_bytes(value: float) -> str:
     return f"{significant(value / 1024**power, 3)} {' KMGT'[power]}iB"
 
 
-def times_text(ratio: float) -> str:
-    """Return a ratio as `1.54×`, with two digits at least."""
+def digits_of_ratio(ratio: float) -> str:
+    """Return a ratio as `1.54`, with two digits at least."""
     if ratio < 0.0995:
-        return f"{significant(ratio, 2)}×"
-    return f"{ratio:.2f}×"
+        return significant(ratio, 2)
+    return f"{ratio:.2f}"
 
 
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

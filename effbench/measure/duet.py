@@ -14,14 +14,15 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.meeting import Partner, PartnerLostError, number_in
-from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
+from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue, busy
 from effbench.measure.pairs import (
     WARM_CALLS,
     BatchPair,
@@ -132,8 +133,8 @@ class DuetResult:
 
     pairs: dict[str, Pairs]
     host: HostFacts | None = None
-    disturbance: str | None = None
-    host_reason: str = "host busy"
+    disturbance: Disturbance | None = None
+    host_reason: Disturbance = field(default_factory=busy)
     void: str | None = None
 
     @classmethod
@@ -142,14 +143,21 @@ class DuetResult:
         others."""
         try:
             pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
-            result = cls(**{**values, "pairs": pairs})
-            if result.host is not None:
+            result = cls(pairs, host_reason=disturbance_from_json(values["host_reason"]))
+            if values["host"] is not None:
                 result.host = HostFacts(**values["host"])
-        except (AttributeError, KeyError, TypeError) as error:
+            if values["disturbance"] is not None:
+                result.disturbance = disturbance_from_json(values["disturbance"])
+            result.void = values["void"]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PartnerLostError("the other member of the duet sent no valid result") from error
         return result
 
     to_json = asdict
+
+
+def disturbance_from_json(values: Mapping[str, Any]) -> Disturbance:
+    return Disturbance(DisturbanceKind(values["kind"]), values["text"])
 
 
 def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
@@ -235,7 +243,7 @@ class MemberFigure:
 
     figure: TimingFigure
     pairs: list[BatchPair]
-    varies: str | None
+    varies: Disturbance | None
 
 
 def figure_of_member(
@@ -266,7 +274,8 @@ def figure_of_member(
         bounds += bounds_of_median([pair.ms_of(leads) for pair in kind])
     varies = None
     if ratio.varies:
-        varies = f"unsteady: the ratio of the two sides is {ratio.range_text}"
+        text = f"unsteady: the ratio of the two sides is {ratio.range_text}"
+        varies = Disturbance(DisturbanceKind.UNSTEADY, text)
     batches = Timing([pair.ms_of(leads) for pair in used])
     interval = Interval(value_ms, min(bounds), max(bounds))
     return MemberFigure(TimingFigure(interval, batches, ratio.is_marked), used, varies)

@@ -27,6 +27,7 @@ from statistics import median
 
 import numpy as np
 
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.metrics import percent
 
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
@@ -327,7 +328,7 @@ class HostWatch:
         return float(np.quantile(self.calm_readings, HIGH))
 
     @property
-    def crowding(self) -> str | None:
+    def crowding(self) -> Disturbance | None:
         """Why undisturbed batches are slow, too: other processes, or other virtual machines, used
         the CPU, or its speed changed; or None."""
         if self.theft is not None:
@@ -336,20 +337,20 @@ class HostWatch:
             return None
         most_others = CROWDED_ALONE if self.is_single else CROWDED
         if self.others_fraction > most_others:
-            return f"host busy: other processes used {percent(self.others_fraction)} of the cores"
+            return busy(f": other processes used {percent(self.others_fraction)} of the cores")
         high_ms = self.high_ms
         if self.is_single and high_ms is not None and high_ms > UNEVEN * self.low_ms:
-            return f"host busy: its speed changed by {high_ms / self.low_ms:.1f} ×"
+            return busy(f": its speed changed by {high_ms / self.low_ms:.1f} ×")
         return None
 
     @property
-    def theft(self) -> str | None:
+    def theft(self) -> Disturbance | None:
         """That other virtual machines took too much of the cores' time, or None. Pairs do not cure
         that: threads that wait for each other suffer most."""
         if not self.is_checked or self.stolen_fraction <= TAKEN:
             return None
         stolen = percent(self.stolen_fraction)
-        return f"host busy: other virtual machines took {stolen} of the cores' time"
+        return busy(f": other virtual machines took {stolen} of the cores' time")
 
     @property
     def is_checked(self) -> bool:
@@ -376,6 +377,10 @@ class HostWatch:
     def facts(self) -> HostFacts:
         return HostFacts(self.low_ms, self.high_ms, self.disturbed_fraction)
 
-    def reason(self) -> str:
+    def reason(self) -> Disturbance:
         """Return why the times of a trial with too few undisturbed samples are marked."""
-        return f"host busy for {percent(self.disturbed_fraction or 0.0)} of the timing"
+        return busy(f" for {percent(self.disturbed_fraction or 0.0)} of the timing")
+
+
+def busy(details: str = "") -> Disturbance:
+    return Disturbance(DisturbanceKind.HOST, f"host busy{details}")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 
 from effbench.core.cell import Trial
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.measure.gpu import Gpu, GpuState
 
 #: Clocks events with which the hardware or driver slows down a busy GPU. A power cap
@@ -58,9 +59,9 @@ class GpuWatch:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.shared = False
-        self.discarded: list[str] = []
-        self.disturbance: str | None = None
-        self.before_timing: str | None = None  # a foreign process that did not stop working
+        self.discarded: list[Disturbance] = []
+        self.disturbance: Disturbance | None = None
+        self.before_timing: Disturbance | None = None  # a foreign process that did not stop working
         self.readings: list[GpuState] = []
         self.marks: list[EnergyMark] = []
         self.events: set[str] = set()  # clocks events since the last check
@@ -85,9 +86,8 @@ class GpuWatch:
             if not self.shared or not self.gpu.utilization():
                 return
             if time.monotonic() >= deadline:
-                self.before_timing = (
-                    f"another process keeps this GPU busy ({used / 2**20:.0f} MiB in use before the"
-                    " trial)"
+                self.before_timing = foreign_process(
+                    f"keeps this GPU busy ({used / 2**20:.0f} MiB in use before the trial)"
                 )
                 return
             time.sleep(FREE_POLL_S)
@@ -136,33 +136,35 @@ class GpuWatch:
             self.retries -= 1
             self.discarded.append(reason)
             return True
-        if reason:
-            self.disturbance = self.disturbance or f"during timing, on every attempt: {reason}"
+        if reason and self.disturbance is None:
+            text = f"during timing, on every attempt: {reason.text}"
+            self.disturbance = replace(reason, text=text)
         return False
 
-    def newest_disturbance(self) -> str | None:
+    def newest_disturbance(self) -> Disturbance | None:
         """Return what has disturbed the GPU since the last check, or None."""
         events = self.events.union(self.gpu.read().clocks_event_reasons)
         self.events = set()
         slowdowns = sorted(SLOWDOWNS & events)
         if slowdowns:
-            return f"clocks reduced ({', '.join(slowdowns)})"
+            text = f"clocks reduced ({', '.join(slowdowns)})"
+            return Disturbance(DisturbanceKind.CLOCKS, text)
         foreign = self.gpu.foreign_pids() or set()
         newcomers = foreign - self.known_pids
         if newcomers:
-            return f"another process started to use this GPU ({pids(newcomers)})"
+            return foreign_process(f"started to use this GPU ({pids(newcomers)})")
         if foreign:
             working = foreign & (self.gpu.working_pids(self.since) or set())
             if working:
                 self.since = time.time()
-                return f"another process works on this GPU ({pids(working)})"
+                return foreign_process(f"works on this GPU ({pids(working)})")
         now = self.others_bytes()
         if now is None or self.baseline_bytes is None:
             return None
         allocated = now - self.baseline_bytes
         if allocated <= FOREIGN_BYTES:
             return None
-        return f"another process allocated {allocated / 2**20:.0f} MiB on this GPU"
+        return foreign_process(f"allocated {allocated / 2**20:.0f} MiB on this GPU")
 
     def end(self) -> None:
         """End monitoring after the last timer. If there are foreign processes and NVML cannot
@@ -175,13 +177,13 @@ class GpuWatch:
             torch.cuda.synchronize()
             time.sleep(2 * SAMPLING_S)
             if self.gpu.utilization():
-                self.disturbance = (
-                    "another process kept this GPU busy: it was still busy after timing"
+                self.disturbance = foreign_process(
+                    "kept this GPU busy: it was still busy after timing"
                 )
             return
         foreign = (self.gpu.foreign_pids() or set()) & working
         if foreign:  # NVML may report work late
-            self.disturbance = f"another process works on this GPU ({pids(foreign)})"
+            self.disturbance = foreign_process(f"works on this GPU ({pids(foreign)})")
 
     def others_bytes(self) -> int | None:
         """Return the used memory that is not torch's: contexts, libraries and other processes; None
@@ -219,6 +221,10 @@ class GpuWatch:
         trial.clocks_event_reasons = ",".join(reasons) or None
 
 
+def foreign_process(what_it_did: str) -> Disturbance:
+    return Disturbance(DisturbanceKind.PROCESS, f"another process {what_it_did}")
+
+
 def known_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
@@ -233,19 +239,21 @@ def whole_median(values: Iterable[int | None]) -> int | None:
     return int(value)
 
 
-def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | None:
+def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> Disturbance | None:
     """Return a reason if the host was disturbed while one of the timers ran, else None.
     Undisturbed, enqueueing a call takes hardly longer than its period, because the host has to
     enqueue back-to-back calls as well."""
     if enqueue_ms > ENQUEUE_PERIODS * period_ms:
-        return (
+        return Disturbance(
+            DisturbanceKind.HOST,
             f"the host was busy during latency timing: enqueueing a call took {enqueue_ms:.3g} ms,"
-            f" but a whole back-to-back call only {period_ms:.3g} ms"
+            f" but a whole back-to-back call only {period_ms:.3g} ms",
         )
     if period_ms > PERIOD_LATENCIES * latency_ms and enqueue_ms > HOST_BOUND * latency_ms:
-        return (
+        return Disturbance(
+            DisturbanceKind.HOST,
             f"the host was busy during period timing: a back-to-back call took {period_ms:.3g} ms,"
-            f" but a synchronised one only {latency_ms:.3g} ms"
+            f" but a synchronised one only {latency_ms:.3g} ms",
         )
     return None
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.core.cell import Result
+from effbench.core.disturbances import cause_of
 from effbench.core.labels import LabelledRows
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
 from effbench.core.table import Shown
-from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
 SIGN = "~"
@@ -72,11 +72,7 @@ class Estimate:
         if self.low is None or self.high is None:
             return ""
         metric = METRICS[self.metric]
-        low, high = (
-            metric.format(bound).removesuffix(metric.unit).rstrip()
-            for bound in (self.low, self.high)
-        )
-        return f"{low}–{high}"
+        return f"{metric.number(self.low)}–{metric.number(self.high)}"
 
     @property
     def tone(self) -> str:
@@ -117,7 +113,7 @@ def note(rows: LabelledRows) -> str:
     for row in rows:
         why = row.result.disturbance or why_marked(row.result, "speedup")
         if why is not None:
-            reasons[row.name] = why.removeprefix(OF_BASELINE)
+            reasons[row.name] = cause_of(why)
     if not reasons:
         return ""
     which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"

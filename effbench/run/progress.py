@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from effbench.core.cell import Status, Trial
+from effbench.core.disturbances import DisturbanceKind
 from effbench.core.environments import OWN, short_names
 from effbench.core.labels import cell_names
 from effbench.core.metrics import METRICS, significant
@@ -76,22 +77,13 @@ def work_text(
     return one_line(f"{' × '.join(factors)} on {', '.join(slots)}: {left}")
 
 
-#: Word in the description of a disturbance -> the note next to the time of its trial.
-NOTES = {
-    "host": "host busy",
-    "clocks": "GPU clocks reduced",
-    "another process": "GPU shared",
-    "compiled": "includes compile time",
-    "unsteady": "unsteady",
+#: What disturbed a trial -> the note next to its time.
+NOTES: dict[DisturbanceKind | None, str] = {
+    DisturbanceKind.HOST: "host busy",
+    DisturbanceKind.CLOCKS: "GPU clocks reduced",
+    DisturbanceKind.PROCESS: "GPU shared",
+    DisturbanceKind.UNSTEADY: "unsteady",
 }
-
-
-def disturbance_note(disturbance: str) -> str:
-    """Return a note of a few words about what has disturbed a trial."""
-    for part, note in NOTES.items():
-        if part in disturbance:
-            return note
-    return "disturbed"
 
 
 def time_text(record: Trial) -> str:
@@ -100,9 +92,10 @@ def time_text(record: Trial) -> str:
     if record.latency_ms is None:
         return ""
     latency = METRICS["latency_ms"].format(record.latency_ms)
-    if record.disturbance:
-        return f"~{latency} ({disturbance_note(record.disturbance)})"
-    return latency
+    if record.disturbance is None:
+        return latency
+    note = NOTES.get(record.disturbance_kind, "disturbed")
+    return f"~{latency} ({note})"
 
 
 def compile_text(record: Trial) -> str:

@@ -16,6 +16,7 @@ from statistics import geometric_mean
 from typing import Any, Self
 
 from effbench.core.cell import SEVERITY, Status, Summary, Trial
+from effbench.core.disturbances import reason_of_baseline
 from effbench.core.labels import grouped
 from effbench.core.metrics import (
     ESTIMATED,
@@ -52,8 +53,6 @@ FACTS = (
 )
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
-#: start of the reason of a speedup that is marked because of its baseline
-OF_BASELINE = "the baseline's times: "
 
 #: Host -> the mean logarithm of its trials; the host is None in a sweep that joins no hosts.
 HostMeans = dict[str | None, LogEstimate]
@@ -386,7 +385,7 @@ def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -
         return columns
     disturbance = of_cell.disturbance
     if disturbance is None and baseline.disturbance is not None:
-        disturbance = f"{OF_BASELINE}{baseline.disturbance}"
+        disturbance = reason_of_baseline(baseline.disturbance)
     return columns | {"speedup_from": SEPARATE, "speedup_disturbance": disturbance}
 
 

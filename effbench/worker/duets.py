@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from effbench.core.disturbances import Disturbance
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.core.message import DuetRequest
 from effbench.measure import timing
@@ -90,7 +91,7 @@ class DuetMember:
         partner.send("result", result=result.to_json())
         return result
 
-    def disturbance_of_gpu(self) -> str | None:
+    def disturbance_of_gpu(self) -> Disturbance | None:
         """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs
         to the sweep."""
         watcher = self.context.watcher

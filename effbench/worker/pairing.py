@@ -16,10 +16,11 @@ from typing import Any
 from torch import nn
 
 from effbench.core.cell import Trial, mode_settings
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.errors import UnsupportedError
 from effbench.core.printable import count, describe
 from effbench.measure import timing
-from effbench.measure.host import HostWatch
+from effbench.measure.host import HostWatch, busy
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
 from effbench.measure.timing import LATENCY, PERIOD, Rules, Timer, TimingFigure
 from effbench.models.build import resolve_target
@@ -58,16 +59,18 @@ class PairedSpeedup:
     def count(self) -> int:
         return len(self.pairs.undisturbed) + len(self.pairs.disturbed)
 
-    def disturbance(self, host: HostWatch | None, rules: Rules) -> str | None:
+    def disturbance(self, host: HostWatch | None, rules: Rules) -> Disturbance | None:
         """Return why the speedup is marked, or None."""
         if self.figure.is_marked:
-            return host.reason() if host else "host busy"
+            return host.reason() if host else busy()
         if host is not None and host.theft is not None:
             return host.theft
         if rules.is_too_few(self.count):
-            return f"only {count(self.count, 'pair')} of calls could be timed"
+            text = f"only {count(self.count, 'pair')} of calls could be timed"
+            return Disturbance(DisturbanceKind.TOO_FEW, text)
         if self.figure.varies:
-            return f"unsteady: the speedup of pairs is {self.figure.range_text}"
+            text = f"unsteady: the speedup of pairs is {self.figure.range_text}"
+            return Disturbance(DisturbanceKind.UNSTEADY, text)
         return None
 
 
@@ -110,12 +113,14 @@ def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) 
     `settings`: of the baseline's mode; `latency_ms`: of the trial."""
     trial = timings.context.trial
     try:
-        speedups, trial.pair_disturbance = paired_speedups(settings, timings, latency_ms)
+        speedups, disturbance = paired_speedups(settings, timings, latency_ms)
     # the baseline may lack memory, or meet a state that it does not expect
     except Exception as error:
         is_expected = isinstance(error, UnsupportedError)
         trial.extra[NO_PAIRS] = str(error) if is_expected else describe(error)
         return
+    if disturbance is not None:
+        trial.pair_disturbance = disturbance.text
     record_latency(speedups[LATENCY], trial)
     if PERIOD in speedups:
         record_period(speedups[PERIOD], trial)
@@ -143,7 +148,7 @@ def record_period(speedup: PairedSpeedup, trial: Trial) -> None:
 
 def paired_speedups(
     settings: Mapping[str, Any], timings: Timings, latency_ms: float
-) -> tuple[dict[str, PairedSpeedup], str | None]:
+) -> tuple[dict[str, PairedSpeedup], Disturbance | None]:
     """Time the baseline and the mode in turn. Return the speedups by timer, and why they are
     marked, or None. Raises UnsupportedError."""
     workload = timings.workload
@@ -162,7 +167,7 @@ def paired_speedups(
 
 def take(
     timings: Timings, baseline: Step, mode_ms: float
-) -> tuple[dict[str, PairedSpeedup], str | None]:
+) -> tuple[dict[str, PairedSpeedup], Disturbance | None]:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = timings.context, timings.timer, timings.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))

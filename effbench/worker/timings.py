@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from effbench.core.cell import Trial
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
@@ -45,8 +46,8 @@ class StepTiming:
     figures: Figures
     calls: Timing
     host: HostFacts | None = None
-    disturbance: str | None = None
-    discarded: list[str] | None = None
+    disturbance: Disturbance | None = None
+    discarded: list[Disturbance] | None = None
     disturbed_ms: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -75,7 +76,9 @@ class StepTiming:
 
     def record(self, trial: Trial) -> None:
         """Set the trial's quantities of the timers and of the host."""
-        trial.disturbance = self.disturbance
+        if self.disturbance is not None:
+            trial.disturbance = self.disturbance.text
+            trial.disturbance_kind = self.disturbance.kind
         if self.host is not None:
             trial.host_ms = self.host.low_ms
             trial.host_high_ms = self.host.high_ms
@@ -83,7 +86,7 @@ class StepTiming:
         if self.discarded is not None:
             trial.discarded_blocks = len(self.discarded)
         if self.discarded:
-            trial.extra["discarded"] = self.discarded
+            trial.extra["discarded"] = [reason.text for reason in self.discarded]
         for name, samples in self.disturbed_ms.items():
             if samples:
                 trial.samples[f"{name}_disturbed_ms"] = samples
@@ -209,13 +212,13 @@ class Timings:
             return None
         return {name: taken.figure(self.rules) for name, taken in pooled.items()}
 
-    def why_marked(self, host: HostWatch | None) -> str:
+    def why_marked(self, host: HostWatch | None) -> Disturbance:
         discarded = self.watcher.discarded
         if host is None or (discarded and not host.disturbed_fraction):
             return discarded[-1]
         return host.reason()
 
-    def variation(self, figures: Figures) -> str | None:
+    def variation(self, figures: Figures) -> Disturbance | None:
         """Return that calls of the same size had several speeds, or None.
 
         Not every hypervisor tells how much of the CPU other virtual machines take.
@@ -224,7 +227,8 @@ class Timings:
             return None
         for name, figure in figures.items():
             if figure.varies:
-                return f"unsteady: the median of the {name} is {figure.range_text} ms"
+                text = f"unsteady: the median of the {name} is {figure.range_text} ms"
+                return Disturbance(DisturbanceKind.UNSTEADY, text)
         return None
 
     def add_doubts(self, measured: StepTiming, latency: Timing, host: HostWatch | None) -> None:
@@ -234,7 +238,8 @@ class Timings:
             crowding = host.crowding
         calls = len(latency.samples_ms) + len(latency.disturbed_ms)
         if self.rules.is_too_few(calls):  # no other trial of the cell supports them
-            too_few = f"only {count(calls, 'call')} could be timed"
+            text = f"only {count(calls, 'call')} could be timed"
+            too_few = Disturbance(DisturbanceKind.TOO_FEW, text)
         figures = measured.figures
         disturbance = crowding or measured.disturbance or self.variation(figures) or too_few
         measured.disturbance = disturbance

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from effbench.core.cell import Status, Trial
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.measure import watch
 from effbench.measure.gpu import Gpu, GpuState
 
 MIB = 2**20
+CLOCKS, PROCESS = DisturbanceKind.CLOCKS, DisturbanceKind.PROCESS
 
 
 class MadeUp(Gpu):
@@ -62,40 +64,54 @@ def watching(shared=False, **answers):
 
 
 @pytest.mark.parametrize(
-    ("answers", "disturbed", "reason"),
+    ("answers", "disturbed", "kind", "text"),
     [
-        ({}, [False] * 3, None),
-        ({"events": [("sw_power_cap",)]}, [False], None),
-        ({"events": [("gpu_idle", "applications_clocks_setting")]}, [False], None),
+        ({}, [False] * 3, None, None),
+        ({"events": [("sw_power_cap",)]}, [False], None, None),
+        ({"events": [("gpu_idle", "applications_clocks_setting")]}, [False], None, None),
         *(
-            ({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks reduced ({event})")
+            (
+                {"events": [(event,), ("gpu_idle",)]},
+                [True, False],
+                CLOCKS,
+                f"clocks reduced ({event})",
+            )
             for event in sorted(watch.SLOWDOWNS)
         ),
-        ({"pids": [{7}, {7}]}, [False], None),
-        ({"pids": [{7}, {7, 8, 9}]}, [True], "another process started to use this GPU (pid 8, 9)"),
+        ({"pids": [{7}, {7}]}, [False], None, None),
+        (
+            {"pids": [{7}, {7, 8, 9}]},
+            [True],
+            PROCESS,
+            "another process started to use this GPU (pid 8, 9)",
+        ),
         (
             {"pids": [{7, 8}], "working": [{1}, {1, 8}, {1}]},
             [False, True, False],
+            PROCESS,
             "another process works on this GPU (pid 8)",
         ),
         (
             {"used": [600 * MIB, 2600 * MIB]},
             [True],
+            PROCESS,
             "another process allocated 2000 MiB on this GPU",
         ),
     ],
 )
-def test_disturbances(answers, disturbed, reason):
+def test_disturbances(answers, disturbed, kind, text):
     made = watching(**answers)
     assert [made.disturbed() for _ in disturbed] == disturbed
-    assert (made.discarded, made.disturbance) == ([reason] if reason else [], None)
+    assert made.discarded == ([Disturbance(kind, text)] if text else [])
+    assert made.disturbance is None
 
 
 def test_after_three_retries_it_is_kept_and_marks_the_trial():
     made = watching(events=[("hw_slowdown",)])
     assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
     assert len(made.discarded) == 3
-    assert "clocks reduced (hw_slowdown)" in made.disturbance
+    text = "during timing, on every attempt: clocks reduced (hw_slowdown)"
+    assert made.disturbance == Disturbance(CLOCKS, text)
     made.begin()
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], (
         "each timer has its retries"
@@ -118,7 +134,11 @@ def test_rest_after_timing(naps, answers, rests, disturbance):
     made = watching(**answers)
     made.end()
     assert naps == ([2 * watch.SAMPLING_S] if rests else [])
-    assert made.disturbance is None if disturbance is None else disturbance in made.disturbance
+    if disturbance is None:
+        assert made.disturbance is None
+    else:
+        assert made.disturbance.kind is PROCESS
+        assert disturbance in made.disturbance.text
 
 
 def sample(pid, util, at):
@@ -154,7 +174,8 @@ def test_a_foreign_process_before_the_trial(naps, answers, wait_s, slept, is_bus
     made = watch.GpuWatch(MadeUp(**answers))
     made.wait_until_free(wait_s)
     assert slept is None or len(naps) == slept
-    busy = "another process keeps this GPU busy (16384 MiB in use before the trial)"
+    text = "another process keeps this GPU busy (16384 MiB in use before the trial)"
+    busy = Disturbance(PROCESS, text)
     assert (made.before_timing, made.disturbance) == (busy if is_busy else None, None)
     assert made.shared == (answers.get("used") == [2**34])
 

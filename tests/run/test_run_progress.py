@@ -7,10 +7,11 @@ import pytest
 from schedule_parts import A, cell_runs, trials
 
 from effbench.core.cell import Status, Trial
+from effbench.core.disturbances import DisturbanceKind
 from effbench.core.terminal import Console
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.plan import CellRun, Settings
-from effbench.run.progress import Progress, disturbance_note, run_names
+from effbench.run.progress import Progress, run_names
 
 
 class Closing(io.StringIO):
@@ -77,6 +78,7 @@ def test_cells_are_told_apart_by_their_threads():
     assert len(set(names.values())) == 3
 
 
+MARKED = {"latency_ms": 2.7, "disturbance": "why"}
 FOLDER = Interpreter(folder="/before")
 
 
@@ -103,14 +105,16 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
     ("facts", "text"),
     [
         ({"latency_ms": 2.7}, " · ok 2.70 ms · took 1.0 s"),
-        ({"latency_ms": 2.7, "disturbance": "the host was busy"}, " · ok ~2.70 ms (host busy) · "),
+        ({**MARKED, "disturbance_kind": DisturbanceKind.HOST}, " · ok ~2.70 ms (host busy) · "),
+        ({**MARKED, "disturbance_kind": DisturbanceKind.PROCESS}, " · ok ~2.70 ms (GPU shared) · "),
+        ({**MARKED, "disturbance_kind": DisturbanceKind.TOO_FEW}, " · ok ~2.70 ms (disturbed) · "),
         (
             {"latency_ms": 2.7, "compile_s": 3.0, "compile_cache": "cold"},
             "ok 2.70 ms, compiled in 3.0 s (cold cache) · ",
         ),
         ({"status": Status.ERROR, "reason": "no memory"}, " · error: no memory · took"),
     ],
-    ids=["ok", "marked", "compiled", "error"],
+    ids=["ok", "host busy", "GPU shared", "disturbed", "compiled", "error"],
 )
 def test_the_line_of_a_trial(facts, text):
     def end(progress, slot, trial):
@@ -120,16 +124,3 @@ def test_the_line_of_a_trial(facts, text):
     file = io.StringIO()
     shown(file, end)
     assert text in file.getvalue().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("disturbance", "note"),
-    [
-        ("the host was busy during latency timing: enqueueing a call took 3 ms", "host busy"),
-        ("during timing, on every attempt: clocks reduced (thermal)", "GPU clocks reduced"),
-        ("another process works on this GPU (pid 7)", "GPU shared"),
-        ("sunspots", "disturbed"),
-    ],
-)
-def test_notes_on_disturbances(disturbance, note):
-    assert disturbance_note(disturbance) == note

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from effbench.core.cell import Cell
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.errors import ConfigError
 from effbench.core.message import DEVICE_PHASE, TrialRequest
 from effbench.measure import host
@@ -92,7 +93,7 @@ def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, wor
     assert words is None or words in record.disturbance
 
 
-SLOWED = ["clocks reduced (hw_slowdown)"]
+SLOWED = [Disturbance(DisturbanceKind.CLOCKS, "clocks reduced (hw_slowdown)")]
 #: undisturbed samples, time of the disturbed ones, enqueue time, discarded series, whether it is
 #: marked, samples
 GPU_BOUND = {
@@ -193,8 +194,9 @@ class TestMarks:
             Timing([], disturbed_ms=[5.0] * 9),
             discarded=SLOWED,
         )
-        assert record.disturbance == SLOWED[0]
-        assert (record.discarded_blocks, record.extra["discarded"]) == (1, SLOWED)
+        (slowed,) = SLOWED
+        assert (record.disturbance, record.disturbance_kind) == (slowed.text, slowed.kind)
+        assert (record.discarded_blocks, record.extra["discarded"]) == (1, [slowed.text])
 
 
 @pytest.mark.parametrize(
