@@ -32,7 +32,7 @@ from effbench.analysis.verdicts import verdict_of_statuses  # noqa: E402
 from effbench.claims.definition import find  # noqa: E402
 from effbench.cli import main as cli  # noqa: E402
 from effbench.core import settings as config  # noqa: E402
-from effbench.core.cell import SEVERITY, Result, Status  # noqa: E402
+from effbench.core.cell import SEVERITY, Cell, Result, Status  # noqa: E402
 from effbench.core.labels import label_rows  # noqa: E402
 from effbench.core.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E402
 from effbench.core.python_files import module_of  # noqa: E402
@@ -63,6 +63,16 @@ UNITS = {
     "_c": "°C",
     "_w": "W",
 }
+
+
+def params_meaning() -> str:
+    """Return which parameters every cell has, and which only some cells have."""
+    fields = dataclasses.fields(Cell)
+    always = [f"`{field.name}`" for field in fields if field.default is not None]
+    some = [f"`{field.name}`" for field in fields if field.default is None]
+    return f"every resolved parameter: {', '.join(always)}; if used, {', '.join(some)}"
+
+
 #: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
     "bound": (
@@ -107,10 +117,7 @@ COLUMNS = {
     "python": "version of Python",
     "environment_id": "key of `environment`",
     "cell_key": "key of `cell`",
-    "params": (
-        "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`,"
-        " `env`, and `training`, `generate` or `stream` if used"
-    ),
+    "params": params_meaning(),
 }
 #: What modes and models need besides torch.
 NEEDS = {

@@ -1,5 +1,7 @@
-"""Turn the configurations of jobs into cells, and run them as one sweep. A new axis is a line in
-`cell_of`."""
+"""Turn the configurations of jobs into cells, and run them as one sweep.
+
+docs/reference/extending.md tells how to add an axis.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Cell:
     for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
     `device` are never `auto`.
 
-    A new axis begins with a setting: see `settings.Config`.
+    docs/reference/extending.md tells how to add an axis.
     """
 
     model: dict[str, Any]
@@ -250,9 +250,7 @@ class Trial:
     """The outcome of a cell in one process. A quantity that does not apply is None, never 0.
 
     `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in
-    order. A new quantity needs a field here with its metric, one of the same name in `Summary`
-    unless it is a `fact` of trials alone, the code that measures it, and a revision of
-    `store/schema.py`: docs/reference/extending.md has the whole list.
+    order. docs/reference/extending.md tells how to add a metric.
     """
 
     cell_key: str

@@ -255,9 +255,7 @@ class Executor:
 class Config:
     """All settings of a job of a sweep: one cell, and how it is measured.
 
-    A new axis is a field here, one in `cell.Cell` that is None by default, so that stored keys stay
-    valid, a line in `config.cells.cell_of`, and the code in the worker that reads it from the
-    cell. A field of `Numerics` needs a line in `cell.LATER_NUMERICS`, for the same reason.
+    docs/reference/extending.md tells how to add an axis.
     """
 
     model: Model = field(default_factory=Model)

@@ -1,10 +1,7 @@
 """Query a GPU through NVML: clocks, temperature, power, clocks-event reasons, memory, processes.
 
 This is the only module that imports pynvml. It does not import torch, so the doctor can use it.
-
-A new metric from NVML needs three lines: a field in `GpuState` and its query in `Gpu.read` (here),
-and how readings give it in `GpuWatch.record` (measure/watch.py); then what every metric needs, as
-`Trial` (core/cell.py) says.
+docs/reference/extending.md tells how to add a metric.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class GpuWatch:
         return (last.energy_mj - first.energy_mj) / (last.calls - first.calls)
 
     def record(self, trial: Trial) -> None:
-        """Set what the GPU showed under load. A new quantity of NVML is assigned here."""
+        """Set what the GPU showed under load."""
         readings = self.readings
         # in the order in which they occurred
         reasons: dict[str, None] = {}

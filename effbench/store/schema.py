@@ -3,7 +3,7 @@
 Times are UTC; the names of physical quantities end with their unit. The database itself refuses
 values of another type (SQLite's tables are STRICT) or out of range, so that nothing else needs to
 check them. New databases are created from these declarations, and an upgrade compares earlier ones
-with them: a new column needs only a new revision here.
+with them. docs/reference/extending.md tells how to add a metric.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.measure.duet import (
     SETTLE_S,
@@ -157,5 +158,6 @@ def test_both_members_have_the_same_ratio():
 
 
 def test_a_result_survives_the_way_to_the_partner():
-    result = DuetResult({"latency": PAIRS}, HostFacts(0.1, None, 0.5), "GPU clocks reduced")
+    slowed = Disturbance(DisturbanceKind.CLOCKS, "clocks reduced (hw_slowdown)")
+    result = DuetResult({"latency": PAIRS}, HostFacts(0.1, None, 0.5), slowed)
     assert DuetResult.from_json(result.to_json()) == result
