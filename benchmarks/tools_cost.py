@@ -67,7 +67,7 @@ def run(folder: str | Path, *command: str) -> float:
         "TMPDIR": str(folder),
     }
     # no other sweep runs now, and none is waited for
-    with Slot("CPU", "cpu").locked(threading.Event()):
+    with Slot("CPU", "cpu").lock(threading.Event()):
         start = time.perf_counter()
         done = subprocess.run(
             command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False

@@ -7,7 +7,7 @@ whole or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -21,14 +21,14 @@ from effbench.claims.judge import Judgement, as_json, bounds, judge, unmeasured
 from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
 from effbench.config.overrides import key_of
-from effbench.core.cell import Environment, Result, Status
+from effbench.core.cell import Result, Status
 from effbench.core.message import CheckRequest
 from effbench.core.printable import describe
 from effbench.core.settings import quoted
 from effbench.run.checks import run_checks
 from effbench.run.client import ForkServer
 from effbench.run.plan import Settings
-from effbench.run.probe import probe
+from effbench.run.probe import ProbedMachine, probe
 from effbench.run.sweep import Command
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
@@ -40,14 +40,14 @@ NO_CUDA = "needs a CUDA GPU, but this machine has none"
 
 @dataclass
 class Reproduction:
-    """An experiment on this machine, which `probed` describes (see `probe_facts`; without GPUs,
-    everything runs on the CPU). `overrides`: the user's, which change the question. `results`:
-    sweep -> results in order of its cells; `reused`: how many were measured before; `checks`: name
-    -> status, reason, facts; `mistakes`: errors in claims."""
+    """An experiment on this machine, as `probed`; without GPUs, everything runs on the CPU.
+    `overrides`: the user's, which change the question. `results`: sweep -> results in order of its
+    cells; `reused`: how many were measured before; `checks`: name -> status, reason, facts;
+    `mistakes`: errors in claims."""
 
     experiment: Experiment
     server: ForkServer
-    probed: Mapping[str, Any]
+    probed: ProbedMachine
     db: str
     overrides: Sequence[str] = ()
     fresh: bool = False
@@ -74,13 +74,12 @@ class Reproduction:
         self.collect_facts([name for name in self.experiment.checks if name in needed])
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
         verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
-        environment = Environment(**self.probed["environment"])
         with Store.open(self.db, mode="write") as store:
-            store.add_environment(environment, self.probed["details"])
-            store.add_verdicts(environment.id, verdicts)
+            environment_id = store.add_environment(self.probed.environment, self.probed.details)
+            store.add_verdicts(environment_id, verdicts)
 
     def lacks_gpu(self, claim: Claim) -> bool:
-        return claim.needs is not None and not self.probed["gpus"]
+        return claim.needs is not None and not self.probed.gpus
 
     # --- measure ---
 
@@ -106,7 +105,7 @@ class Reproduction:
         """Run these checks."""
         path = self.experiment.path.resolve()
         requests = [CheckRequest(f"{path}:{name}") for name in names]
-        outcomes = run_checks(requests, self.server, self.probed["gpus"])
+        outcomes = run_checks(requests, self.server, self.probed.gpus)
         self.checks = dict(zip(names, outcomes, strict=True))
 
     # --- judge ---

@@ -75,7 +75,7 @@ def reproduce(
     from effbench.claims.run import Reproduction
     from effbench.config.overrides import key_of, value_of
     from effbench.run.client import ForkServer
-    from effbench.run.probe import probe_facts
+    from effbench.run.probe import describe_machine
 
     console = terminal()
     settings = {key_of(word): str(value_of(word)) for word in overrides}
@@ -84,7 +84,7 @@ def reproduce(
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
-        probed = probe_facts(server, settings.get("device", "auto"))
+        probed = describe_machine(server, settings.get("device", "auto"))
         for experiment in experiments:
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
             done = Reproduction(experiment, server, probed, db, overrides, args.fresh, args.quiet)

@@ -143,6 +143,20 @@ class ProbeRequest(Payload):
     device: str = "auto"
 
 
+@dataclass(frozen=True)
+class ProbedGpu:
+    """A GPU in the answer of a probe. `index`: among the visible GPUs; `visible`: the value of
+    CUDA_VISIBLE_DEVICES that selects it; `near_cores`: the CPU cores near it, such as `0-15`, None
+    if unknown."""
+
+    index: int
+    uuid: str
+    visible: str
+    name: str
+    memory_bytes: int
+    near_cores: str | None
+
+
 @dataclass
 class CheckRequest(Payload):
     """A behaviour check: the function `target` is called with the device and the settings."""

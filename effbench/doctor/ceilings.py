@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from effbench.core.cell import Environment
 from effbench.core.errors import StoreError
 from effbench.core.metrics import significant
 from effbench.doctor.finding import ExaminedMachine, Finding, good, note, problem
@@ -19,14 +18,14 @@ from effbench.store.store import Store
 def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
     """Measure and store the ceilings of each GPU; yield a problem for each that fails. Raises
     StoreError."""
-    environment = Environment(**machine.probed["environment"])
+    probed = machine.probed
     with Store.open(machine.db, mode="write") as store:
-        environment_id = store.add_environment(environment, machine.probed["details"])
-        for gpu in reversed(machine.probed["gpus"]):  # the newest row counts: that of the first GPU
+        environment_id = store.add_environment(probed.environment, probed.details)
+        for gpu in reversed(probed.gpus):  # the newest row counts: that of the first GPU
             reason = pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu))
             if reason:
                 yield problem(
-                    f"GPU {gpu['index']}: its ceilings could not be measured: {reason}",
+                    f"GPU {gpu.index}: its ceilings could not be measured: {reason}",
                     "how close cells come to the GPU's ceilings is unknown",
                     area="ceilings",
                 )
@@ -34,17 +33,16 @@ def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
 
 def stored(machine: ExaminedMachine) -> dict[str, Any] | None:
     """Return the newest ceilings of this environment; None without any or a readable database."""
-    if machine.probed is None:
+    if machine.found is None:
         return None
-    environment_id = Environment(**machine.probed["environment"]).id
     with suppress(StoreError), Store.open(machine.db, mode="read") as store:
-        return store.ceilings(environment_id)
+        return store.ceilings(machine.found.environment.id)
     return None  # `checks.database` reports the error
 
 
 def report(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield a finding about the ceilings of the GPU."""
-    if not machine.probed["gpus"]:
+    if not machine.probed.gpus:
         return
     known = stored(machine)
     if known is None:

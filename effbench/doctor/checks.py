@@ -13,16 +13,17 @@ from tempfile import TemporaryDirectory
 
 from effbench.core.environments import SOFTWARE
 from effbench.core.errors import ConfigError, StoreError, WorkerError
-from effbench.core.message import CheckRequest, ProbeRequest
+from effbench.core.message import CheckRequest
 from effbench.core.metrics import format_bytes
 from effbench.doctor import ceilings, gpu
 from effbench.doctor.finding import ExaminedMachine, Finding, good, problem, warning
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import cache_folder, make_cache_folder
+from effbench.run.probe import describe_machine
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 
-PROBE_TIMEOUT_S = 120.0
+COMPILE_TIMEOUT_S = 120.0
 #: Tests the C++ compiler.
 SAMPLE = CheckRequest("effbench.worker.check.compile_sample", device="cpu")
 #: Variables that disturb measurements -> their effect, unless the value is in OFF.
@@ -55,8 +56,8 @@ Check = Callable[[ExaminedMachine], Iterator[Finding]]
 def probe_machine(server: ForkServer, db: str) -> ExaminedMachine:
     """Return the machine with what a worker finds out about it."""
     try:
-        probed = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
-        return ExaminedMachine(db, probed, compiler_error=try_compiler(server))
+        found = describe_machine(server)
+        return ExaminedMachine(db, found, compiler_error=try_compiler(server))
     except WorkerError as error:
         return ExaminedMachine(db, worker_error=str(error))
 
@@ -68,7 +69,7 @@ def examine(machine: ExaminedMachine) -> list[Finding]:
         fix = "python -c 'import torch' shows why"
         findings = [problem(machine.worker_error, "nothing can be measured", fix, "software")]
     for area, checks in CHECKS.items():
-        if machine.probed is None and area in NEED_WORKER:
+        if machine.found is None and area in NEED_WORKER:
             continue
         for check in checks:
             findings += [replace(finding, area=area) for finding in check(machine)]
@@ -84,7 +85,7 @@ def try_compiler(server: ForkServer) -> str | None:
     with TemporaryDirectory(prefix="doctor-", dir=parent, ignore_cleanup_errors=True) as folder:
         request = replace(SAMPLE, cache_dir=folder)
         try:
-            outcome = server.call("check", request.to_json(), PROBE_TIMEOUT_S)
+            outcome = server.call("check", request.to_json(), COMPILE_TIMEOUT_S)
         except WorkerError as error:
             return str(error)
     reason: str | None = outcome.get("reason")  # None if it is ok
@@ -95,10 +96,10 @@ def try_compiler(server: ForkServer) -> str | None:
 
 
 def versions(machine: ExaminedMachine) -> Iterator[Finding]:
-    environment = machine.probed["environment"]
     texts = []
     for name, title in SOFTWARE.items():
-        texts.append(f"{title} {environment[name] or 'none'}")
+        version = getattr(machine.probed.environment, name) or "none"
+        texts.append(f"{title} {version}")
     yield good(", ".join(texts))
 
 
@@ -110,14 +111,14 @@ def compilers(machine: ExaminedMachine) -> Iterator[Finding]:
             "torch.compile modes fail on the CPU",
             "install g++, or set CXX to a compiler that works",
         )
-    if not machine.probed["gpus"]:
+    if not machine.probed.gpus:
         return
     effect = "torch.compile modes are unsupported on the GPU"
-    installed = machine.probed["details"]["compilers"]
+    installed = machine.probed.details["compilers"]
     has_c = installed["gcc"] or installed["clang"] or shutil.which(machine.environ.get("CC", ""))
     if not has_c:
         yield warning("no C compiler", effect, "apt-get install gcc")
-    if not machine.probed["environment"]["triton_version"]:
+    if not machine.probed.environment.triton_version:
         yield warning("no Triton", effect, "pip install triton")
 
 

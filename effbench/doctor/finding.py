@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from effbench.measure.gpu import Gpu, Nvml
+from effbench.run.probe import ProbedMachine
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,22 @@ problem = partial(Finding, "problem")
 
 @dataclass(frozen=True)
 class ExaminedMachine:
-    """The machine that checks examine. `probed`: the probe's answer, None if no worker starts
-    (`worker_error`: why); checks that need it do not run without it. `root`: of /proc and /sys.
-    `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
+    """The machine that checks examine. `found`: what a worker found, None if none starts
+    (`worker_error`: why). `root`: of /proc and /sys. `compiler_error`: why Inductor cannot compile
+    for the CPU, None if it can."""
 
     db: str
-    probed: Any = None
+    found: ProbedMachine | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     compiler_error: str | None = None
     worker_error: str | None = None
+
+    @property
+    def probed(self) -> ProbedMachine:
+        """What a worker found; checks that need it do not run without it."""
+        assert self.found is not None
+        return self.found
 
     @cached_property
     def nvml(self) -> Nvml:
@@ -52,10 +58,10 @@ class ExaminedMachine:
     def gpus(self) -> list[Gpu]:
         """The GPUs that torch uses and NVML knows, named by torch's index."""
         gpus = []
-        for gpu in self.probed["gpus"]:
-            handle = self.nvml.handle(gpu["uuid"])
+        for gpu in self.probed.gpus:
+            handle = self.nvml.handle(gpu.uuid)
             if handle is not None:
-                gpus.append(Gpu(self.nvml, handle, f"GPU {gpu['index']}"))
+                gpus.append(Gpu(self.nvml, handle, f"GPU {gpu.index}"))
         return gpus
 
     def text(self, path: str | Path) -> str:

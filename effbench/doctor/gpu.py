@@ -18,9 +18,9 @@ USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
 
 def visible(machine: ExaminedMachine) -> Iterator[Finding]:
     """Yield the GPUs that torch sees, or why it sees none."""
-    gpus = machine.probed["gpus"]
+    gpus = machine.probed.gpus
     for gpu in gpus:
-        yield good(f"GPU {gpu['index']}: {gpu['name']}, {format_bytes(gpu['memory_bytes'])}")
+        yield good(f"GPU {gpu.index}: {gpu.name}, {format_bytes(gpu.memory_bytes)}")
     if gpus:
         return
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
@@ -41,7 +41,7 @@ def visible(machine: ExaminedMachine) -> Iterator[Finding]:
 
 
 def nvml(machine: ExaminedMachine) -> Iterator[Finding]:
-    if machine.probed["gpus"] and machine.nvml.error:
+    if machine.probed.gpus and machine.nvml.error:
         yield warning(
             f"NVML does not answer: {machine.nvml.error}",
             "clocks, slowdowns, energy and other processes on the GPU stay unknown",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from effbench.core.folders import plain_path
-from effbench.core.message import CheckRequest
+from effbench.core.message import CheckRequest, ProbedGpu
 from effbench.run.client import ForkServer
-from effbench.run.devices import ProbedGpu, Slot, gpu_slot
+from effbench.run.devices import Slot, gpu_slot
 from effbench.run.interpreters import HERE
 from effbench.run.pool import ServerPool
 
@@ -53,7 +52,7 @@ def run_check(
         prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
     )
     with (
-        slot.locked(threading.Event()),
+        slot.lock(pool.stop),
         pool.shared(0) as server,
         caches as folder,
     ):

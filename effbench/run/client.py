@@ -21,6 +21,7 @@ from effbench.core.cell import Status
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, is_plain, plain_path, worker_variables
 from effbench.core.message import (
+    DUET_PHASE,
     MOST_BYTES,
     PROBE_PHASE,
     TRIAL_VARIABLE,
@@ -37,7 +38,7 @@ from effbench.run.interpreters import (
     lone_package,
     why_unfit,
 )
-from effbench.run.interrupts import POLL_S
+from effbench.run.interrupts import POLL_S, StoppedError
 
 LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
@@ -64,11 +65,6 @@ MOST_LINE_BYTES = 4 * MOST_BYTES
 Message = dict[str, Any]
 
 
-class StoppedError(Exception):
-    """The sweep was asked to stop while it waited for a fork server, or for a task of the
-    harness."""
-
-
 def attempts(stop: threading.Event) -> Iterator[bool]:
     """Yield, for each attempt at something that the harness may fail to do, whether it is the last
     one; pause before each further one. Raises StoppedError if `stop` is set meanwhile."""
@@ -79,16 +75,20 @@ def attempts(stop: threading.Event) -> Iterator[bool]:
     yield True
 
 
+def ignore_phase(phase: str) -> None:
+    """Do nothing about a phase."""
+
+
 @dataclass(eq=False)
 class ServerRequest:
-    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the
-    server ended. `waited_s`: how long it was made to wait, which does not count towards its
-    timeout."""
+    """A task in a child of the server. `on_phase`: called with each phase that begins. `outcome`:
+    the message `ended`, or {"died": reason} if the server ended. `waited_s`: for how long it waited
+    for the other member of its duet, which does not count towards its timeout."""
 
     id: str
-    on_phase: Callable[[ServerRequest, str], None]
+    on_phase: Callable[[str], None] = ignore_phase
     done: threading.Event = field(default_factory=threading.Event)
-    outcome: dict[str, Any] = field(default_factory=dict)
+    outcome: Message = field(default_factory=dict)
     phase: str | None = None
     pid: int | None = None
     stopped: bool = False
@@ -96,14 +96,21 @@ class ServerRequest:
     waited_s: float = 0.0
     waits_since: float | None = None
 
-    def wait(self, waits: bool) -> None:
-        """Note whether it has to wait from now on."""
-        now = time.monotonic()
-        if self.waits_since is not None:
-            self.waited_s += now - self.waits_since
-        self.waits_since = now if waits else None
+    def begin(self, phase: str) -> None:
+        """Note the phase that begins."""
+        self.end_wait()
+        if phase == DUET_PHASE:
+            self.waits_since = time.monotonic()
+        self.phase = phase
+        self.on_phase(phase)
 
-    def end(self, outcome: dict[str, Any]) -> None:
+    def end_wait(self) -> None:
+        if self.waits_since is not None:
+            self.waited_s += time.monotonic() - self.waits_since
+            self.waits_since = None
+
+    def end(self, outcome: Message) -> None:
+        self.end_wait()
         self.outcome = outcome
         self.done.set()
 
@@ -283,7 +290,7 @@ class ForkServer:
         task: str,
         payload: Message,
         env: dict[str, str] | None = None,
-        on_phase: Callable[[ServerRequest, str], None] = lambda request, phase: None,
+        on_phase: Callable[[str], None] = ignore_phase,
     ) -> ServerRequest:
         """Start a task and return its request without waiting. If the server has ended, the request
         has ended too."""
@@ -322,7 +329,7 @@ class ForkServer:
         payload: Message,
         timeout_s: float,
         env: dict[str, str] | None = None,
-        on_phase: Callable[[ServerRequest, str], None] = lambda request, phase: None,
+        on_phase: Callable[[str], None] = ignore_phase,
     ) -> ServerRequest:
         """Run a task until it ends, times out or the server is to stop; return its request once its
         process tree has ended."""
@@ -421,11 +428,9 @@ class ForkServer:
             case {"event": "started", "id": str(id), "pid": int(pid)}:
                 request = self.requests[id]
                 request.pid = pid
-                request.on_phase(request, START)  # its own first phase may be seconds away
+                request.on_phase(START)  # its own first phase may be seconds away
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
-                request = self.requests[id]
-                request.phase = phase
-                request.on_phase(request, phase)
+                self.requests[id].begin(phase)
             case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
                     request = self.requests.pop(id)

@@ -1,7 +1,7 @@
 """Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores.
 
 A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
-(`Slot.locked`), and in its own process for a foreign program on the GPU, at most
+(`Slot.lock`), and in its own process for a foreign program on the GPU, at most
 `executor.foreign_wait_s` (`GpuWatch.wait_until_free`). Both settings are declared in
 `settings.Executor`.
 """
@@ -18,18 +18,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
 
 from effbench.core.cell import Cell
 from effbench.core.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.message import ProbedGpu
 from effbench.core.settings import Executor
-from effbench.run.interrupts import POLL_S
+from effbench.run.interrupts import POLL_S, StoppedError
 
 LOGGER = logging.getLogger(__name__)
 #: With at least this many physical cores for a GPU, the first core is left to the sweep and the
@@ -39,10 +39,6 @@ SPARE_FROM = 4
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 #: Initializes the CUDA driver, without a context, until its standard input ends.
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
-
-
-#: A GPU as the probe describes it.
-ProbedGpu = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -91,41 +87,30 @@ class Slot:
             raise WorkerError(f"cannot lock {self.name}: {error.strerror or error}") from error
         return lock
 
-    @contextmanager
-    def locked(
-        self,
-        stop: threading.Event,
-        timeout_s: float = Executor.lock_timeout_s,
-        on_wait: Callable[[], None] = lambda: None,
-    ) -> Iterator[bool]:
-        """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once
-        if it has to wait.
-
-        Raises WorkerError if the device cannot be locked, or not within `timeout_s`.
-        """
+    def lock(
+        self, stop: threading.Event, timeout_s: float = Executor.lock_timeout_s
+    ) -> socket.socket:
+        """Wait until `try_lock` succeeds, and return its lock. Raises StoppedError if `stop` is set
+        first, and WorkerError if the device cannot be locked, or not within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         lock = self.try_lock()
         if lock is None:
-            on_wait()
             LOGGER.info("waiting for %s, which another effbench uses", self.name)
         while lock is None:
             if stop.wait(POLL_S):
-                yield False
-                return
+                raise StoppedError
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
                     "(executor.lock_timeout_s); resume later with resume=last"
                 )
             lock = self.try_lock()
-        with lock:
-            yield True
+        return lock
 
 
 def gpu_slot(gpu: ProbedGpu, cores: list[int] | None = None) -> Slot:
-    """Return the slot of a `gpu`, which is an entry of the probe's answer."""
-    index, uuid, visible = gpu["index"], gpu.get("uuid"), gpu.get("visible", "")
-    return Slot(f"GPU {index}", "cuda", index, uuid, visible, cores)
+    """Return the slot of a GPU."""
+    return Slot(f"GPU {gpu.index}", "cuda", gpu.index, gpu.uuid, gpu.visible, cores)
 
 
 def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
@@ -148,7 +133,7 @@ def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell], executor: Executo
 
 def chosen_gpus(wanted: Iterable[int], gpus: Sequence[ProbedGpu]) -> list[ProbedGpu]:
     """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
-    known = {gpu["index"]: gpu for gpu in gpus}
+    known = {gpu.index: gpu for gpu in gpus}
     missing = [index for index in wanted if index not in known]
     if missing:
         raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
@@ -217,8 +202,7 @@ def share_cores(
     usable: Collection[int] | None = None,
     topology: Path = TOPOLOGY,
 ) -> list[list[int] | None]:
-    """Return the cores for the trials of each of `gpus` (the probe's answer); None means no
-    pinning.
+    """Return the cores for the trials of each GPU; None means no pinning.
 
     GPUs near the same physical cores (on their bus) divide them evenly. If the near cores of two
     GPUs overlap only in part, all GPUs divide all cores. With `auto`, a GPU with enough cores
@@ -250,7 +234,7 @@ def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
 def near_cores(gpu: ProbedGpu, cores: list[Core]) -> list[Core]:
     """Return the physical cores near a GPU; all if the machine does not tell."""
     try:
-        near = set(parse_cores(gpu.get("near_cores") or ""))
+        near = set(parse_cores(gpu.near_cores or ""))
     except ValueError:
         return cores
     return [core for core in cores if not near.isdisjoint(core)] or cores

@@ -41,13 +41,13 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
     # a sweep would create a missing database
     with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
         if settings.resume:
-            ids = {interpreter: pool.machine.environment.id for interpreter, pool in pools.items()}
             facts: dict[str, Facts] = {}
             if settings.executor.name == "local":
-                facts = {ids[interpreter]: interpreter.facts() for interpreter in ids}
+                for interpreter, pool in pools.items():
+                    facts[pool.environment_id] = interpreter.facts()
             info = store.find_sweep(settings.resume)
             check_same_sweep(store, info, settings, plan, facts, progress)
-            history = recorded_trials(store, info.id, runs, ids)
+            history = recorded_trials(store, info.id, runs, pools)
         durations = durations_of_alike(store, settings, pools)
     left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, runs, history).needed(left)

@@ -13,7 +13,6 @@ from typing import Any
 from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET, call_off
 from effbench.core.message import DUET_PHASE, DuetRequest
-from effbench.run.client import ServerRequest
 from effbench.stats.intervals import geometric_mean
 from effbench.stats.significance import (
     LEAST_DUETS,
@@ -88,9 +87,8 @@ class Member:
         answer_s = ANSWER_PART * self.meeting.timeout_s
         return DuetRequest(str(self.meeting.folder), self.leads, answer_s, self.meeting.is_alike)
 
-    def phase(self, request: ServerRequest, phase: str) -> None:
-        """Note a phase of the trial. The time for which it waits for its partner does not count."""
-        request.wait(phase == DUET_PHASE)
+    def begins(self, phase: str) -> None:
+        """Note a phase of the trial."""
         if phase == DUET_PHASE and self.leads:
             self.meeting.wait()
 

@@ -16,6 +16,10 @@ from typing import Any
 POLL_S = 0.2
 
 
+class StoppedError(Exception):
+    """The sweep was asked to stop while it waited for a device, a fork server or a task."""
+
+
 @contextmanager
 def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
     """Set `stop` on the first Ctrl-C, SIGTERM or SIGHUP; a second Ctrl-C interrupts."""

@@ -15,10 +15,12 @@ from contextlib import closing, contextmanager
 
 from effbench.core.cell import Cell
 from effbench.core.errors import WorkerError
+from effbench.core.message import ProbedGpu
 from effbench.core.settings import Executor
-from effbench.run.client import ForkServer, StoppedError
-from effbench.run.devices import ProbedGpu, Slot
+from effbench.run.client import ForkServer
+from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
+from effbench.run.interrupts import StoppedError
 from effbench.run.probe import ProbedMachine, preload, probe
 from effbench.run.record import TrialStore
 
@@ -201,9 +203,7 @@ def measure_ceilings(
     are stored, or once `stop` is set."""
     stop = stop or threading.Event()
     try:
-        with slot.locked(stop, lock_timeout_s) as is_held:
-            if not is_held:
-                return None
+        with slot.lock(stop, lock_timeout_s):
             answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
     except StoppedError:
         return None

@@ -4,17 +4,16 @@ be imported there."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 from effbench.core.cell import Cell, Environment, mode_settings, targets_in
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import ProbeRequest
+from effbench.core.message import ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
 from effbench.models.catalog import LIBRARIES
 from effbench.run.client import ForkServer
-from effbench.run.devices import ProbedGpu
 from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -31,8 +30,8 @@ class ProbedMachine:
     environment: Environment
     details: dict[str, Any]
     gpus: list[ProbedGpu]
-    notes: list[str]
-    modes: dict[str, dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def adapted(self, cell: Cell) -> Cell:
         """Return the cell with its adapted mode."""
@@ -54,15 +53,25 @@ def probe(
     refuse(list(dict.fromkeys(answer["errors"])))
     known = dict(zip(modes, answer["settings"], strict=True))
     adapted = adapt_modes(modes, known, baseline_mode)
-    environment = interpreter.environment(answer["environment"])
-    return ProbedMachine(environment, answer["details"], answer["gpus"], answer["notes"], adapted)
+    return ProbedMachine(
+        interpreter.environment(answer["environment"]),
+        answer["details"],
+        gpus_in(answer),
+        answer["notes"],
+        adapted,
+    )
 
 
-def probe_facts(server: ForkServer, device: str = "auto") -> dict[str, Any]:
-    """Return the `environment`, its `details` and the `gpus` of this machine."""
-    request = ProbeRequest(device=device)
-    facts: dict[str, Any] = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
-    return facts
+def describe_machine(server: ForkServer, device: str = "auto") -> ProbedMachine:
+    """Return this machine's environment, its details and its GPUs. Raises WorkerError."""
+    answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
+    environment = HERE.environment(answer["environment"])
+    return ProbedMachine(environment, answer["details"], gpus_in(answer))
+
+
+def gpus_in(answer: Mapping[str, Any]) -> list[ProbedGpu]:
+    """Return the GPUs in the answer of a probe."""
+    return [ProbedGpu(**gpu) for gpu in answer["gpus"]]
 
 
 def refuse(errors: Sequence[str]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from effbench.core.cell import Environment, Trial
-from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun
 from effbench.store.trials import HostSpeeds
+
+if TYPE_CHECKING:
+    from effbench.run.pool import Pools
 
 
 class TrialStore(Protocol):
@@ -35,14 +37,11 @@ def recorded_trials(
     store: TrialStore,
     sweep_id: str,
     runs: Sequence[CellRun],
-    environments: Mapping[Interpreter, str],
+    pools: Pools,
 ) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials (last attempts) of each cell run. `environments`: the id of that
-    of each interpreter."""
-    trials: dict[CellRun, list[Trial]] = {}
-    for interpreter, environment_id in environments.items():
-        recorded = store.history(sweep_id, environment_id)
-        for run in runs:
-            if run.interpreter == interpreter and run.cell.key in recorded:
-                trials[run] = recorded[run.cell.key]
-    return trials
+    """Return the recorded trials (last attempts) of each of these runs."""
+    recorded = {
+        interpreter: store.history(sweep_id, pool.environment_id)
+        for interpreter, pool in pools.items()
+    }
+    return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}

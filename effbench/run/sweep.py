@@ -18,18 +18,19 @@ import effbench
 from effbench.core import logs
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, StoreError, WorkerError
-from effbench.core.settings import Config
+from effbench.core.message import ProbedGpu
+from effbench.core.settings import Config, Executor
 from effbench.run import resume
-from effbench.run.client import ForkServer, StoppedError
+from effbench.run.client import ForkServer
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.devices import ProbedGpu, Slot, slots_of
+from effbench.run.devices import Slot, slots_of
 from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.executors.slurm import SlurmExecutor
 from effbench.run.git import git_description, git_revision
 from effbench.run.interpreters import HERE, Facts, Interpreter
-from effbench.run.interrupts import stop_on_ctrl_c
+from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
 from effbench.run.progress import Progress
@@ -176,15 +177,20 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":
-                # device=auto means the devices of the jobs, not of this machine
-                gpus: list[ProbedGpu] = []
-                if "gpu" in (settings.executor.gres or ""):
-                    gpus = [{}]
-                pool.machine = replace(pool.machine, gpus=gpus)
+                pool.machine = replace(pool.machine, gpus=gpus_of_jobs(settings.executor))
         yield pools
     finally:
         for pool in pools.values():
             pool.close()
+
+
+def gpus_of_jobs(executor: Executor) -> list[ProbedGpu]:
+    """Return the GPUs of a cluster's jobs, which `device=auto` refers to: one that is not known
+    yet, or none."""
+    devices = executor.gres or ""
+    if "gpu" not in devices:
+        return []
+    return [ProbedGpu(0, uuid="", visible="", name=devices, memory_bytes=0, near_cores=None)]
 
 
 def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:

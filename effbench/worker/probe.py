@@ -19,7 +19,7 @@ import torch
 
 from effbench.core.cell import Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import PROBE_PHASE, ProbeRequest
+from effbench.core.message import PROBE_PHASE, ProbedGpu, ProbeRequest
 from effbench.measure.gpu import Nvml
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
@@ -58,10 +58,14 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
     for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     say_phase(PROBE_PHASE)
-    gpus = []
+    gpus: list[ProbedGpu] = []
     if request.device != "cpu":
         gpus = visible_gpus()
-    machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
+    machine = {
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "environment": asdict(environment(gpus)),
+        "details": details(),
+    }
     targets = Targets(say_phase)
     with warnings.catch_warnings(record=True) as caught:
         for target, names in request.modules.items():
@@ -173,9 +177,8 @@ def invalid_mode(
     return f"mode {name}: derive {type(made).__name__} from effbench.modes.base.Mode"
 
 
-def visible_gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that torch may use here, with the value of CUDA_VISIBLE_DEVICES that selects
-    each."""
+def visible_gpus() -> list[ProbedGpu]:
+    """Return the GPUs that torch may use here."""
     if not torch.cuda.is_available():
         return []
     listed = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
@@ -184,16 +187,9 @@ def visible_gpus() -> list[dict[str, Any]]:
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         uuid = f"GPU-{gpu.uuid}"
-        gpus.append(
-            {
-                "index": index,
-                "uuid": uuid,
-                "visible": named[index] if index < len(named) else uuid,
-                "name": gpu.name,
-                "memory_bytes": gpu.total_memory,
-                "near_cores": near_cores(gpu),
-            }
-        )
+        visible = named[index] if index < len(named) else uuid
+        near = near_cores(gpu)
+        gpus.append(ProbedGpu(index, uuid, visible, gpu.name, gpu.total_memory, near))
     return gpus
 
 
@@ -208,17 +204,17 @@ def near_cores(properties: Any) -> str | None:
         return None
 
 
-def environment(gpus: list[dict[str, Any]]) -> Environment:
+def environment(gpus: list[ProbedGpu]) -> Environment:
     """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records
     its GPU."""
-    names = sorted({gpu["name"] for gpu in gpus})
+    names = sorted({gpu.name for gpu in gpus})
     flags = {}
     for name, value in sorted(os.environ.items()):
         if name.startswith(FLAGS) and name not in NOT_FLAGS:
             flags[name] = value
     return Environment(
         gpu_name=" + ".join(names) or None,
-        gpu_memory_bytes=max((gpu["memory_bytes"] for gpu in gpus), default=None),
+        gpu_memory_bytes=max((gpu.memory_bytes for gpu in gpus), default=None),
         driver_version=Nvml().ask("nvmlSystemGetDriverVersion") if gpus else None,
         cuda_version=torch.version.cuda,
         torch_version=torch.__version__,

@@ -15,7 +15,7 @@ from effbench.claims.run import Reproduction, earlier
 from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
 from effbench.run.client import ForkServer
-from effbench.run.probe import probe_facts
+from effbench.run.probe import describe_machine
 from effbench.store import Store
 from effbench.store.decisions import ClaimVerdict as Verdict
 
@@ -112,7 +112,7 @@ def mine(tmp_path_factory):
             # locks: no other effbench keeps us waiting
             patch.setattr(tempfile, "tempdir", str(folder))
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-            probed = probe_facts(server, "cpu")
+            probed = describe_machine(server, "cpu")
             experiment = load(Path("mine.py"))
 
             def run(*words, fresh=False):

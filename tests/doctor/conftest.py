@@ -5,6 +5,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_nvml
@@ -12,6 +13,7 @@ import pytest
 from made_sweeps import environment
 
 from effbench.doctor.finding import ExaminedMachine
+from effbench.run.probe import describe_machine
 
 H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
@@ -19,7 +21,14 @@ ANSWER: dict[str, Any] = {
     "settings": [],
     "notes": [],
     "gpus": [
-        {"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}
+        {
+            "index": 0,
+            "uuid": fake_nvml.UUID,
+            "visible": "0",
+            "name": "NVIDIA H200",
+            "memory_bytes": 150_000_000_000,
+            "near_cores": None,
+        }
     ],
     "environment": dataclasses.asdict(H200),
     "details": {
@@ -68,6 +77,7 @@ def machine(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content + "\n")
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
-        return ExaminedMachine(db, probe, environ or {}, tmp_path)
+        server = SimpleNamespace(call=lambda *_: probe)
+        return ExaminedMachine(db, describe_machine(server), environ or {}, tmp_path)
 
     return make

@@ -27,8 +27,8 @@ def here(tmp_path, monkeypatch, answer):
         def close(self):
             state.closed += 1
 
-    def machine(db, probed=None, **facts):
-        return ExaminedMachine(db, probed, {}, tmp_path, **facts)
+    def machine(db, found=None, **facts):
+        return ExaminedMachine(db, found, {}, tmp_path, **facts)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

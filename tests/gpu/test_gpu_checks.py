@@ -11,7 +11,7 @@ from effbench.claims.definition import find
 from effbench.core.cell import Status
 from effbench.core.message import CheckRequest
 from effbench.run.checks import run_checks
-from effbench.run.probe import probe_facts
+from effbench.run.probe import describe_machine
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
@@ -46,7 +46,7 @@ def facts(server):
         for experiment in find(["all"])
         for name in experiment.checks
     }
-    gpus = probe_facts(server, "cuda")["gpus"]
+    gpus = describe_machine(server, "cuda").gpus
     with ThreadPoolExecutor(6) as threads:
         answers = threads.map(
             lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values()

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import defaultdict
 
 import pytest
 from schedule_parts import PROTOCOL, A, B, Server, Store, Watcher, gpus, pool_of
@@ -10,8 +11,8 @@ from effbench.run import client, devices, pool
 from effbench.run.executors import local
 from effbench.run.interpreters import HERE
 from effbench.run.plan import Settings
-from effbench.run.running import RunningSweep
 from effbench.run.schedule import RoundsNeeded
+from effbench.store.trials import HostSpeeds
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +41,13 @@ def make(tmp_path, monkeypatch):
         )
         for one in pools.values():
             one.stop = parts["stop"]
-        history = {} if history is None else history
-        runs = list(dict.fromkeys([*history, *(trial.run for trial in planned)]))
+        runs = list(dict.fromkeys([*(history or {}), *(trial.run for trial in planned)]))
         made = local.LocalExecutor(**parts)
+        made.sweep_id, made.caches, made.first_rounds = "s", tmp_path / "caches", (0,)
+        made.history = defaultdict(list, history or {})
+        made.speeds = defaultdict(HostSpeeds)
         made.slots = slots
-        made.rounds = RoundsNeeded(settings, runs, history, duet_rule)
-        made.sweep = RunningSweep(
-            "s", **parts, caches=tmp_path / "caches", first_rounds=(0,), history=history
-        )
+        made.rounds = RoundsNeeded(settings, runs, made.history, duet_rule)
         made.server, made.recorded = server, made.store.recorded
         if planned:
             made.run_trials(made.rounds.needed(planned))

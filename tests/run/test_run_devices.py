@@ -13,6 +13,7 @@ from effbench.core import processes
 from effbench.core.cell import Cell
 from effbench.core.cores import parse_cores
 from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.message import ProbedGpu
 from effbench.core.settings import Executor
 from effbench.run import devices
 from effbench.run.devices import Slot, share_cores, wanted_cores
@@ -62,7 +63,10 @@ def test_a_lock_that_the_system_refuses_is_an_error(monkeypatch):
 
 
 def gpus(*near):
-    return [{"index": index, "near_cores": cores} for index, cores in enumerate(near)]
+    return [
+        ProbedGpu(index, f"GPU-{index}", str(index), "H200", 0, cores)
+        for index, cores in enumerate(near)
+    ]
 
 
 #: Threads that share a core, numbered by core and then by thread, and the other way round.
@@ -127,9 +131,8 @@ def test_cores_that_are_refused(setting, reason):
 
 def test_a_gpu_that_is_named_twice_is_one_slot():
     """Two slots would wait for each other's lock."""
-    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
     cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
-    slots = devices.slots_of(gpus, cells, Executor(gpus=[1, 1, 0], cores=None))
+    slots = devices.slots_of(gpus(None, None), cells, Executor(gpus=[1, 1, 0], cores=None))
     assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
 
 

@@ -50,7 +50,7 @@ class MeetingServer(Server):
     def work(self, request, payload, env):
         outcome = self.play(payload)
         if outcome is None:
-            outcome = meet(payload, lambda phase: request.on_phase(request, phase), self.log)
+            outcome = meet(payload, request.begin, self.log)
         if not request.done.is_set():
             request.end(outcome)
 

@@ -92,7 +92,7 @@ def begun_task(server, python):
     """A task that has said its own phase."""
     begun = threading.Event()
     task = submit(
-        server, python, on_phase=lambda _, phase: phase not in ("start", "begun") and begun.set()
+        server, python, on_phase=lambda phase: phase not in ("start", "begun") and begun.set()
     )
     assert begun.wait(30)
     return task
@@ -116,9 +116,7 @@ def test_a_payload_and_the_phases(server):
     }
     assert server.call("runs", payload, 30) == payload
     seen = []
-    task = submit(
-        server, "say_phase('one'); say_phase('two')", on_phase=lambda _, phase: seen.append(phase)
-    )
+    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append)
     assert outcome(task)["exit"] == 0
     assert seen == [
         "start",

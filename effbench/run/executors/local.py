@@ -7,50 +7,90 @@ time.
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import socket
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from effbench.core.cell import Trial
+from effbench.core.cell import Status, Trial
+from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
+from effbench.core.message import BEFORE_USER_CODE, TrialRequest
+from effbench.core.printable import count
+from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of
 from effbench.run.duets import Meeting, Member, allows_duet
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.interrupts import POLL_S
+from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.run.pool import gpus_of, measure_ceilings
 from effbench.run.record import TrialStore, recorded_trials
-from effbench.run.running import RunningSweep, may_lack_room
+from effbench.run.resume import compilation_of
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
+from effbench.store import connect
+from effbench.store.bottleneck import set_floors
+from effbench.store.values import artifact_folder
 
+#: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for
+#: example).
+LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
+#: Phases of a trial's wall time that are not overhead.
+PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
+#: How a trial ends if the harness failed.
+FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
+#: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
+UNQUIET_TRIALS = 3
 NO_ROOM = (
     "the device does not hold both sides of the duet at once, so they run one after the other from"
     " now on"
 )
-#: The records of trials that ended together; empty if the sweep was stopped.
-Records = Mapping[PlannedTrial, Trial]
+
+
+@dataclass(frozen=True)
+class TrialAttempt:
+    """How an attempt at running a trial ended. `is_early`: before any code of the user ran;
+    `server_died`: the fork server ended meanwhile."""
+
+    record: Trial
+    is_early: bool
+    server_died: bool = False
+
+    @property
+    def is_failure_of_harness(self) -> bool:
+        return self.record.status in FAILURES and (self.is_early or self.server_died)
 
 
 @dataclass
 class LocalExecutor(TrialExecutor):
     """Runs trials in child processes of the pools' fork servers. If a trial cannot be recorded, the
-    sweep stops and `run` raises the same exception.
+    sweep stops and `run_trials` raises the same exception.
 
-    `apart`: runs whose duets need more memory than the device has.
+    `open` sets `caches`: the folder of the compile caches; `first_rounds`: of each part of the
+    sweep, see `compilation_of`; `history`: the last attempts of the recorded trials, to which
+    `record` adds; `speeds`: of the host in the trials of each environment. `ceilings`: of each
+    environment and the GPU. `apart`: runs whose duets need more memory than the device has.
+    `unquiet`: trials in a row without an undisturbed moment, for which they wait unless the host
+    `is_busy`.
     """
 
     store: TrialStore
     slots: Sequence[Slot] = field(default=(), init=False)
-    sweep: RunningSweep = field(init=False)
-    rounds: RoundsNeeded = field(init=False)
-    queue: TrialQueue = field(init=False)
+    ceilings: dict[str, dict[str, Any] | None] = field(default_factory=dict, init=False)
     apart: set[CellRun] = field(default_factory=set, init=False)
+    unquiet: int = field(default=0, init=False)
+    is_busy: bool = field(default=False, init=False)
     error: BaseException | None = field(default=None, init=False)
 
     @staticmethod
@@ -69,27 +109,17 @@ class LocalExecutor(TrialExecutor):
         for interpreter, pool in self.pools.items():
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = last_round
-
             self.store.add_environment(pool.machine.environment, pool.machine.details)
             self.environments[pool.environment_id] = interpreter
 
     def open(self, sweep_id: str) -> list[PlannedTrial]:
-        ids = {interpreter: key for key, interpreter in self.environments.items()}
-        history = recorded_trials(self.store, sweep_id, self.runs, ids)
-        self.sweep = RunningSweep(
-            sweep_id=sweep_id,
-            settings=self.settings,
-            pools=self.pools,
-            progress=self.progress,
-            stop=self.stop,
-            store=self.store,
-            caches=sweep_cache(self.settings, sweep_id),
-            first_rounds=self.store.first_rounds(sweep_id),
-            history=history,
-            speeds={key: self.store.host_speeds(key) for key in self.environments},
-        )
-        self.rounds = RoundsNeeded(self.settings, self.runs, history, self.duet_rule)
-        return self.rounds.needed(trials_left(self.runs, self.settings, history))
+        self.sweep_id = sweep_id
+        self.caches = sweep_cache(self.settings, sweep_id)
+        self.first_rounds = self.store.first_rounds(sweep_id)
+        self.history = recorded_trials(self.store, sweep_id, self.runs, self.pools)
+        self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
+        self.rounds = RoundsNeeded(self.settings, self.runs, self.history, self.duet_rule)
+        return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         gpus = [slot for slot in self.slots if slot.is_gpu]
@@ -103,8 +133,7 @@ class LocalExecutor(TrialExecutor):
         noted."""
         timeout_s = self.settings.executor.lock_timeout_s
         for environment_id, interpreter in self.environments.items():
-            known = self.store.ceilings(environment_id)
-            if known is None:
+            if self.store.ceilings(environment_id) is None:
                 server = self.pools[interpreter].current
                 why = measure_ceilings(
                     server, self.store, environment_id, gpu, timeout_s, self.stop
@@ -114,9 +143,9 @@ class LocalExecutor(TrialExecutor):
                         f"could not measure this GPU's ceilings: {why}; these results have no"
                         " roofline"
                     )
-                known = self.store.ceilings(environment_id)
-            if known is not None:
-                self.sweep.ceilings[environment_id] = known
+            self.ceilings[environment_id] = self.store.ceilings(environment_id)
+
+    # --- slots ---
 
     def run_on_slots(self, trials: Sequence[PlannedTrial]) -> None:
         """Run all trials. Once the sweep is stopped, kill the running ones without recording them,
@@ -150,51 +179,37 @@ class LocalExecutor(TrialExecutor):
                     continue
                 self.run_group(slot, group)
                 self.queue.finished(group)
+        except StoppedError:
+            pass
         except BaseException as error:
-            self.error = self.error or error
-            self.stop.set()
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the sweep because of this error."""
+        self.error = self.error or error
+        self.stop.set()
 
     def run_group(self, slot: Slot, group: TrialGroup) -> None:
-        """Run and record the trials of a round that belong together."""
+        """Run and record the trials of a round that belong together. Raises StoppedError."""
         if self.is_duet(group):
-            self.record(self.run_duet(slot, group), group)
+            self.record_all(self.run_duet(slot, group), group)
             return
         for trial in group.trials:
-            record = self.run_locked(slot, trial)
-            if record is None:
-                return
-            self.record({trial: record}, group)
+            self.record_all({trial: self.run_locked(slot, trial)}, group)
 
-    def record(self, records: Records, group: TrialGroup) -> None:
-        """Record trials of the group, and drop trials that are no longer needed."""
-        for trial, record in records.items():
-            self.sweep.record(trial, record)
-        for trial, record in records.items():
-            over: set[CellRun] = set()
-            # a cell that failed once cannot become ok again: the worst status counts
-            if not record.status.is_measured:
-                over.add(trial.run)
-            elif self.rounds.is_enough(trial.run):
-                over.update(member.run for member in group.trials)
-            for run in over:
-                self.queue.drop(run)
-                self.progress.dropped(run)
-            self.progress.ended(trial, record)
+    def lock(self, slot: Slot) -> socket.socket:
+        """Return the lock of the slot's device; see `Slot.lock`."""
+        lock = slot.try_lock()
+        if lock is None:
+            self.progress.waiting(slot.name)
+            lock = slot.lock(self.stop, self.settings.executor.lock_timeout_s)
+        return lock
 
-    def locked(self, slot: Slot) -> AbstractContextManager[bool]:
-        """Return the context that holds the device's lock; see `Slot.locked`."""
-        timeout_s = self.settings.executor.lock_timeout_s
-        return slot.locked(self.stop, timeout_s, lambda: self.progress.waiting(slot.name))
-
-    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
-        """Run the trial under the device's lock and return its record; None if the sweep was
-        stopped."""
-        with self.locked(slot) as is_held:
-            if not is_held or self.stop.is_set():
-                return None
-            self.progress.started(slot.name, trial)
-            record = self.sweep.run_trial(slot, trial)
-        if record is not None and trial.run in self.apart:
+    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial:
+        """Run the trial under the device's lock and return its record. Raises StoppedError."""
+        with self.lock(slot):
+            record = self.run_trial(slot, trial)
+        if trial.run in self.apart:
             record.extra[DUET] = {ALONE: NO_ROOM}
         return record
 
@@ -207,59 +222,272 @@ class LocalExecutor(TrialExecutor):
             return False
         return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
 
-    def run_duet(self, slot: Slot, group: TrialGroup) -> Records:
+    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[PlannedTrial, Trial]:
         """Run both trials of the group under the device's lock, the second one once the first one
-        waits for it.
+        waits for it. Raises StoppedError.
 
         A trial that lacks memory, or cannot use the device, while both are alive runs once more
         alone, and so do all further ones of the group.
         """
         first, second = group.trials
-        with self.locked(slot) as is_held:
-            if not is_held:
-                return {}
-            with (
-                tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
-                ThreadPoolExecutor(1) as helper,
-            ):
-                is_alike = first.run.cell.mode == second.run.cell.mode
-                meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
-                following = helper.submit(self.run_member, slot, second, meeting, leads=False)
-                leader = self.run_member(slot, first, meeting, leads=True)
-                follower = following.result()
-        if leader is None or follower is None:
-            return {}
-        records = {first: leader, second: follower}
+        with (
+            self.lock(slot),
+            tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
+            ThreadPoolExecutor(1) as helper,
+        ):
+            is_alike = first.run.cell.mode == second.run.cell.mode
+            meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
+            following = helper.submit(self.run_member, slot, second, meeting, leads=False)
+            leader = self.run_member(slot, first, meeting, leads=True)
+            records = {first: leader, second: following.result()}
         if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
             return records
         self.apart.update(trial.run for trial in group.trials)
         for trial, record in list(records.items()):
             if may_lack_room(record):
                 self.progress.retried(slot.name, trial, NO_ROOM)
-                alone = self.run_locked(slot, trial)
-                if alone is None:
-                    return {}
-                records[trial] = alone
+                records[trial] = self.run_locked(slot, trial)
         return records
 
-    def run_member(
-        self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool
-    ) -> Trial | None:
+    def run_member(self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool) -> Trial:
         """Run a trial of a duet, the second one once the first one waits for it, or alone once that
-        has ended; return its record, None if the sweep was stopped. An exception stops the
-        sweep."""
+        has ended; return its record. An exception stops the sweep. Raises StoppedError."""
         while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
             pass
-        if self.stop.is_set():
-            return None
-        self.progress.started(slot.name, trial)
         member = None
         if leads or meeting.takes_place:
             member = Member(meeting, leads)
         try:
-            return self.sweep.run_trial(slot, trial, member)
-        except BaseException:  # the other member need not run to its end
-            self.stop.set()
+            return self.run_trial(slot, trial, member)
+        except StoppedError:
+            raise
+        except BaseException as error:  # the other member need not run to its end
+            self.fail(error)
             raise
         finally:
             meeting.end(leads)
+
+    # --- one trial ---
+
+    def run_trial(self, slot: Slot, trial: PlannedTrial, member: Member | None = None) -> Trial:
+        """Run the trial and return its record. Pause and retry if the harness failed.
+
+        If the fork server died while user code ran, retry once from a separate server, as the trial
+        may be the cause. `member`: its part in a duet, or None. Raises StoppedError, and
+        WorkerError or OSError if no fork server can be started; a cell with `env` is then
+        `crashed`.
+        """
+        if self.stop.is_set():
+            raise StoppedError
+        self.progress.started(slot.name, trial)
+        reasons: list[str] = []
+        is_alone = False
+        for is_last in attempts(self.stop):
+            try:
+                attempt = self.attempt(slot, trial, member, is_alone)
+            except (WorkerError, OSError, ValueError) as error:
+                if is_last and not trial.run.cell.env:
+                    raise
+                record = ended_early(trial, Status.CRASHED, str(error))
+                attempt = TrialAttempt(record, is_early=True)
+            record = attempt.record
+            if not attempt.is_failure_of_harness:
+                break
+            if is_last or (is_alone and not attempt.is_early):
+                record.reason = f"{record.reason}; tried {count(len(reasons), 'more time')}"
+                break
+            reasons.append(str(record.reason))
+            is_alone |= attempt.server_died
+            self.progress.retried(slot.name, trial, reasons[-1])
+        if reasons:
+            record.extra["harness_retries"] = reasons
+        return record
+
+    def attempt(
+        self, slot: Slot, trial: PlannedTrial, member: Member | None, is_alone: bool
+    ) -> TrialAttempt:
+        """Run the trial once (`is_alone`: from a separate fork server). Raises StoppedError, and
+        WorkerError or OSError if no fork server can be started."""
+        message = self.request_of(slot, trial, member)
+        if message.is_cold and message.cache_dir:
+            # of a trial that was killed: this one measures a cold compilation
+            shutil.rmtree(message.cache_dir, ignore_errors=True)
+
+        def on_phase(phase: str) -> None:
+            self.progress.phase(trial, phase)
+            if member is not None:
+                member.begins(phase)
+
+        with self.server_of(trial, is_alone) as server:
+            started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            start = time.monotonic()
+            env = {**slot.env, **trial.run.cell.env}
+            timeout_s = self.settings.timeout_s
+            request = server.complete("trial", message.to_json(), timeout_s, env, on_phase)
+            wall_s = time.monotonic() - start - request.waited_s
+        if request.stopped:
+            raise StoppedError
+        record = record_of(request, trial)
+        if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
+            # incomplete, and no row refers to it
+            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
+        record.started_at = started_at
+        record.wall_s = wall_s
+        record.gpu_index, record.gpu_uuid = slot.index, slot.uuid
+        seconds = record.extra.get("phase_seconds")
+        if seconds:
+            record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
+        is_early = request.phase in BEFORE_USER_CODE or "failed" in request.outcome
+        return TrialAttempt(record, is_early, server_died="died" in request.outcome)
+
+    def server_of(self, trial: PlannedTrial, is_alone: bool) -> AbstractContextManager[ForkServer]:
+        """Return the context of the trial's fork server."""
+        # the loader, Python and torch read variables when they start, so a cell with `env` needs a
+        # fresh interpreter
+        env = trial.run.cell.env
+        is_spawned = self.settings.isolation == "spawn" or bool(env)
+        pool = self.pools[trial.run.interpreter]
+        if is_alone or is_spawned:
+            return pool.separate(preload=not is_spawned, env=env)
+        return pool.shared(trial.round)
+
+    def request_of(self, slot: Slot, trial: PlannedTrial, member: Member | None) -> TrialRequest:
+        """Return what the trial's process is asked for."""
+        run, settings = trial.run, self.settings
+        protocol = dict(vars(settings.protocol))
+        if self.is_busy:
+            protocol["patience"] = 1.0
+        # the same for all attempts and after resuming
+        compilation = compilation_of(trial.round, settings.compilations, self.first_rounds)
+        environment_id = self.pools[run.interpreter].environment_id
+        caches = self.caches / environment_id / run.cell.key[:32]
+        speeds = self.speeds[environment_id]
+        duet = None
+        if member is not None:
+            duet = member.request()
+        return TrialRequest(
+            cell=run.cell.params(),
+            protocol=protocol,
+            round=trial.round,
+            attempt=trial.attempt,
+            gpu_uuid=slot.uuid,
+            cache_dir=str(caches / str(compilation)),
+            compilation=compilation,
+            is_cold=all(record.compilation != compilation for record in self.history[run]),
+            cores=slot.cores,
+            foreign_wait_s=settings.executor.foreign_wait_s,
+            host_ms=speeds.quiet_ms(),
+            host_high_ms=speeds.high_ms(),
+            baseline=self.baseline_of(run),
+            artifacts=self.artifacts_of(trial, environment_id),
+            duet=duet,
+        )
+
+    def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
+        """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None
+        for that cell."""
+        cell, baseline_mode = run.cell, self.settings.baseline_mode
+        if cell.mode_name == baseline_mode:
+            return None
+        for other in self.pools[run.interpreter].cells:
+            if other.mode_name == baseline_mode and other.comparison_key == cell.comparison_key:
+                return other.mode
+        return None
+
+    def artifacts_of(self, trial: PlannedTrial, environment_id: str) -> dict[str, Any] | None:
+        """Return which artifacts the trial saves and where, or None after a cell's first round."""
+        if not self.settings.artifacts or trial.round > 0:
+            return None
+        name = artifact_folder(self.sweep_id, trial.run.cell.key)
+        if trial.run.interpreter.given:  # distinguishes it from other interpreters
+            name += f"-{environment_id}"
+        folder = (connect.artifact_home(self.settings.db) / name).absolute()
+        return {"kinds": self.settings.artifacts, "folder": str(folder), "name": name}
+
+    # --- records ---
+
+    def record_all(self, records: Mapping[PlannedTrial, Trial], group: TrialGroup) -> None:
+        """Record trials of the group, and drop trials that are no longer needed."""
+        for trial, record in records.items():
+            self.record(trial, record)
+        for trial, record in records.items():
+            over: list[CellRun] = []
+            # a cell that failed once cannot become ok again: the worst status counts
+            if not record.status.is_measured:
+                over = [trial.run]
+            elif self.rounds.is_enough(trial.run):
+                over = [member.run for member in group.trials]
+            for run in over:
+                self.queue.drop(run)
+                self.progress.dropped(run)
+            self.progress.ended(trial, record)
+
+    def record(self, trial: PlannedTrial, record: Trial) -> None:
+        """Store a trial that has ended. Raises StoreError."""
+        run = trial.run
+        environment_id = self.pools[run.interpreter].environment_id
+        ceilings = self.ceilings.get(environment_id)
+        if ceilings and record.min_bytes is not None:
+            set_floors(record, run.cell, ceilings)
+        self.store.add_trial(self.sweep_id, environment_id, record)
+        self.speeds[environment_id].add(record)
+        self.note_disturbance(trial, record)
+        # only the last attempt of a round counts
+        others = [other for other in self.history[run] if other.round != record.round]
+        recent = replace(record, samples={})  # which take megabytes
+        self.history[run] = [*others, recent]
+
+    def note_disturbance(self, trial: PlannedTrial, record: Trial) -> None:
+        """After some trials in a row without an undisturbed moment, stop waiting for one, and note
+        why and what to do."""
+        if record.disturbed_fraction is None or self.is_busy:
+            return
+        self.unquiet += 1
+        if record.disturbed_fraction < 1.0:
+            self.unquiet = 0
+        if self.unquiet < UNQUIET_TRIALS:
+            return
+        self.is_busy = True
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        remedies = "close other programs or use a quieter machine"
+        if trial.run.cell.device == "cpu":
+            remedies += "; threads=1 leaves cores to others"
+        self.progress.note(
+            f"The host is busy: {UNQUIET_TRIALS} trials in a row had no undisturbed moment (load"
+            f" {load:.1f} on {count(cores, 'core')}). The sweep no longer waits for one, and marks"
+            f" the times with ~. To avoid this, {remedies}."
+        )
+
+
+def ended_early(trial: PlannedTrial, status: Status, reason: str) -> Trial:
+    """Return the record of a trial whose process did not send one."""
+    return Trial(trial.run.cell.key, trial.round, status, reason, trial.attempt)
+
+
+def record_of(request: ServerRequest, trial: PlannedTrial) -> Trial:
+    """Return the trial's record, or a record of how its process ended."""
+    key = trial.run.cell.key
+    if request.result is not None:
+        try:
+            record = Trial.from_json(request.result)
+            if (record.cell_key, record.round, record.attempt) != (key, trial.round, trial.attempt):
+                raise ValueError("it belongs to another trial")
+            return record
+        except ValueError as error:
+            request.outcome["reason"] = f"its process sent an invalid trial record: {error}"
+    record = ended_early(trial, *request.failure())
+    record.phase = request.phase
+    record.pid = request.outcome.get("pid")
+    if request.outcome.get("log"):
+        record.extra["log"] = request.outcome["log"]
+    return record
+
+
+def may_lack_room(record: Trial) -> bool:
+    """Return whether the trial may have failed because another one was alive: memory, or a GPU that
+    serves only one process at a time."""
+    if record.phase in BEFORE_USER_CODE:
+        return not record.status.is_measured
+    if record.status is Status.OOM:
+        return True
+    return record.status is Status.ERROR and LIBRARY_STATUS.search(record.reason or "") is not None
