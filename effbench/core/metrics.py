@@ -51,12 +51,7 @@ def declared_metrics(declaring: type[Trial] | type[Summary]) -> dict[str, Metric
     for field in dataclasses.fields(declaring):
         if "metric" in field.metadata:
             kind = get_args(types[field.name])[0]  # of `kind | None`
-            metrics[field.name] = replace(
-                field.metadata["metric"],
-                name=field.name,
-                kind=kind,
-                of_trial=declaring is Trial,
-            )
+            metrics[field.name] = replace(field.metadata["metric"], name=field.name, kind=kind)
     return metrics
 
 

@@ -32,8 +32,7 @@ class Metric:
     if any); None: `store.summary` computes it. `explains`: whether failed cells keep it.
     `as_change`: whether people read the ratio 1.54 as `+54 %`. `speedup_of`: the time that this
     speedup compares. `from_times`: whether it follows from times, which its unit does not tell.
-    `name` and `kind` are those of the field that declares it; `of_trial`: whether it is one of a
-    trial.
+    `name` and `kind` are those of the field that declares it.
     """
 
     title: str = ""
@@ -49,7 +48,6 @@ class Metric:
     from_times: bool = False
     name: str = ""
     kind: type = float
-    of_trial: bool = True
 
     @property
     def is_timed(self) -> bool:

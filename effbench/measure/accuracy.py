@@ -208,7 +208,12 @@ def shared_masks(a: Tensor, b: Tensor, limit: float) -> Tensor | None:
     largest = max(-b.amin(), b.amax())
     if float(largest) < MASK:
         return None
-    are_close = torch.isclose(a, b, rtol=limit, atol=0)
+    are_close = torch.isclose(
+        a,
+        b,
+        rtol=limit,
+        atol=0,
+    )
     masks = are_close & (a.abs() >= MASK) & a.isfinite()
     others = b[~masks & b.isfinite()].abs()
     if not others.numel():
@@ -285,7 +290,12 @@ def compare(
             )
         if not isinstance(ref, Tensor):
             continue
-        verdict = compare_values(out.to(device), ref.to(device), tolerance, dtype)
+        verdict = compare_values(
+            out.to(device),
+            ref.to(device),
+            tolerance,
+            dtype,
+        )
         if verdict.error is not None:
             worst = max(verdict.error, worst or 0.0)
         if verdict.reason is not None and reason is None:
@@ -308,7 +318,13 @@ def compare_values(
     absolute = limit * rms(ref, out, limit)
     far = 0
     for values, wanted in pieces(out, ref):
-        near = torch.isclose(values, wanted, rtol=limit, atol=absolute, equal_nan=True)
+        near = torch.isclose(
+            values,
+            wanted,
+            rtol=limit,
+            atol=absolute,
+            equal_nan=True,
+        )
         far += int((~near).sum())
     if not far:
         return AccuracyVerdict(error)
@@ -375,9 +391,20 @@ def compare_with_float64(
         if is_inexact(ref):
             kind = coarser(ref.dtype, dtype)
             limit = limit_of(kind, tolerance)
-            reason = inexact_difference(out, ref, true, factor_of(kind), limit)
+            reason = inexact_difference(
+                out,
+                ref,
+                true,
+                factor_of(kind),
+                limit,
+            )
         else:
-            reason = integer_difference(out, ref, true, factor_of(dtype or ref.dtype))
+            reason = integer_difference(
+                out,
+                ref,
+                true,
+                factor_of(dtype or ref.dtype),
+            )
         if reason is not None:
             return f"{name}: {reason}"
     return None

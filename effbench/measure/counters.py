@@ -137,10 +137,20 @@ class Observer(logging.Handler):
 
         def wrap_and_count(example_inputs: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
             self.count(graph)
-            return wrap(example_inputs, graph, *args, **kwargs)
+            return wrap(
+                example_inputs,
+                graph,
+                *args,
+                **kwargs,
+            )
 
         def should_partition_and_why(scheduler: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-            reason = should_partition(scheduler, node, *args, **kwargs)
+            reason = should_partition(
+                scheduler,
+                node,
+                *args,
+                **kwargs,
+            )
             # without CUDA graphs Inductor gives a reason for every node
             if isinstance(reason, str) and "disabled" not in reason:
                 self.part_reasons[reason] = None

@@ -14,15 +14,15 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from effbench.core.disturbances import Disturbance, DisturbanceKind
+from effbench.core.disturbances import Disturbance, DisturbanceKind, unsteady
 from effbench.core.meeting import Partner, PartnerLostError, number_in
-from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue, busy
+from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import (
     WARM_CALLS,
     BatchPair,
@@ -127,14 +127,12 @@ class DuetResult:
 
     `pairs`: of each series, in which the leader is `own` and the other member the reference.
     `host`: None if its speed does not show. `disturbance`: of the GPU or by other processes on the
-    CPU, or None. `host_reason`: why figures with too few undisturbed pairs are marked. `void`: why
-    the pairs do not count, or None.
+    CPU, or None. `void`: why the pairs do not count, or None.
     """
 
     pairs: dict[str, Pairs]
     host: HostFacts | None = None
     disturbance: Disturbance | None = None
-    host_reason: Disturbance = field(default_factory=busy)
     void: str | None = None
 
     @classmethod
@@ -143,21 +141,17 @@ class DuetResult:
         others."""
         try:
             pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
-            result = cls(pairs, host_reason=disturbance_from_json(values["host_reason"]))
+            result = cls(pairs, void=values["void"])
             if values["host"] is not None:
                 result.host = HostFacts(**values["host"])
-            if values["disturbance"] is not None:
-                result.disturbance = disturbance_from_json(values["disturbance"])
-            result.void = values["void"]
+            mark = values["disturbance"]
+            if mark is not None:
+                result.disturbance = Disturbance(DisturbanceKind(mark["kind"]), mark["text"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PartnerLostError("the other member of the duet sent no valid result") from error
         return result
 
     to_json = asdict
-
-
-def disturbance_from_json(values: Mapping[str, Any]) -> Disturbance:
-    return Disturbance(DisturbanceKind(values["kind"]), values["text"])
 
 
 def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
@@ -201,9 +195,25 @@ class DuetStep:
         budget_s = 2 * timer.rules.budget_s / len(sides)
         for name, side in sides.items():
             if isinstance(side, PeriodSide):
-                load(timer.step, side.rotation, side.calls, LOAD_PART * timer.rules.load_s)
-            remote = RemoteSide(partner, name, host, self.spins)
-            series[name] = take_pairs(remote, side, timer.rules, budget_s, host)
+                load(
+                    timer.step,
+                    side.rotation,
+                    side.calls,
+                    LOAD_PART * timer.rules.load_s,
+                )
+            remote = RemoteSide(
+                partner,
+                name,
+                host,
+                self.spins,
+            )
+            series[name] = take_pairs(
+                remote,
+                side,
+                timer.rules,
+                budget_s,
+                host,
+            )
             if timer.watch is not None:
                 timer.watch.look()
         return series
@@ -231,7 +241,12 @@ class DuetStep:
                 waited_ms = run_queue.read_ms() - before_ms
                 if self.spins:
                     settle()
-                partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
+                partner.send(
+                    "batch",
+                    ms=batch.ms,
+                    waited_ms=waited_ms,
+                    seconds=seconds,
+                )
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -274,8 +289,7 @@ def figure_of_member(
         bounds += bounds_of_median([pair.ms_of(leads) for pair in kind])
     varies = None
     if ratio.varies:
-        text = f"unsteady: the ratio of the two sides is {ratio.range_text}"
-        varies = Disturbance(DisturbanceKind.UNSTEADY, text)
+        varies = unsteady(f"the ratio of the two sides is {ratio.range_text}")
     batches = Timing([pair.ms_of(leads) for pair in used])
     interval = Interval(value_ms, min(bounds), max(bounds))
     return MemberFigure(TimingFigure(interval, batches, ratio.is_marked), used, varies)

@@ -27,7 +27,7 @@ from statistics import median
 
 import numpy as np
 
-from effbench.core.disturbances import Disturbance, DisturbanceKind
+from effbench.core.disturbances import Disturbance, busy_host
 from effbench.core.metrics import percent
 
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
@@ -188,6 +188,11 @@ class HostFacts:
     high_ms: float | None
     disturbed_fraction: float | None
 
+    @property
+    def reason(self) -> Disturbance:
+        """Why times with too few undisturbed samples are marked."""
+        return busy_host(f" for {percent(self.disturbed_fraction or 0.0)} of the timing")
+
 
 @dataclass(eq=False)
 class HostWatch:
@@ -337,10 +342,10 @@ class HostWatch:
             return None
         most_others = CROWDED_ALONE if self.is_single else CROWDED
         if self.others_fraction > most_others:
-            return busy(f": other processes used {percent(self.others_fraction)} of the cores")
+            return busy_host(f": other processes used {percent(self.others_fraction)} of the cores")
         high_ms = self.high_ms
         if self.is_single and high_ms is not None and high_ms > UNEVEN * self.low_ms:
-            return busy(f": its speed changed by {high_ms / self.low_ms:.1f} ×")
+            return busy_host(f": its speed changed by {high_ms / self.low_ms:.1f} ×")
         return None
 
     @property
@@ -350,7 +355,7 @@ class HostWatch:
         if not self.is_checked or self.stolen_fraction <= TAKEN:
             return None
         stolen = percent(self.stolen_fraction)
-        return busy(f": other virtual machines took {stolen} of the cores' time")
+        return busy_host(f": other virtual machines took {stolen} of the cores' time")
 
     @property
     def is_checked(self) -> bool:
@@ -376,11 +381,3 @@ class HostWatch:
 
     def facts(self) -> HostFacts:
         return HostFacts(self.low_ms, self.high_ms, self.disturbed_fraction)
-
-    def reason(self) -> Disturbance:
-        """Return why the times of a trial with too few undisturbed samples are marked."""
-        return busy(f" for {percent(self.disturbed_fraction or 0.0)} of the timing")
-
-
-def busy(details: str = "") -> Disturbance:
-    return Disturbance(DisturbanceKind.HOST, f"host busy{details}")

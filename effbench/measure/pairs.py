@@ -212,7 +212,12 @@ def take_pairs(
         is_disturbed = mine.is_disturbed or theirs.is_disturbed
         kept = pairs.disturbed if is_disturbed else pairs.undisturbed
         kept.append(BatchPair(theirs.ms, mine.ms, number - 1))
-        if is_done(pairs, rules, budget_s, time.perf_counter() - began):
+        if is_done(
+            pairs,
+            rules,
+            budget_s,
+            time.perf_counter() - began,
+        ):
             break
         if is_disturbed and host:
             host.calm()

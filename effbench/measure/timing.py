@@ -338,7 +338,12 @@ class Timer:
                     return result
                 passes = 1
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
-            elapsed = self.call_watched(rotation, passes * self.whole, result, deadline)
+            elapsed = self.call_watched(
+                rotation,
+                passes * self.whole,
+                result,
+                deadline,
+            )
             if self.counts(result, kept, lost):
                 seconds += elapsed
             if self.host and time.perf_counter() >= self.deadline(result, began, until):
@@ -362,7 +367,12 @@ class Timer:
         if self.host and not counted and result.disturbed_ms:
             # a tenth of the budget, as later
             return math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
-        return next_batch(counted, seconds, self.rules.of_passes(self.whole), budget_s)
+        return next_batch(
+            counted,
+            seconds,
+            self.rules.of_passes(self.whole),
+            budget_s,
+        )
 
     def deadline(self, result: Timing, began: float, until: float) -> float:
         """Return when the latency timer ends: `until`, or later while a few calls are missing."""
@@ -430,11 +440,21 @@ class Timer:
         blocks = Blocks(self, calls, host)
         result = Timing(calls_per_block=calls)
         seconds = 0.0
-        load(self.step, blocks.rotation, calls, self.rules.load_s)
+        load(
+            self.step,
+            blocks.rotation,
+            calls,
+            self.rules.load_s,
+        )
         until = time.perf_counter() + self.rules.patience * budget_s
         tenth = int(budget_s * 100 / (calls * block.period_ms))
         while True:
-            count = next_batch(self.counted(result), seconds, self.rules, budget_s)
+            count = next_batch(
+                self.counted(result),
+                seconds,
+                self.rules,
+                budget_s,
+            )
             if not count:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
@@ -543,7 +563,12 @@ class Blocks:
         block_s = (time.perf_counter() - began) / blocks
         pairs = zip(starts, ends, strict=True)
         blocks_ms = [start.elapsed_time(end) / self.calls for start, end in pairs]
-        return block_s * self.add(blocks_ms, readings, block_s, result)
+        return block_s * self.add(
+            blocks_ms,
+            readings,
+            block_s,
+            result,
+        )
 
     def add(
         self, blocks_ms: list[float], readings: list[Reading], block_s: float, result: Timing

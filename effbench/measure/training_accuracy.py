@@ -130,7 +130,12 @@ class TrainingComparison:
                 if ours is None or theirs is None:
                     continue
                 title = words.format(name)
-                verdict = accuracy.compare({title: ours}, {title: theirs}, self.tolerance, device)
+                verdict = accuracy.compare(
+                    {title: ours},
+                    {title: theirs},
+                    self.tolerance,
+                    device,
+                )
                 if verdict.reason:
                     yield verdict.reason
 
@@ -153,7 +158,10 @@ class TrainingComparison:
         if reason is not None:
             return reason
         reason = self.far_from_exact(
-            self.ours.buffers, exact_ours.buffers, self.eager.buffers, exact_eager.buffers
+            self.ours.buffers,
+            exact_ours.buffers,
+            self.eager.buffers,
+            exact_eager.buffers,
         )
         return f"wrong buffer: {reason}" if reason else None
 
@@ -174,7 +182,12 @@ class TrainingComparison:
             return (
                 f"the loss of the {when} step is {loss:.9g}, but {exact_ours.loss:.9g} in float64"
             )
-        reason = self.far_from_exact(ours, exact_ours.gradients, eager, exact_eager.gradients)
+        reason = self.far_from_exact(
+            ours,
+            exact_ours.gradients,
+            eager,
+            exact_eager.gradients,
+        )
         return f"wrong gradient in the {when} step: {reason}" if reason else None
 
     def loss_error(self, ours: float, theirs: float) -> float:

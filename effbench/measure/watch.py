@@ -15,7 +15,7 @@ from statistics import median
 import torch
 
 from effbench.core.cell import Trial
-from effbench.core.disturbances import Disturbance, DisturbanceKind
+from effbench.core.disturbances import Disturbance, DisturbanceKind, foreign_process
 from effbench.measure.gpu import Gpu, GpuState
 
 #: Clocks events with which the hardware or driver slows down a busy GPU. A power cap
@@ -59,11 +59,8 @@ class GpuWatch:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.shared = False
-        self.discarded: list[Disturbance] = []
-        self.disturbance: Disturbance | None = None
         self.before_timing: Disturbance | None = None  # a foreign process that did not stop working
-        self.readings: list[GpuState] = []
-        self.marks: list[EnergyMark] = []
+        self.restart()
         self.events: set[str] = set()  # clocks events since the last check
         self.next_poll = self.next_reading = 0.0
         self.since = 0.0
@@ -94,10 +91,10 @@ class GpuWatch:
 
     def restart(self) -> None:
         """Forget what earlier timing found, before timing again."""
-        self.discarded = []
+        self.discarded: list[Disturbance] = []
         self.disturbance = self.before_timing
-        self.readings = []
-        self.marks = []
+        self.readings: list[GpuState] = []
+        self.marks: list[EnergyMark] = []
 
     def begin(self) -> None:
         """Begin to monitor a timer. From now on, a new process is a disturbance, and a known one if
@@ -221,10 +218,6 @@ class GpuWatch:
         trial.clocks_event_reasons = ",".join(reasons) or None
 
 
-def foreign_process(what_it_did: str) -> Disturbance:
-    return Disturbance(DisturbanceKind.PROCESS, f"another process {what_it_did}")
-
-
 def known_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
@@ -239,7 +232,7 @@ def whole_median(values: Iterable[int | None]) -> int | None:
     return int(value)
 
 
-def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> Disturbance | None:
+def contradiction(latency_ms: float, enqueue_ms: float, period_ms: float) -> Disturbance | None:
     """Return a reason if the host was disturbed while one of the timers ran, else None.
     Undisturbed, enqueueing a call takes hardly longer than its period, because the host has to
     enqueue back-to-back calls as well."""

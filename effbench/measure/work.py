@@ -168,10 +168,21 @@ class Traffic(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not getattr(func, "is_view", False) and (tensors(result) or func._schema.is_mutable):
-            self.look(func, args, kwargs, result)
+            self.look(
+                func,
+                args,
+                kwargs,
+                result,
+            )
         return result
 
-    def look(self, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+    def look(
+        self,
+        func: Any,
+        args: Args,
+        kwargs: Kwargs,
+        result: Any,
+    ) -> None:
         name = func._schema.name.partition("::")[2]
         if name.startswith("new_") or name.endswith("_like"):  # they only take the shape
             return
@@ -185,7 +196,12 @@ class Traffic(TorchDispatchMode):
                     # by what selects it, as the same part counts once
                     index = pointer(operands[1].tensors[0])
                     known = self.selected[pointer(tensor), operand.is_written]
-                    nbytes = selected_bytes(name, tensor, operands, result)
+                    nbytes = selected_bytes(
+                        name,
+                        tensor,
+                        operands,
+                        result,
+                    )
                     known[index] = max(known.get(index, 0), nbytes)
                     continue
                 self.touch(tensor, operand.is_written)

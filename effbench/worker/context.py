@@ -18,7 +18,7 @@ from effbench.measure.watch import GpuWatch
 
 
 class TrialContext:
-    """A trial, and what it is made of. `gpu` and `watcher` know no GPU until it is opened."""
+    """A trial, and what it is made of. `watcher` knows no GPU until it is opened."""
 
     def __init__(self, request: TrialRequest) -> None:
         self.request = request
@@ -29,12 +29,7 @@ class TrialContext:
         self.trial = Trial(
             self.cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid()
         )
-        self.gpu = Gpu()
-        self.watcher = GpuWatch(self.gpu)
-
-    def open_gpu(self) -> None:
-        if self.on_cuda:
-            self.gpu = self.watcher.gpu = Gpu.open(self.request.gpu_uuid)
+        self.watcher = GpuWatch(Gpu())
 
     @contextmanager
     def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:

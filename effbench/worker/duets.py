@@ -85,7 +85,6 @@ class DuetMember:
         result = DuetResult(pairs, disturbance=self.disturbance_of_gpu())
         if host:
             result.host = host.facts()
-            result.host_reason = host.reason()
             result.disturbance = result.disturbance or host.crowding
         result.void = self.compilation.compiled() or end.get("compiled")
         partner.send("result", result=result.to_json())

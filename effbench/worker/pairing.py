@@ -16,11 +16,11 @@ from typing import Any
 from torch import nn
 
 from effbench.core.cell import Trial, mode_settings
-from effbench.core.disturbances import Disturbance, DisturbanceKind
+from effbench.core.disturbances import Disturbance, busy_host, too_few, unsteady
 from effbench.core.errors import UnsupportedError
 from effbench.core.printable import count, describe
 from effbench.measure import timing
-from effbench.measure.host import HostWatch, busy
+from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
 from effbench.measure.timing import LATENCY, PERIOD, Rules, Timer, TimingFigure
 from effbench.models.build import resolve_target
@@ -62,15 +62,13 @@ class PairedSpeedup:
     def disturbance(self, host: HostWatch | None, rules: Rules) -> Disturbance | None:
         """Return why the speedup is marked, or None."""
         if self.figure.is_marked:
-            return host.reason() if host else busy()
+            return host.facts().reason if host else busy_host()
         if host is not None and host.theft is not None:
             return host.theft
         if rules.is_too_few(self.count):
-            text = f"only {count(self.count, 'pair')} of calls could be timed"
-            return Disturbance(DisturbanceKind.TOO_FEW, text)
+            return too_few(f"{count(self.count, 'pair')} of calls")
         if self.figure.varies:
-            text = f"unsteady: the speedup of pairs is {self.figure.range_text}"
-            return Disturbance(DisturbanceKind.UNSTEADY, text)
+            return unsteady(f"the speedup of pairs is {self.figure.range_text}")
         return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from effbench.core.cell import Trial
-from effbench.core.disturbances import Disturbance, DisturbanceKind
+from effbench.core.disturbances import Disturbance, busy_host, too_few, unsteady
 from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
@@ -67,7 +67,7 @@ class StepTiming:
     def compare_timers(self) -> None:
         """Mark times of which the two timers contradict each other."""
         if self.disturbance is None and self.period_ms is not None:
-            self.disturbance = watch.busy_host(self.latency_ms, self.enqueue_ms, self.period_ms)
+            self.disturbance = watch.contradiction(self.latency_ms, self.enqueue_ms, self.period_ms)
 
     @property
     def waits_for_launches(self) -> bool:
@@ -216,7 +216,7 @@ class Timings:
         discarded = self.watcher.discarded
         if host is None or (discarded and not host.disturbed_fraction):
             return discarded[-1]
-        return host.reason()
+        return host.facts().reason
 
     def variation(self, figures: Figures) -> Disturbance | None:
         """Return that calls of the same size had several speeds, or None.
@@ -227,23 +227,21 @@ class Timings:
             return None
         for name, figure in figures.items():
             if figure.varies:
-                text = f"unsteady: the median of the {name} is {figure.range_text} ms"
-                return Disturbance(DisturbanceKind.UNSTEADY, text)
+                return unsteady(f"the median of the {name} is {figure.range_text} ms")
         return None
 
     def add_doubts(self, measured: StepTiming, latency: Timing, host: HostWatch | None) -> None:
         """Mark times whose undisturbed samples may be wrong, too, or are few."""
-        crowding = too_few = None
+        crowding = few = None
         if host is not None:
             crowding = host.crowding
         calls = len(latency.samples_ms) + len(latency.disturbed_ms)
         if self.rules.is_too_few(calls):  # no other trial of the cell supports them
-            text = f"only {count(calls, 'call')} could be timed"
-            too_few = Disturbance(DisturbanceKind.TOO_FEW, text)
+            few = too_few(count(calls, "call"))
         figures = measured.figures
-        disturbance = crowding or measured.disturbance or self.variation(figures) or too_few
+        disturbance = crowding or measured.disturbance or self.variation(figures) or few
         measured.disturbance = disturbance
-        if crowding or too_few:
+        if crowding or few:
             measured.figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
 
     # --- in a duet
@@ -253,11 +251,14 @@ class Timings:
         leads = duet.request.leads
         figures: Figures = {}
         measured = StepTiming(figures, Timing(), result.host, result.disturbance)
+        host_reason = busy_host()
+        if result.host is not None:
+            host_reason = result.host.reason
         for name, pairs in result.pairs.items():
             own = figure_of_member(pairs, self.rules, leads, duet.request.is_alike)
             figures[name] = own.figure
             if own.figure.is_marked:
-                measured.disturbance = measured.disturbance or result.host_reason
+                measured.disturbance = measured.disturbance or host_reason
             measured.disturbance = measured.disturbance or own.varies
             self.trial.extra[DUET][name] = {
                 "pairs": len(pairs.undisturbed),

@@ -22,6 +22,7 @@ from effbench.core.meeting import ALONE, DUET, PartnerLostError
 from effbench.core.message import DEVICE_PHASE, DUET_PHASE, DuetRequest, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
+from effbench.measure.gpu import Gpu
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.signature import module_mismatch
 from effbench.models.spec import parse_inputs
@@ -163,7 +164,8 @@ class RunningTrial(TrialContext):
             # the probe may have seen the GPU
             status = Status.ERROR if request.gpu_uuid else Status.UNSUPPORTED
             raise Ended(status, "device=cuda, but torch sees no CUDA device")
-        self.open_gpu()
+        if self.on_cuda:
+            self.watcher.gpu = Gpu.open(request.gpu_uuid)
         if request.duet is None or request.duet.leads:  # else the leader is at work
             self.watcher.wait_until_free(request.foreign_wait_s)
         if self.on_cuda:
@@ -330,7 +332,7 @@ class RunningTrial(TrialContext):
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""
-        trial, gpu = self.trial, self.gpu
+        trial, gpu = self.trial, self.watcher.gpu
         self.counted = counters.read()
         if self.observer.dynamo:
             self.record_compilation(self.counted)

@@ -9,6 +9,7 @@ from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
 from effbench.core.cell import Cell
+from effbench.core.disturbances import busy_host
 from effbench.core.message import TrialRequest
 from effbench.measure import host
 from effbench.measure.host import CoreTimes, HostWatch, Reading
@@ -242,8 +243,8 @@ class TestOtherProcesses:
         ("others", "high_ms", "single", "of_several"),
         [
             (0.1, 0.06, None, None),
-            (0.4, 0.06, host.busy(": other processes used 40 % of the cores"), None),
-            (0.1, 0.15, host.busy(": its speed changed by 5.0 ×"), None),
+            (0.4, 0.06, busy_host(": other processes used 40 % of the cores"), None),
+            (0.1, 0.15, busy_host(": its speed changed by 5.0 ×"), None),
         ],
         ids=["quiet", "others", "two speeds"],
     )
@@ -277,7 +278,7 @@ class TestOtherProcesses:
         watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
         assert watch.crowding is None, "before it was watched"
         watch.others_fraction = fraction
-        used = host.busy(f": other processes used {100 * fraction:.0f} % of the cores")
+        used = busy_host(f": other processes used {100 * fraction:.0f} % of the cores")
         assert watch.crowding == (used if is_crowded else None)
 
     @pytest.mark.parametrize(("fraction", "all_threads"), [(0.15, True), (0.1, True), (0.5, False)])
@@ -286,5 +287,5 @@ class TestOtherProcesses:
         watch.stolen_fraction = fraction
         expected = None
         if fraction == 0.15:
-            expected = host.busy(": other virtual machines took 15 % of the cores' time")
+            expected = busy_host(": other virtual machines took 15 % of the cores' time")
         assert watch.crowding == watch.theft == expected
