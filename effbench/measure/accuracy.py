@@ -387,7 +387,9 @@ def compare_with_float64(
     """
     device = place(eager, device)
     for name, ref in tensors(eager).items():
-        out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
+        out = output[name].to(device)
+        ref = ref.to(device)
+        true = exact[name].to(device)
         if is_inexact(ref):
             kind = coarser(ref.dtype, dtype)
             limit = limit_of(kind, tolerance)
@@ -421,10 +423,15 @@ def integer_difference(out: Tensor, ref: Tensor, true: Tensor, factor: int) -> s
 def inexact_difference(
     out: Tensor, ref: Tensor, true: Tensor, factor: int, limit: float
 ) -> str | None:
-    out, ref, true = as_real(out), as_real(ref), as_real(true)
+    out = as_real(out)
+    ref = as_real(ref)
+    true = as_real(true)
     masks = shared_masks(out, ref, limit)
     if masks is not None:
-        out, ref, true = out[~masks], ref[~masks], true[~masks]
+        counts = ~masks
+        out = out[counts]
+        ref = ref[counts]
+        true = true[counts]
     scale = rms(true)
     ours, eagers = rmse(out, true), rmse(ref, true)
     # written so that NaN fails

@@ -55,7 +55,7 @@ def read() -> Counters:
     inductor, aot = counters["inductor"], counters["aot_autograd"]
     breaks: dict[str, int] = {}
     for reason, count in counters["graph_break"].items():
-        breaks[str(reason).split("\n")[0]] = int(count)
+        breaks[str(reason).split("\n")[0]] = count
     # torch lists but does not count the graph break of a branch on data in the outermost frame
     reasons = [graph_break.reason for graph_break in dynamo.graph_break_reasons]
     jumps = sum(reason.startswith("generic_jump") for reason in reasons)
@@ -64,13 +64,13 @@ def read() -> Counters:
     compilations = dynamo.get_compilation_metrics()
     recompiled = [entry.recompile_reason for entry in compilations if entry.recompile_reason]
     return Counters(
-        graphs=int(counters["stats"]["unique_graphs"]),
+        graphs=counters["stats"]["unique_graphs"],
         graph_breaks=sum(breaks.values()),
         recompiles=len(recompiled),
-        cudagraph_skips=int(inductor["cudagraph_skips"]),
+        cudagraph_skips=inductor["cudagraph_skips"],
         # after a hit in AOTAutograd's cache torch does not query the FX graph cache, hence the sum
-        cache_hits=int(inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"]),
-        cache_misses=int(inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]),
+        cache_hits=inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"],
+        cache_misses=inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"],
         break_reasons=breaks,
         recompile_reason=guard_of(recompiled[-1]) if recompiled else None,
     )

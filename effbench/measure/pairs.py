@@ -175,7 +175,8 @@ class PeriodSide:
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = calls
         self.warm_calls = max(WARM_CALLS, round(WARM_PART * calls))
-        self.start, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.start = torch.cuda.Event(enable_timing=True)
+        self.end = torch.cuda.Event(enable_timing=True)
 
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""

@@ -180,7 +180,8 @@ class Timing:
             bounds += bounds_of_median(self.samples_ms)
         if len(self.samples_ms) < FEWEST_SAMPLES:
             bounds += [min(used.samples_ms), median.value / slowdown]
-        return TimingFigure(Interval(median.value, min(bounds), max(bounds)), used, is_marked=True)
+        interval = Interval(median.value, min(bounds), max(bounds))
+        return TimingFigure(interval, used, is_marked=True)
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,8 @@ class TimingFigure:
     @property
     def range_text(self) -> str:
         """The bounds of a median that varies."""
-        low, high = significant(self.median.low, 3), significant(self.median.high, 3)
+        low = significant(self.median.low, 3)
+        high = significant(self.median.high, 3)
         return f"anywhere from {low} to {high}"
 
     def down_to_fastest(self) -> TimingFigure:
@@ -213,7 +215,8 @@ class TimingFigure:
 
 def have_one_median(kept: Sequence[float], lost: Sequence[float]) -> bool:
     """Return whether undisturbed and disturbed samples have the same median."""
-    return abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
+    ratio = statistics.median(lost) / statistics.median(kept)
+    return abs(ratio - 1) <= SAME
 
 
 @contextmanager
@@ -366,7 +369,8 @@ class Timer:
         counted = pass_means(self.counted(result), self.whole)
         if self.host and not counted and result.disturbed_ms:
             # a tenth of the budget, as later
-            return math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
+            calls = budget_s * 100 / result.disturbed_ms[-1]
+            return math.ceil(calls / self.whole)
         return next_batch(
             counted,
             seconds,
@@ -494,7 +498,8 @@ class Timer:
     def choose_block(self, budget_s: float) -> CallBlock:
         """Return the block to time. It lasts at least `min_block_ms`, and at most a tenth of the
         budget unless a single call takes longer."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         least_ms = self.rules.min_block_ms
         calls = 1
         while True:
@@ -594,7 +599,8 @@ class Blocks:
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     """Return whether the host's speed shows in these times of a step. It does not if the GPU is the
     bottleneck of back-to-back calls and fills nearly all of a single one."""
-    return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
+    outside_gpu_ms = latency_ms - period_ms
+    return enqueue_ms > HOST_BOUND * period_ms or outside_gpu_ms > HOST_PART * latency_ms
 
 
 def bounds_of_median(samples: Sequence[float]) -> list[float]:
@@ -641,7 +647,8 @@ def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: flo
         wanted = count // 5
     else:
         # samples that are missing to the minimum samples and time
-        wanted = int(max(rules.min_samples - count, (rules.min_time_s - seconds) / per_call))
+        missing_s = rules.min_time_s - seconds
+        wanted = int(max(rules.min_samples - count, missing_s / per_call))
     most = min(budget_s / 10, budget_s - seconds) / per_call
     return max(1, min(wanted, int(most), rules.max_samples - count))
 

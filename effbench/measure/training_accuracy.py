@@ -153,7 +153,8 @@ class TrainingComparison:
         exact_ours = exact_eager = exact(self.initial, 0)
         reason = self.wrong_step(0, exact_ours, exact_eager)
         if reason is None and last:
-            exact_ours, exact_eager = exact(self.ours.before, last), exact(self.eager.before, last)
+            exact_ours = exact(self.ours.before, last)
+            exact_eager = exact(self.eager.before, last)
             reason = self.wrong_step(last, exact_ours, exact_eager)
         if reason is not None:
             return reason

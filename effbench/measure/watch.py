@@ -119,7 +119,8 @@ class GpuWatch:
             self.readings.append(reading)
             self.events.update(reading.clocks_event_reasons)
         ended = time.perf_counter()
-        self.next_poll = ended + min(max(POLL_S, 20 * (ended - now)), RARE_POLL_S)
+        pause_s = max(POLL_S, 20 * (ended - now))
+        self.next_poll = ended + min(pause_s, RARE_POLL_S)
 
     def look(self) -> None:
         """Record the state of the GPU."""
