@@ -23,7 +23,7 @@ from effbench.store import Store
 
 HERE = Path(__file__).resolve().parent
 MARK = "EFFBENCH_FAULTS"  # environment variable of all processes of a sweep: its folder
-CELLS, ROUNDS = 6, 6
+CELLS, ROUNDS = 6, 4
 TINY = (
     "protocol=quick",
     "protocol.budget_s=0.05",

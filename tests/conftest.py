@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hydra.core.config_search_path import SearchPathElement
 from postgres_server import own_postgres, own_server, postgres  # noqa: F401
 
 from effbench.run.client import ForkServer
@@ -273,22 +274,27 @@ def lasting_servers(folder: Path) -> Iterator[None]:
         yield
 
 
+def state_of(place: SearchPathElement) -> tuple[str, ...]:
+    """Return a text that changes when a file in this folder of the search path does."""
+    if "command-line" not in place.provider:
+        return (str(place),)
+    folder = Path(place.path.removeprefix("file://")).resolve()
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return (str(folder), *(f"{path} {path.stat().st_mtime_ns}" for path in files))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def lasting_composers() -> Iterator[None]:
     """Commands get the composer of an earlier one with the same files and settings of Hydra:
-    composing takes most of a tiny sweep's time. Files in a folder that the command line names may
-    have changed since."""
+    composing takes most of a tiny sweep's time."""
     from effbench.config import launch
 
     original, kept = launch.Composer, {}
 
     def composer(loader, master):
         made, places = original(loader, master), loader.get_search_path().get_path()
-        if any("command-line" in place.provider for place in places):
-            return made
-        return kept.setdefault(
-            (str(places), str(master.hydra.overrides.hydra), made.is_local), made
-        )
+        files = tuple(map(state_of, places))
+        return kept.setdefault((files, str(master.hydra.overrides.hydra), made.is_local), made)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "Composer", composer)
@@ -375,6 +381,12 @@ class Cli:
 def inductor_cache() -> str:
     """The folder that keeps what Inductor finds out about the machine."""
     return SHARED_INDUCTOR_CACHE
+
+
+@pytest.fixture(scope="session")
+def shared_headers() -> Path:
+    """The folder with the C++ headers that Inductor has precompiled."""
+    return SHARED_HEADERS
 
 
 @pytest.fixture(scope="session")

@@ -44,11 +44,13 @@ def test_a_user_without_a_home_and_a_name(cli, processes):
     assert os.listdir(cli.folder) == ["results"], "no folder named ~"  # noqa: PTH208
 
 
-def test_odd_folders_and_a_filter_that_raises(cli, processes, tmp_path):
+def test_odd_folders_and_a_filter_that_raises(cli, processes, shared_headers, tmp_path):
     odd = tmp_path / 'my "caches", it\'s: größe'
     temporary = tmp_path / "t m p"
     odd.mkdir()
     temporary.mkdir()
+    # their path has spaces too, but the compiler need not write them again
+    (temporary / shared_headers.name).symlink_to(shared_headers)
     env = {
         "XDG_CACHE_HOME": str(odd),
         "TMPDIR": str(temporary),
