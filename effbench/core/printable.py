@@ -112,9 +112,9 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def first_line(text: str, limit: int | None = 300) -> str:
-    """Return the first line that is not blank, cut to `limit` characters."""
+def first_line(text: str) -> str:
+    """Return the first line that is not blank, cut to 300 characters."""
     for line in text.splitlines():
         if line.strip():
-            return shortened(line.strip(), limit)
+            return shortened(line.strip(), 300)
     return ""

@@ -82,11 +82,11 @@ def plain_facts(facts: Any) -> dict[str, Any]:
     represent."""
     if not isinstance(facts, dict):
         raise TypeError(f"a check must return a dict of facts, got {type(facts).__name__}")
+    plain: dict[str, Any] = {}
     for name, value in facts.items():
         try:
-            json.dumps(value, allow_nan=False)
+            plain |= json.loads(json.dumps({name: value}, allow_nan=False))
         except (TypeError, ValueError) as error:
             # not a line of Python's encoder
             raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
     return plain

@@ -73,6 +73,14 @@ class PairedSpeedup:
 
 
 @dataclass(frozen=True)
+class PairedSpeedups:
+    """The speedups of a trial by timer. `disturbance`: why they are marked, or None."""
+
+    by_timer: dict[str, PairedSpeedup]
+    disturbance: Disturbance | None
+
+
+@dataclass(frozen=True)
 class BaselineStep:
     """The step of the baseline's mode, and its module."""
 
@@ -111,17 +119,17 @@ def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) 
     `settings`: of the baseline's mode; `latency_ms`: of the trial."""
     trial = timings.context.trial
     try:
-        speedups, disturbance = paired_speedups(settings, timings, latency_ms)
+        speedups = paired_speedups(settings, timings, latency_ms)
     # the baseline may lack memory, or meet a state that it does not expect
     except Exception as error:
         is_expected = isinstance(error, UnsupportedError)
         trial.extra[NO_PAIRS] = str(error) if is_expected else describe(error)
         return
-    if disturbance is not None:
-        trial.pair_disturbance = disturbance.text
-    record_latency(speedups[LATENCY], trial)
-    if PERIOD in speedups:
-        record_period(speedups[PERIOD], trial)
+    if speedups.disturbance is not None:
+        trial.pair_disturbance = speedups.disturbance.text
+    record_latency(speedups.by_timer[LATENCY], trial)
+    if PERIOD in speedups.by_timer:
+        record_period(speedups.by_timer[PERIOD], trial)
 
 
 def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:
@@ -146,9 +154,8 @@ def record_period(speedup: PairedSpeedup, trial: Trial) -> None:
 
 def paired_speedups(
     settings: Mapping[str, Any], timings: Timings, latency_ms: float
-) -> tuple[dict[str, PairedSpeedup], Disturbance | None]:
-    """Time the baseline and the mode in turn. Return the speedups by timer, and why they are
-    marked, or None. Raises UnsupportedError."""
+) -> PairedSpeedups:
+    """Time the baseline and the mode in turn. Raises UnsupportedError."""
     workload = timings.workload
     reason = workload.unpaired()
     if reason is not None:
@@ -163,9 +170,7 @@ def paired_speedups(
     return speedups
 
 
-def take(
-    timings: Timings, baseline: Step, mode_ms: float
-) -> tuple[dict[str, PairedSpeedup], Disturbance | None]:
+def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = timings.context, timings.timer, timings.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
@@ -193,4 +198,4 @@ def take(
     for name, pairs in taken.items():
         speedups[name] = PairedSpeedup(pairs.figure(rules), pairs)
         disturbance = disturbance or speedups[name].disturbance(host, rules)
-    return speedups, disturbance
+    return PairedSpeedups(speedups, disturbance)

@@ -33,3 +33,20 @@ def test_a_quantity_has_its_type_and_an_explanation(metric):
     assert metric.help
     assert metric.kind in (float, int, bool, str)
     assert getattr(Trial("key", 0, None), metric.name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number", "text"),
+    [
+        ("latency_ms", 0.12345, "0.123", "0.123 ms"),
+        ("speedup", 1.3, "1.30", "1.30×"),
+        ("relative_memory", 1.54, "+54 %", "+54 %"),
+        ("break_even_calls", 1234, "1,234", "1,234 calls"),
+        ("peak_reserved_bytes", 1536, "1.50 KiB", "1.50 KiB"),
+        ("gpu_idle_fraction", 0.25, "0.25", "0.25"),
+        ("latency_ms", None, "—", "—"),
+        ("speedup", float("inf"), "∞", "∞"),
+    ],
+)
+def test_a_number_without_its_unit(name, value, number, text):
+    assert (METRICS[name].number(value), METRICS[name].format(value)) == (number, text)
