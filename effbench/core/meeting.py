@@ -122,11 +122,3 @@ class Partner:
                 f"the other member of the duet did not answer for {self.answer_s:g} s"
             )
         return PartnerLostError(f"the other member of the duet ended ({error.strerror or error})")
-
-
-def number_in(message: dict[str, Any], name: str) -> float:
-    """Return a number of a message. Raises PartnerLostError if it has none of this name."""
-    value = message.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PartnerLostError(f"the other member of the duet sent no {name}")
-    return float(value)

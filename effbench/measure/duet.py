@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from effbench.core.disturbances import Disturbance, DisturbanceKind, unsteady
-from effbench.core.meeting import Partner, PartnerLostError, number_in
+from effbench.core.meeting import Partner, PartnerLostError
 from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import (
     WARM_CALLS,
@@ -105,8 +105,8 @@ class RemoteSide:
             settle()
         answer = self.partner.ask("batch", name=self.name, core=self.core())
         # this process waits for the core while its partner uses it, which disturbs neither
-        waited_ms = number_in(answer, "waited_ms") - (self.waited_ms() - before_ms)
-        return TimedBatch(number_in(answer, "ms"), waited_ms, number_in(answer, "seconds"))
+        waited_ms = answer["waited_ms"] - (self.waited_ms() - before_ms)
+        return TimedBatch(answer["ms"], waited_ms, answer["seconds"])
 
     def waited_ms(self) -> float:
         if self.host is None:
@@ -137,18 +137,14 @@ class DuetResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DuetResult:
-        """Return the result that `asdict` turned into plain values. Raises PartnerLostError for any
-        others."""
-        try:
-            pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
-            result = cls(pairs, void=values["void"])
-            if values["host"] is not None:
-                result.host = HostFacts(**values["host"])
-            mark = values["disturbance"]
-            if mark is not None:
-                result.disturbance = Disturbance(DisturbanceKind(mark["kind"]), mark["text"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise PartnerLostError("the other member of the duet sent no valid result") from error
+        """Return the result that `asdict` turned into plain values."""
+        pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
+        result = cls(pairs, void=values["void"])
+        if values["host"] is not None:
+            result.host = HostFacts(**values["host"])
+        mark = values["disturbance"]
+        if mark is not None:
+            result.disturbance = Disturbance(DisturbanceKind(mark["kind"]), mark["text"])
         return result
 
     to_json = asdict
@@ -226,14 +222,13 @@ class DuetStep:
         try:
             while True:
                 message = partner.receive()
-                if message.get("op") == "end":
+                if message["op"] == "end":
                     return
-                side = sides.get(str(message.get("name")))
-                if message.get("op") != "batch" or side is None:
+                side = sides.get(message["name"])
+                if side is None:  # this member has no such series
                     raise PartnerLostError("the other member of the duet sent an unknown message")
-                core = message.get("core")
-                if isinstance(core, int):
-                    os.sched_setaffinity(0, {core})
+                if message["core"] is not None:
+                    os.sched_setaffinity(0, {message["core"]})
                 before_ms = run_queue.read_ms()
                 began_s = time.perf_counter()
                 batch = side.batch()

@@ -61,9 +61,9 @@ class DuetMember:
         self.listener.close()
         self.partner = Partner(connection, self.request.answer_s)
         hello = self.partner.receive()
-        if hello.get("op") != "hello":  # the sweep connected instead
-            raise PartnerLostError(str(hello.get("reason")))
-        self.partner_depends_on_host = bool(hello.get("depends_on_host"))
+        if hello["op"] != "hello":  # the sweep connected instead
+            raise PartnerLostError(hello["reason"])
+        self.partner_depends_on_host = hello["depends_on_host"]
 
     def take(self) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
@@ -81,12 +81,12 @@ class DuetMember:
             pairs = self.step.lead(partner, host)
             end = partner.ask("end")
             if host:
-                host.partner_s = float(end.get("process_s") or 0.0)
+                host.partner_s = end["process_s"]
         result = DuetResult(pairs, disturbance=self.disturbance_of_gpu())
         if host:
             result.host = host.facts()
             result.disturbance = result.disturbance or host.crowding
-        result.void = self.compilation.compiled() or end.get("compiled")
+        result.void = self.compilation.compiled() or end["compiled"]
         partner.send("result", result=result.to_json())
         return result
 
@@ -110,7 +110,7 @@ class DuetMember:
         self.context.watcher.look()
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
-        return DuetResult.from_json(answer.get("result") or {})
+        return DuetResult.from_json(answer["result"])
 
     def wait_for_leader(self) -> None:
         """Wait until the leader has ended, if this member has met it."""
