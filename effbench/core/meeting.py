@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from effbench.core.message import MessageError, decode, encode
+from effbench.core.message import decode, encode
 
 #: Key in `Trial.extra` of a member of a duet: a mapping, which has the key ALONE if it was timed
 #: alone.
@@ -95,10 +95,7 @@ class Partner:
             raise self.lost(error) from error
         if not line.endswith(b"\n"):
             raise PartnerLostError("the other member of the duet ended")
-        try:
-            return decode(line)
-        except MessageError as error:
-            raise PartnerLostError(f"the other member of the duet sent {error}") from error
+        return decode(line)
 
     def ask(self, op: str, **values: Any) -> dict[str, Any]:
         """Send a message and return the answer. Raises PartnerLostError."""

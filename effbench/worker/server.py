@@ -162,14 +162,11 @@ class Server:
         self.closing = self.closing or not data
         for line in take_lines(self.buffer, data):
             message = decode(line)
-            match message:
-                case {"op": "kill", "id": name}:
-                    if name in self.children:
-                        self.kill(self.children[name])
-                case {"op": "run", "id": str(id), "task": str(name), "payload": dict(payload)}:
-                    self.begin(Task(id, name, payload, message.get("env") or {}))
-                case _:
-                    raise MessageError(f"unknown operation in {message}")
+            id = message["id"]
+            if message["op"] == "run":
+                self.begin(Task(id, message["task"], message["payload"], message["env"]))
+            elif id in self.children:  # else the task to kill has ended
+                self.kill(self.children[id])
 
     def begin(self, task: Task) -> None:
         """Run a task in a child, or import modules here."""
