@@ -86,7 +86,12 @@ def a_cell(
     mode: str = "eager", model: str = "mlp", bs: int = 8, dtype: str = "bfloat16", **more: Any
 ) -> Cell:
     settings = more.pop("settings", {})
-    fields = {"phase": "inference", "device": "cuda", "numerics": {"tf32": False}, **more}
+    fields = {
+        "phase": "inference",
+        "device": "cuda",
+        "numerics": {"tf32": False},
+        **more,
+    }
     return Cell({"name": model}, bs, {"name": mode, **settings}, dtype, **fields)
 
 

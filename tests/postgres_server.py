@@ -93,11 +93,16 @@ def own_server():
         shutil.rmtree(server.folder)
 
 
+@pytest.fixture(scope="session")
+def postgres_url(request):
+    """The URL of the server of `TEST_DB_URL`, or else of one of our own."""
+    return os.environ.get("TEST_DB_URL") or request.getfixturevalue("own_server").url
+
+
 @pytest.fixture
-def postgres(request):
-    """The URL of an empty database: on the server of `TEST_DB_URL`, or else on one of our own."""
-    given = os.environ.get("TEST_DB_URL") or request.getfixturevalue("own_server").url
-    yield from empty_database(given)
+def postgres(postgres_url):
+    """The URL of an empty database."""
+    yield from empty_database(postgres_url)
 
 
 @pytest.fixture
@@ -110,13 +115,14 @@ def own_postgres(own_server):
     next(database, None)
 
 
-def empty_database(server):
+def empty_database(server, template="template1"):
+    """Yield the URL of a copy of this template, by default of an empty database."""
     import psycopg  # here, so that the tests on a GPU run without it
 
     name = f"effbench_test_{uuid.uuid4().hex[:12]}"
     base, _, options = server.replace("+psycopg", "", 1).partition("?")
     with psycopg.connect(f"{base}?{options}", autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     yield f"{base.rpartition('/')[0]}/{name}" + (f"?{options}" if options else "")
     with psycopg.connect(f"{base}?{options}", autocommit=True) as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -45,15 +45,27 @@ def test_a_line_for_each_mode(made):
     line = lines["eager", "latency_ms"]
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
-    assert (line.cells, line.of) == (2, 2)
+    assert line.cells == 2
+    assert line.of == 2
 
 
 def test_the_python_api_compares_parts_in_turns(made):
     sweep = made.sweep([EAGER, a_cell(bs=64)])
-    frame = effbench.compare(sweep, db=str(made.path), by="bs", values=(8, 64))
-    assert len(frame) and frame.attrs["in_turns"]
+    frame = effbench.compare(
+        sweep,
+        db=str(made.path),
+        by="bs",
+        values=(8, 64),
+    )
+    assert len(frame)
+    assert frame.attrs["in_turns"]
     with pytest.raises(UsageError, match="takes two sweeps"):
-        effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
+        effbench.compare(
+            sweep,
+            sweep,
+            db=str(made.path),
+            values=("a", "b"),
+        )
 
 
 def test_the_noise_threshold_comes_from_earlier_sweeps(made):
@@ -88,7 +100,12 @@ def test_after_an_update_in_mid_sweep_the_new_environment_counts(made):
     """Its trials come last, although a resumed sweep keeps the old ones."""
     old = environment(torch_version="2.12.0")
     before = made.sweep({EAGER: FAST}, env=old)
-    after = made.sweep({EAGER: FAST}, env=old, rounds=2, host={"environments": {old.id: {}}})
+    after = made.sweep(
+        {EAGER: FAST},
+        env=old,
+        rounds=2,
+        host={"environments": {old.id: {}}},
+    )
     with Store.open(made.path, mode="write") as store:
         store.note_environments(after, {environment().id: {}})
     made.sweep({EAGER: SLOW}, into=after)
@@ -123,7 +140,8 @@ def test_two_interpreters_in_turns(made):
     slower = [value * factor for value, factor in zip(drift, factors, strict=True)]
     made.sweep({EAGER: {"latency_ms": slower}}, env=new, into=sweep)
     found = halves(made, sweep, "python")
-    assert (found.before.title, found.after.title) == ("python=old", "python=new")
+    assert found.before.title == "python=old"
+    assert found.after.title == "python=new"
     assert verdicts(found) == {"eager": "slower"}
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
     turned = halves(made, sweep, "torch_version", values=["2.13.0", "2.11.0"])
@@ -134,12 +152,21 @@ def test_by_a_parameter(made):
     half = a_cell(dtype="float16")
     double = a_cell(bs=16)
     both = a_cell(dtype="float16", bs=16)
-    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, both: FAST})
+    sweep = made.sweep(
+        {
+            EAGER: FAST,
+            half: SLOW,
+            double: FAST,
+            both: FAST,
+        }
+    )
     found = halves(made, sweep, "dtype")
     rows = {one.about.bs: one for one in found.of("latency_ms")}
     assert {bs: one.verdict for bs, one in rows.items()} == {8: "slower", 16: "same"}
-    assert (rows[8].key, rows[8].name) == (EAGER.key, "mlp bs=8 eager")
-    assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
+    assert rows[8].key == EAGER.key
+    assert rows[8].name == "mlp bs=8 eager"
+    assert found.before.title == "dtype=bfloat16"
+    assert found.after.title == "dtype=float16"
 
 
 @pytest.mark.parametrize("by", ["model", "bs"])
@@ -171,7 +198,8 @@ def test_on_a_host_of_another_speed_the_gpus_own_time_comes_first(made, host_ms,
     found = compared(made, *sweeps)
     assert [note in text for text in found.notes] == [True] * bool(note)
     faster = [change.metric for change in found.changes if change.verdict == "faster"]
-    assert faster[0] == first and len(faster) > 2
+    assert faster[0] == first
+    assert len(faster) > 2
 
 
 # --- baselines ---

@@ -59,13 +59,15 @@ def test_disturbed_rounds_do_not_count_if_there_are_others():
     first = trials([1.0, 2.0, 1.5, 1.0])
     first[1].disturbance = "host busy"
     found = answer((1.3, 9.0, 1.31, 1.3), first=first)
-    assert len(found.duets.counted) == 3 and not found.is_marked
+    assert len(found.duets.counted) == 3
+    assert not found.is_marked
 
 
 def test_without_an_undisturbed_round_the_figures_are_marked():
     found = answer((1.3, 1.31, 1.3), disturbance="host busy")
     assert found.sentence.endswith("; the host was busy")
-    assert found.is_marked and not found.is_slower(0.1)
+    assert found.is_marked
+    assert not found.is_slower(0.1)
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.0, True), (0.05, True), (0.2, False)])

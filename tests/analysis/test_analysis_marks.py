@@ -61,16 +61,20 @@ def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
     _, compared = half_marked
     times = {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"}
     assert times <= unjudged_changes(compared).keys()
-    assert (compared.judged, set(compared.unjudged)) == ({DEFAULT.key}, {EAGER.key})
+    assert compared.judged == {DEFAULT.key}
+    assert set(compared.unjudged) == {EAGER.key}
 
 
 def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
     which, compared = half_marked
     change = unjudged_changes(compared)["latency_ms"]
-    assert (change.verdict, change.p_value, change.low) == ("ambiguous", None, None)
+    assert change.verdict == "ambiguous"
+    assert change.p_value is None
+    assert change.low is None
     assert not change.gates
     assert change.reason == f"host disturbed {which}: {BUSY}"
-    assert (change.marked_before, change.marked_after) == ("before" in which, "now" in which)
+    assert change.marked_before == ("before" in which)
+    assert change.marked_after == ("now" in which)
     assert change.ratio == pytest.approx(change.after / change.before)
 
 
@@ -121,7 +125,8 @@ STRICT = ("--set", "on_unjudged=fail")
 )
 def test_exit_codes(checked, before, after, options, code):
     done = checked(before, after, *options)
-    assert (done.code, done.err) == (code, "")
+    assert done.code == code
+    assert done.err == ""
     assert ("nothing was checked against main" in done.out) is (code == 3)
 
 
@@ -187,16 +192,19 @@ MEASURED = "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pa
 def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
     judged, rows = again(made, {EAGER: new}, old and {EAGER: old}, after=marked(SLOW))
     row = next(row for row in rows if row.metric == "latency_ms")
-    assert (row.verdict, row.gates) == (verdict, verdict == "slower")
+    assert row.verdict == verdict
+    assert row.gates == (verdict == "slower")
     assert said in row.reason
     assert bool(judged.unjudged) is row.is_unjudged is (verdict == "ambiguous")
     # the figures stay those of the sweep
-    assert row.ratio == pytest.approx(1.1) and row.marked_after
+    assert row.ratio == pytest.approx(1.1)
+    assert row.marked_after
 
 
 def test_the_new_side_alone_does_not_judge_a_marked_baseline(made):
     judged, rows = again(made, {EAGER: SLOW}, None, before=marked(FAST))
-    assert all(row.is_unjudged for row in rows if row.metric == "latency_ms") and judged.unjudged
+    assert all(row.is_unjudged for row in rows if row.metric == "latency_ms")
+    assert judged.unjudged
 
 
 def test_marked_results_make_no_change_point():
@@ -204,7 +212,8 @@ def test_marked_results_make_no_change_point():
     for value in STEP:
         made.sweep().result(latency_ms=value, kernels=3, marked=value > 1.05)
     found = made.judge("latency_ms", "kernels")
-    assert found.changes == [] and sum(point.is_marked for point in found.points) == 15
+    assert found.changes == []
+    assert sum(point.is_marked for point in found.points) == 15
 
 
 @pytest.mark.parametrize(("why", "changes"), [(None, 1), ("of eager: host busy", 0)])

@@ -66,7 +66,8 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
 
 def test_what_the_user_wrote():
     own = "effbench.models.mlp.MLP"
-    assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
+    assert targets([cell()])
+    assert targets([cell(own, mode="my.Mode")])
     assert targets([cell(own, training={"loss": "my_pkg.loss"})])
     assert not targets([cell(own, training={"loss": "mean-square"})])
     nested = {
@@ -150,7 +151,8 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
     assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
     with origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
         folder = Path(found.folder)
-        assert (folder.name, found.python) == ("src", installed.python)
+        assert folder.name == "src"
+        assert found.python == installed.python
         assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
 
 

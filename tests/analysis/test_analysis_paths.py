@@ -17,7 +17,12 @@ def folders(made, tmp_path):
         folder.mkdir(parents=True)
         paths[name] = str(folder.resolve())
         env = environment(flags={"folder": paths[name]})
-        sweep = made.sweep({EAGER: figures}, env=env, into=sweep, host={"folder": str(tmp_path)})
+        sweep = made.sweep(
+            {EAGER: figures},
+            env=env,
+            into=sweep,
+            host={"folder": str(tmp_path)},
+        )
     return paths
 
 
@@ -33,8 +38,10 @@ def compared(effbench, by, values, *words):
 def test_folders(folders, effbench, form):
     old, new = (form.format(name=name, stored=folders[name]) for name in ("old", "new"))
     done = compared(effbench, "folder", (old, new))
-    assert (done.code, done.err) == (0, "")
-    assert "folder=old → folder=new" in done.out and "slower" in done.out
+    assert done.code == 0
+    assert done.err == ""
+    assert "folder=old → folder=new" in done.out
+    assert "slower" in done.out
     assert "faster" in compared(effbench, "folder", (new, old)).out
 
 
@@ -45,9 +52,11 @@ def test_folders_from_another_directory(folders, effbench, tmp_path, monkeypatch
     monkeypatch.chdir(other)
     db = ("--db", "../results/effbench.db")
     done = compared(effbench, "folder", ("copies/old/net", "copies/new/net"), *db)
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     refused = compared(effbench, "folder", ("old", "nowhere"), *db)
-    assert refused.code == 2 and "has folder=old, new; choose two of them" in refused.err
+    assert refused.code == 2
+    assert "has folder=old, new; choose two of them" in refused.err
 
 
 def test_the_folder_that_was_not_chosen(made, effbench, tmp_path):
@@ -58,7 +67,8 @@ def test_the_folder_that_was_not_chosen(made, effbench, tmp_path):
     sweep = made.sweep({EAGER: FAST}, env=own, host={"environments": facts})
     made.sweep({EAGER: SLOW}, env=other, into=sweep)
     done = compared(effbench, "folder", (".", "./other"))
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
 
 
 def test_interpreters(made, effbench, tmp_path):
@@ -73,5 +83,7 @@ def test_interpreters(made, effbench, tmp_path):
         env = environment(flags={"interpreter": str(python)})
         sweep = made.sweep({EAGER: figures}, env=env, into=sweep)
     done = compared(effbench, "python", (stored[0], os.path.relpath(stored[1])))
-    assert (done.code, done.err) == (0, "")
-    assert "python=a → python=b" in done.out and "slower" in done.out
+    assert done.code == 0
+    assert done.err == ""
+    assert "python=a → python=b" in done.out
+    assert "slower" in done.out

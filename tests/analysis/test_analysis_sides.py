@@ -38,7 +38,12 @@ def pairs(old, new, across=()):
 
 def test_planned_cells_that_were_not_measured_say_so():
     old = a_side([EAGER, DEFAULT, GRAPH], measured=[EAGER, DEFAULT])
-    new = a_side([EAGER, DEFAULT, GRAPH], title="after", measured=[EAGER], state="interrupted")
+    new = a_side(
+        [EAGER, DEFAULT, GRAPH],
+        title="after",
+        measured=[EAGER],
+        state="interrupted",
+    )
     found = {pair.key: pair for pair in pairs(old, new)}
     assert found[DEFAULT.key].why == "planned, not measured: the sweep is interrupted"
     assert GRAPH.key not in found  # nothing is known of it on either side
@@ -54,8 +59,11 @@ HALF = a_cell(dtype="float16")
 
 def test_cells_that_differ_in_what_is_accepted_are_matched():
     (pair,) = pairs(a_side([EAGER]), a_side([HALF]), ["dtype"])
-    assert (pair.key, pair.about.dtype) == (EAGER.key, "bfloat16")
-    assert pair.before and pair.after and pair.differs
+    assert pair.key == EAGER.key
+    assert pair.about.dtype == "bfloat16"
+    assert pair.before
+    assert pair.after
+    assert pair.differs
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -96,7 +104,9 @@ def part(*models):
 def test_names_and_inputs_follow_a_parameter_of_the_module():
     parts = part(("small", 8)), part(("large", 16))
     (pair,) = pairs_of(*parts, by="model.module.width")
-    assert pair.about.model == "small" and pair.before and pair.after
+    assert pair.about.model == "small"
+    assert pair.before
+    assert pair.after
     with pytest.raises(NothingFoundError, match="no cell was measured in both"):
         pairs_of(*parts, by="model.name")
 
@@ -132,7 +142,12 @@ def test_differences_list_software_first():
 
 
 def test_differences_of_machines():
-    host = {"hostname": "a", "kernel": "6.1", "effbench": "0.1.0", "folder": "/x"}
+    host = {
+        "hostname": "a",
+        "kernel": "6.1",
+        "effbench": "0.1.0",
+        "folder": "/x",
+    }
     here = a_side([EAGER], host=host)
     there = a_side([EAGER], host=host | {"hostname": "b", "effbench": "0.2.0"})
     assert differences(here, there, ()) == ["host a → b", "effbench 0.1.0 → 0.2.0"]

@@ -45,14 +45,17 @@ def test_statuses(status):
 )
 def test_a_changed_status_gives_one_row(before, after, verdict, reason):
     (change,) = judge([pair(before, after)], limits_of({}))
-    assert (change.metric, change.verdict, change.reason) == (STATUS, verdict, reason)
+    assert change.metric == STATUS
+    assert change.verdict == verdict
+    assert change.reason == reason
     assert change.gates is (change.verdict in FAILING)
 
 
 def test_figures_of_degraded_cells_are_compared():
     degraded = [side("degraded", latency_ms=steps(factor, 0.001)) for factor in (1, 1.1)]
     (row,) = judge([pair(*degraded)], limits_of({}))
-    assert (row.metric, row.verdict) == ("latency_ms", "slower")
+    assert row.metric == "latency_ms"
+    assert row.verdict == "slower"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,8 @@ def test_figures_of_degraded_cells_are_compared():
 def test_missing_cells(status, on_missing, gates):
     limits = limits_of({"on_missing": on_missing})
     (change,) = judge([pair(side(status, "x"), None, why="gone")], limits)
-    assert (change.verdict, change.gates) == (Verdict.MISSING, gates)
+    assert change.verdict == Verdict.MISSING
+    assert change.gates == gates
     assert ("it gave no figures before: oom: x" in change.reason) is (status == "oom")
 
 
@@ -84,21 +88,27 @@ def test_missing_cells(status, on_missing, gates):
 )
 def test_a_time_against_a_floor_of_two_percent(factor, verdict):
     change = only(steps(1.0, 0.001), steps(factor, 0.001), "latency_ms")
-    assert (change.verdict, change.gates, change.limit) == (verdict, verdict == "slower", 0.02)
-    assert change.ratio == pytest.approx(factor) and change.low < factor < change.high
+    assert change.verdict == verdict
+    assert change.gates == (verdict == "slower")
+    assert change.limit == 0.02
+    assert change.ratio == pytest.approx(factor)
+    assert change.low < factor < change.high
     assert change.before == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 1.05), (1.05, 1.0)])
 def test_a_noisy_time_is_ambiguous(before, after):
     noisy = only(steps(before, 0.1), steps(after, 0.1), "period_ms")
-    assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False)
+    assert noisy.verdict == Verdict.AMBIGUOUS
+    assert noisy.gates is False
     assert noisy.smallest_slowdown > 0.2
 
 
 def test_without_a_second_trial_no_time_is_judged():
     one = only([1.0], [9.0] * 5, "latency_ms")
-    assert (one.verdict, one.low, one.ratio) == (Verdict.AMBIGUOUS, None, pytest.approx(9.0))
+    assert one.verdict == Verdict.AMBIGUOUS
+    assert one.low is None
+    assert one.ratio == pytest.approx(9.0)
     assert one.reason == "a side has only one trial, so the spread is unknown"
 
 
@@ -119,14 +129,16 @@ IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
 )
 def test_a_change_beyond_the_floor_but_inside_the_threshold(factor, noise, verdict, reason):
     change = only(steps(1, noise), steps(factor, noise), "latency_ms", threshold=0.1)
-    assert (change.verdict, change.gates) == (verdict, verdict == "slower")
+    assert change.verdict == verdict
+    assert change.gates == (verdict == "slower")
     assert (change.reason or "").startswith(reason)
 
 
 def test_an_exception_is_a_reason():
     rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
     change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, threshold=0.1)
-    assert "floor of 3.0 %" in change.reason and change.reason.endswith("by exception: known")
+    assert "floor of 3.0 %" in change.reason
+    assert change.reason.endswith("by exception: known")
 
 
 # --- false discovery control ---
@@ -166,7 +178,8 @@ def test_the_correction_is_over_all_cells_that_are_not_ignored(noise, others, se
 
 def test_a_change_within_the_noise_threshold_needs_no_correction():
     row = odd(0.02, QUIET, thresholds={("odd", "latency_ms"): 0.2})
-    assert (row.verdict, row.reason) == ("same", None)
+    assert row.verdict == "same"
+    assert row.reason is None
 
 
 # --- launch-bound cells ---
@@ -277,7 +290,8 @@ def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
 )
 def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before, after):
     change = only(before, after, "compile_cold_s", LIMITS)
-    assert change.verdict is Verdict.AMBIGUOUS and ONE_TIME in change.reason
+    assert change.verdict is Verdict.AMBIGUOUS
+    assert ONE_TIME in change.reason
 
 
 # --- missing and impossible figures ---
@@ -295,7 +309,9 @@ def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before
 )
 def test_a_metric_of_one_side_only_has_a_row(metric, before, after, reason):
     change = only(before, after, metric)
-    assert (change.verdict, change.ratio, change.gates) == (Verdict.AMBIGUOUS, None, False)
+    assert change.verdict == Verdict.AMBIGUOUS
+    assert change.ratio is None
+    assert change.gates is False
     assert change.reason.startswith(reason)
 
 
@@ -303,7 +319,8 @@ def test_a_metric_of_one_side_only_has_a_row(metric, before, after, reason):
 def test_missing_figures_are_omitted_and_reported(bad):
     quiet = [1.0, 1.001, 1.0, 1.001, 1.002]
     change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
-    assert (change.verdict, "1 of 5 trials before" in change.reason) == (Verdict.SAME, True)
+    assert change.verdict == Verdict.SAME
+    assert "1 of 5 trials before" in change.reason
 
 
 @pytest.mark.parametrize("bound", [None, "launch"])
@@ -321,7 +338,13 @@ def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, ve
 
 
 def test_the_most_important_change_comes_first():
-    factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
+    factors = {
+        "a": 1.1,
+        "b": 1.3,
+        "c": 1 / 1.3,
+        "d": 1 / 1.1,
+        "e": 1.0,
+    }
     cells = [timed(steps(1, 0.001), steps(by, 0.001), key) for key, by in factors.items()]
     fewer = pair(side(kernels=[3]), side(kernels=[0]), "f")
     vague = timed([1.0, 1.3, 0.8], [1.0, 1.3, 0.8], "g")
@@ -332,7 +355,13 @@ def test_the_most_important_change_comes_first():
 
 @pytest.mark.parametrize(("model", "gates"), [("m*", False), ("gpt2", True)])
 def test_a_status_can_be_ignored_by_an_exception(model, gates):
-    rule = {"metric": "status", "ignore": True, "reason": "rewritten", "model": model}
+    rule = {
+        "metric": "status",
+        "ignore": True,
+        "reason": "rewritten",
+        "model": model,
+    }
     (change,) = judge([pair(side("ok"), side("error", "boom"))], limits_of({"exceptions": [rule]}))
-    assert (change.verdict, change.gates) == ("broken", gates)
+    assert change.verdict == "broken"
+    assert change.gates == gates
     assert change.reason.endswith("; ignored: rewritten") is not gates

@@ -63,7 +63,9 @@ def test_a_host_is_slow_in_spells_for_its_fraction_of_the_time():
 def test_a_host_that_is_never_or_always_slow(slow, expected):
     host = Host(slow=slow, spell_s=3.0, slowdown=2.7)
     tally = marked_intervals.simulate(host, QUICK, sweeps=3, seed=0)
-    assert (tally.results, tally.marked, tally.wrong) == (3, expected.marked, 0)
+    assert tally.results == 3
+    assert tally.marked == expected.marked
+    assert tally.wrong == 0
 
 
 #: Hosts on which a good part of the results is marked.

@@ -18,7 +18,13 @@ def pairs(monkeypatch):
 
 def trial(key, number, latency_ms, **more):
     facts = {"disturbed_fraction": 0.1 * number, "wall_s": 2.0, **more}
-    return StoredTrial(key, number, Status.OK, latency_ms=latency_ms, **facts)
+    return StoredTrial(
+        key,
+        number,
+        Status.OK,
+        latency_ms=latency_ms,
+        **facts,
+    )
 
 
 def columns(line):

@@ -117,7 +117,8 @@ MINE_ALONE = ("--experiment", "mine.py")
 def test_own_claims(records):
     own = records(*MINE_ALONE)
     assert own.keys() == {"wide", "graph", "both"}, "those of the experiment alone"
-    assert own["wide"]["measured"]["unit"] == "×" and own["wide"]["machine"]
+    assert own["wide"]["measured"]["unit"] == "×"
+    assert own["wide"]["machine"]
     assert own["wide"]["statement"] == "A wider layer [of 512] is slower."
     assert own["graph"]["published"] == "1.70x elsewhere"
     assert records("--experiment", "mine") == own
@@ -127,7 +128,8 @@ def test_own_claims(records):
 def test_shipped_claims(records):
     shipped = records()
     assert {"P1", "O1", "S1"} <= shipped.keys()
-    assert shipped["P1"]["reference"] and "sweeps" not in shipped["P1"]["measured"]
+    assert shipped["P1"]["reference"]
+    assert "sweeps" not in shipped["P1"]["measured"]
     assert shipped["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
 
 
@@ -152,7 +154,8 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
     assert done.code == 2, done
     assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
     assert "weights needs CUDA" in done.out
-    assert "wrong: unknown model 'tinny'" in done.err and "typo.py: claim c: " in done.err
+    assert "wrong: unknown model 'tinny'" in done.err
+    assert "typo.py: claim c: " in done.err
     assert "not run" in done.out
     assert verdicts(here.folder / "other.db").keys() == {"c", "S1", "S14"}
 
@@ -170,7 +173,8 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
 def test_mistakes(here, words, text):
     done = here.run(*words.split())
     assert done.code == 2 and text in done.err, done
-    assert "Traceback" not in done.err and len(done.err.splitlines()) <= 2
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 2
 
 
 #: Claims that a CPU decides.

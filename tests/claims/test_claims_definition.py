@@ -52,10 +52,12 @@ def write(tmp_path):
 
 def test_what_a_file_says(write):
     found = load(write(GOOD, "my_own.py"))
-    assert (found.name, found.question) == ("my-own", "Is a wider layer slower?")
+    assert found.name == "my-own"
+    assert found.question == "Is a wider layer slower?"
     assert found.checks == ["count"]
     wider, about = found.claims
-    assert (wider.id, wider.inputs) == ("wider", ["main", "count"])
+    assert wider.id == "wider"
+    assert wider.inputs == ["main", "count"]
     assert about.inputs == []
 
 
@@ -79,7 +81,8 @@ def test_every_mistake_is_named_with_its_file(write, before, after, text):
     path = write(GOOD.replace(before, after))
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert text in str(caught.value) and str(path) in str(caught.value)
+    assert text in str(caught.value)
+    assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

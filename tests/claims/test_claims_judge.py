@@ -49,7 +49,12 @@ def faster(rows):
 
 
 def judged_by(function, **inputs):
-    claim = Claim("P1", "a graph is faster", unit="×", function=function)
+    claim = Claim(
+        "P1",
+        "a graph is faster",
+        unit="×",
+        function=function,
+    )
     try:
         return judge(claim, inputs)
     except NotMeasuredError as error:
@@ -71,7 +76,8 @@ def of(*rows, function=faster):
 )
 def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
     judged = of(eager(), row(speedup=speedup, spread=spread))
-    assert (judged.verdict, judged.reason) == (verdict, reason)
+    assert judged.verdict == verdict
+    assert judged.reason == reason
     assert judged.value.value == pytest.approx(speedup)
 
 
@@ -109,7 +115,8 @@ def test_failed_rows_are_left_out_and_named():
 )
 def test_nothing_was_measured(status, verdict):
     judged = of(eager(), row(status=status), row("default", speedup=1.5))
-    assert judged.verdict == verdict and judged.value.is_missing
+    assert judged.verdict == verdict
+    assert judged.value.is_missing
     assert judged.reason == f"{status}: mlp bs=1 cuda-graph float32 (why)"
 
 
@@ -133,7 +140,8 @@ def test_facts_of_checks(fewest, is_working, verdict):
 def test_a_part_of_a_check_that_is_unsupported():
     facts = facts_of({"cpu": {"compiles": True}, "cuda": {"unsupported": "no CUDA"}})
     judged = judged_by(lambda triton: not triton.cuda.compiles, triton=facts)
-    assert (judged.verdict, judged.reason) == (Verdict.NOT_MEASURABLE, "unsupported: no CUDA")
+    assert judged.verdict == Verdict.NOT_MEASURABLE
+    assert judged.reason == "unsupported: no CUDA"
     judged = judged_by(
         lambda triton: Answer({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}),
         triton=facts,
@@ -197,14 +205,16 @@ def test_marked_rows_decide_nothing_and_are_named():
     judged = of(eager(), row(**BUSY))
     assert judged.verdict == Verdict.NOT_MEASURED
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
-    assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0))
+    assert mixed.verdict == Verdict.CONFIRMED
+    assert mixed.value.value == pytest.approx(2.0)
     assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph float32 (host busy)"
 
 
 def test_a_speedup_of_pairs_counts_although_its_times_are_marked():
     busy = {"marked": True, "disturbance": "host busy", "speedup_from": "pairs"}
     judged = of(eager(**busy), row(**busy))
-    assert (judged.verdict, judged.reason) == (Verdict.CONFIRMED, "holds")
+    assert judged.verdict == Verdict.CONFIRMED
+    assert judged.reason == "holds"
 
 
 def test_the_pairs_of_a_single_process_decide_nothing():

@@ -83,7 +83,8 @@ def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
     run.results = dict.fromkeys(run.experiment.sweeps, of_claim)
     found = run.verdict_row(run.judge(claim))
     assert not run.mistakes
-    assert (found["verdict"], found["reason"]) == (row["verdict"], row["reason"])
+    assert found["verdict"] == row["verdict"]
+    assert found["reason"] == row["reason"]
     statement = (claim.text, claim.published, run.experiment.name)
     assert statement == (row["statement"], row["published"], row["experiment"])
     for key in ("value", "low", "high", "unit", "parts"):

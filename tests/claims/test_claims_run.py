@@ -150,17 +150,22 @@ def measured(mine):
 )
 def test_all_kinds_of_claims(measured, claim, verdict, reason):
     row = measured.rows[claim]
-    assert row["verdict"] == verdict and row["reason"].startswith(reason)
+    assert row["verdict"] == verdict
+    assert row["reason"].startswith(reason)
 
 
 def test_what_is_stored_of_a_claim_about_rows(measured):
     row, sweep = measured.rows["slower"], measured.sweep
     facts = row["measured"]
-    assert (row["sweep_id"], sweep.name, facts["sweeps"]) == (sweep.id, "mine", [sweep.id])
-    assert 0 < facts["low"] <= facts["value"] < 0.9 and facts["evidence"] == {}
+    assert row["sweep_id"] == sweep.id
+    assert sweep.name == "mine"
+    assert facts["sweeps"] == [sweep.id]
+    assert 0 < facts["low"] <= facts["value"] < 0.9
+    assert facts["evidence"] == {}
     parts = [(part["label"], part["holds"]) for part in facts["parts"]]
     assert parts == [("bs=1", True), ("bs=2", True)]
-    assert len(facts["also"]["all of them"]) == 4 and facts["also"]["largest"] == 2
+    assert len(facts["also"]["all of them"]) == 4
+    assert facts["also"]["largest"] == 2
 
 
 def test_what_is_stored_of_a_claim_about_a_check(measured):
@@ -248,5 +253,10 @@ def test_shipped_sweeps_can_be_planned(experiment):
         planned.extend(plan.resolve(parts, has_cuda=True))
 
     for words in experiment.sweeps.values():
-        hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object())
+        hydra_sweep(
+            list(words),
+            quiet=True,
+            conductor=only_plan,
+            server=object(),
+        )
     assert bool(planned) is bool(experiment.sweeps)

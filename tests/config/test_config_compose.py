@@ -115,7 +115,8 @@ def test_values_have_the_types_of_their_settings(compose, word, name, value):
     config = compose([word])
     for part in name.split("."):
         config = getattr(config, part)
-    assert (config, type(config)) == (value, type(value))
+    assert config == value
+    assert type(config) is type(value)
 
 
 @pytest.mark.parametrize(

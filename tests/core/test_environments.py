@@ -11,7 +11,12 @@ def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.
     flags = {
         name: value for name, value in (("interpreter", interpreter), ("folder", folder)) if value
     }
-    facts = made_sweeps.environment(gpu_name=None, flags=flags, torch_version=torch, python=python)
+    facts = made_sweeps.environment(
+        gpu_name=None,
+        flags=flags,
+        torch_version=torch,
+        python=python,
+    )
     return StoredEnvironment(**vars(facts), id=id)
 
 
@@ -41,7 +46,8 @@ def test_labels_only_where_the_versions_do_not_tell():
         environment("e2", "/b/bin/python"),
     )
     assert names_by([old, environment("e3")], "python") == {"e1": "a", "e3": "own"}
-    assert labels([old, new]) == {"e1": {}, "e2": {}} and labels([environment("e1")]) == {"e1": {}}
+    assert labels([old, new]) == {"e1": {}, "e2": {}}
+    assert labels([environment("e1")]) == {"e1": {}}
     assert labels([old, new, environment("e3", "/c/bin/python")])["e2"] == {"interpreter": "b"}
     folders = [
         environment("e1", "/a/bin/python", "/old"),

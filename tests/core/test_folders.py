@@ -101,7 +101,8 @@ class TestPlainPaths:
         folder = tmp_path / name
         folder.mkdir()
         plain = folders.plain_path(folder, "executor.cache_dir")
-        assert folders.is_plain(plain) and plain.samefile(folder)
+        assert folders.is_plain(plain)
+        assert plain.samefile(folder)
         assert plain.is_relative_to(temporary / f"effbench-{os.getuid()}")
         assert folders.plain_path(folder, "executor.cache_dir") == plain, (
             "the same for the next process"

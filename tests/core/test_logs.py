@@ -11,7 +11,8 @@ def test_a_sweep_writes_its_log_next_to_the_database(cli):
     assert done.code == 0, done
     with Store.open(cli.db) as store:
         sweep = store.find_sweep("last")
-    assert "-v" not in sweep.command and "--verbose" not in sweep.command
+    assert "-v" not in sweep.command
+    assert "--verbose" not in sweep.command
     text = (cli.db.parent / "logs" / f"{sweep.id}.log").read_text()
     for logged in ("composed the configurations of 1 jobs", f"sweep {sweep.id}", "tiny"):
         assert logged in text

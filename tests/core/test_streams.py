@@ -33,7 +33,14 @@ def settings(name, **changed):
 
 
 def test_sizes_are_drawn_from_the_seed():
-    sizes = streams.sizes_of(settings("uniform", length=500, low=3, high=20))
+    sizes = streams.sizes_of(
+        settings(
+            "uniform",
+            length=500,
+            low=3,
+            high=20,
+        )
+    )
     assert len(sizes) == 500
     assert set(sizes) == set(range(3, 21))
     one, same, other = (streams.sizes_of(settings("uniform", seed=seed)) for seed in (1, 1, 2))
@@ -85,7 +92,8 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
         path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=expected) as error:
         streams.read_sizes(str(path))
-    assert str(path) in str(error.value) and len(str(error.value)) < 600
+    assert str(path) in str(error.value)
+    assert len(str(error.value)) < 600
 
 
 @pytest.mark.parametrize(
@@ -130,15 +138,22 @@ def test_the_stream_of_a_cell():
 
 
 def test_lengths_leave_bs_alone():
-    streamed = resolved(settings("uniform", low=4, high=4, length=2, dim=1))
+    streamed = resolved(
+        settings(
+            "uniform",
+            low=4,
+            high=4,
+            length=2,
+            dim=1,
+        )
+    )
     assert streamed.stream == {
         "name": "uniform length=2 low=4 high=4 dim=1",
         "sizes": [4, 4],
         "dim": 1,
     }
-    assert streamed.bs == 8 and row_names([streamed.identity()])[0].endswith(
-        "dim=1 bs=8 eager float32"
-    )
+    assert streamed.bs == 8
+    assert row_names([streamed.identity()])[0].endswith("dim=1 bs=8 eager float32")
 
 
 def test_a_file_counts_by_what_it_says(tmp_path):

@@ -62,8 +62,10 @@ def test_conditions(machine, check, changes, words):
         assert findings == []
         return
     (finding,) = findings
-    assert finding.level == "warning" and finding.fix
-    assert finding.what.startswith("GPU 0: ") and words in finding.what
+    assert finding.level == "warning"
+    assert finding.fix
+    assert finding.what.startswith("GPU 0: ")
+    assert words in finding.what
 
 
 NAMES = [
@@ -89,7 +91,8 @@ def test_nvml_that_is_missing_for_a_moment_is_asked_again(monkeypatch):
     fake, waited = FakeNvml(nvmlInit=NVMLError("Unknown Error")), []
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr("effbench.measure.gpu.time.sleep", waited.append)
-    assert Gpu.open(UUID).handle is None and len(waited) == 3
+    assert Gpu.open(UUID).handle is None
+    assert len(waited) == 3
     monkeypatch.setattr(
         "effbench.measure.gpu.time.sleep", lambda seconds: fake.answers.update(nvmlInit=None)
     )
@@ -112,4 +115,5 @@ def test_a_mig_instance_is_found_by_its_own_name(machine):
 )
 def test_gpus_that_torch_does_not_see(machine, cpu_answer, environ, changes, level, fix):
     (finding,) = gpu.visible(machine(probe=cpu_answer, environ=environ, **changes))
-    assert finding.level == level and fix in finding.fix
+    assert finding.level == level
+    assert fix in finding.fix

@@ -215,7 +215,8 @@ class TestTiming:
         with watch.watching():
             result = Timer(step, INPUTS, CPU, rules(host_tolerance=None), host=watch).latency(2.0)
         assert clock.now == pytest.approx(0.5, rel=0.1), "the median is known"
-        assert (result.samples_ms, len(result.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
+        assert result.samples_ms == []
+        assert len(result.disturbed_ms) == pytest.approx(500, rel=0.1)
 
 
 class TestOtherProcesses:
@@ -275,7 +276,12 @@ class TestOtherProcesses:
         ids=["crowded", "room", "a GPU", "not asked for"],
     )
     def test_when_cores_are_crowded(self, fraction, tolerance, all_threads, is_crowded):
-        watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
+        watch = HostWatch(
+            None,
+            tolerance,
+            moves=False,
+            all_threads=all_threads,
+        )
         assert watch.crowding is None, "before it was watched"
         watch.others_fraction = fraction
         used = busy_host(f": other processes used {100 * fraction:.0f} % of the cores")
@@ -283,7 +289,12 @@ class TestOtherProcesses:
 
     @pytest.mark.parametrize(("fraction", "all_threads"), [(0.15, True), (0.1, True), (0.5, False)])
     def test_time_that_other_virtual_machines_took(self, fraction, all_threads):
-        watch = HostWatch(None, 1.1, moves=False, all_threads=all_threads)
+        watch = HostWatch(
+            None,
+            1.1,
+            moves=False,
+            all_threads=all_threads,
+        )
         watch.stolen_fraction = fraction
         expected = None
         if fraction == 0.15:

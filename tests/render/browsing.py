@@ -140,7 +140,9 @@ class Visit:
         opened."""
         own = (self.home + "/", "data:", "blob:")
         foreign = [url for url in self.requests if not url.startswith(own)]
-        assert (foreign, self.complaints, self.dialogs) == ([], [], [])
+        assert foreign == []
+        assert self.complaints == []
+        assert self.dialogs == []
 
 
 @contextlib.contextmanager

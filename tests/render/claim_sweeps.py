@@ -58,12 +58,25 @@ def fill(folder: Path) -> tuple[Made, list[str]]:
         place = environment(**OLD) if position < UPDATE else environment()
         state = "interrupted" if newest else "completed"
         label = EVIL[2] if newest else f"v{position}"
-        ids.append(made.sweep(plan, env=place, label=label, state=state))
+        ids.append(
+            made.sweep(
+                plan,
+                env=place,
+                label=label,
+                state=state,
+            )
+        )
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", ids[4], EVIL[3])
         ceilings = {"copy_bytes_per_s": 4.2e12, "flops_per_s": {"bfloat16": 7e14, "float32": 5e13}}
         store.add_calibration(environment().id, "GPU-1", ceilings=ceilings)
-        measured = {"value": 1.5, "low": 1.4, "high": 1.6, "unit": "×", "sweeps": [ids[-1]]}
+        measured = {
+            "value": 1.5,
+            "low": 1.4,
+            "high": 1.6,
+            "unit": "×",
+            "sweeps": [ids[-1]],
+        }
         judged = {"reason": EVIL[0], "sweep_id": ids[-1], "measured": measured}
         store.add_verdicts(
             environment().id,

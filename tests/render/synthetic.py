@@ -90,7 +90,14 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
 
 def failed(model: str, bs: int, mode: str, status: str, reason: str, **more: Any) -> dict[str, Any]:
     """A row without figures."""
-    measured = row(model, bs, mode, status=status, reason=reason, **more)
+    measured = row(
+        model,
+        bs,
+        mode,
+        status=status,
+        reason=reason,
+        **more,
+    )
     return measured | dict.fromkeys(NUMBERS) | {"trials": 5} | more
 
 

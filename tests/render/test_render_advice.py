@@ -90,7 +90,8 @@ def test_more_sizes_than_can_be_tried_are_refused():
 
 def test_what_was_not_measured_is_reported_or_unknown():
     found = evaluate("x", [8, 16], {2: 1, 10: 1, 50: 1}, COSTS)
-    assert found.unmeasured == [16, 50] and found.fallbacks == pytest.approx(1 / 3)
+    assert found.unmeasured == [16, 50]
+    assert found.fallbacks == pytest.approx(1 / 3)
     for sizes, trace in (([8, 128], {2: 1, 100: 1}), ([8], {9: 1, 65: 1}), ([2, 4], {65: 1})):
         assert evaluate("x", sizes, trace, COSTS).latency_ms is None, (
             "above all measured sizes nothing is known"
@@ -121,7 +122,15 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
     for bs in (1, 8):
         for model in ("mlp", "gpt2"):
             pool = {"graph_pool_bytes": bs * MIB}
-            rows.append(make.row(model, bs, "cuda-graph", latency_ms=float(bs), **pool))
+            rows.append(
+                make.row(
+                    model,
+                    bs,
+                    "cuda-graph",
+                    latency_ms=float(bs),
+                    **pool,
+                )
+            )
     marked = {"marked": True, "disturbance": "host busy", "graph_pool_bytes": 16 * MIB}
     rows += [
         make.row("mlp", 16, "cuda-graph", **marked),

@@ -48,7 +48,12 @@ def made(tmp_path_factory):
     }
     record(folder / "r.db", cells, GPU, LATER, name=EVIL[0])
     (one,) = report_of(folder / "r.db").device_sweeps
-    keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
+    keys = {
+        "eager": eager.key,
+        "graph": graph.key,
+        "many": many.key,
+        "evil": evil.key,
+    }
     return page_of(site(folder / "site", one), one, "cell"), keys
 
 
@@ -83,7 +88,8 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     key = made[1]["eager"]
     one = visit("graph")
     assert "in prepare: boom" in one.page.locator("#errors").inner_text()
-    assert one.texts("#errors pre") == ["Trace\nboom"] and one.page.locator("#samples").count() == 0
+    assert one.texts("#errors pre") == ["Trace\nboom"]
+    assert one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
     until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
     one.page.locator(f"#grid a[href='cell.html#cell={key[:16]}&env={LATER.id}']").first.click()

@@ -146,7 +146,8 @@ def test_trials_are_those_of_the_table(small):
     for name in FACTS:
         values = [getattr(row, name) for row in rows]
         assert facts.get(name, [None] * len(rows)) == values
-    assert facts["preempted"] == [0, 1, 1, 2] and facts["cache.hits"] == [1, 1, 1, 1]
+    assert facts["preempted"] == [0, 1, 1, 2]
+    assert facts["cache.hits"] == [1, 1, 1, 1]
 
 
 def test_samples_are_those_that_are_stored(small):
@@ -162,16 +163,24 @@ def test_samples_are_those_that_are_stored(small):
 
 def test_an_error_is_shown_once_with_its_trials(small):
     (error,) = small.failed["errors"]
-    assert (error["reason"], error["traceback"]) == ("in prepare: boom", "Trace\nboom")
+    assert error["reason"] == "in prepare: boom"
+    assert error["traceback"] == "Trace\nboom"
     assert error["trials"] == [0, 1]
     assert small.eager["errors"] == [], "a marked trial is ok"
 
 
 def test_kernels_are_those_of_an_undisturbed_trial_if_there_is_one():
-    busy = Trial("k", 0, Status.OK, disturbance="heat", extra={"profile": {"top": []}})
+    busy = Trial(
+        "k",
+        0,
+        Status.OK,
+        disturbance="heat",
+        extra={"profile": {"top": []}},
+    )
     quiet = Trial("k", 1, Status.OK, extra={"profile": {"top": TOP}})
     assert profile([busy, quiet])["top"] == TOP
-    assert profile([busy])["top"] == [] and profile([]) is None
+    assert profile([busy])["top"] == []
+    assert profile([]) is None
 
 
 # --- many cells ---
@@ -192,4 +201,5 @@ def test_files_have_some_cells_each_with_keys_in_order(tmp_path, monkeypatch):
     cells = [a_cell(bs=bs) for bs in range(1, 6)]
     record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells})
     entries, index = written(tmp_path / "r.db", tmp_path / "site")
-    assert list(entries) == sorted(cell.key for cell in cells) and len(index["chunks"]) == 3
+    assert list(entries) == sorted(cell.key for cell in cells)
+    assert len(index["chunks"]) == 3

@@ -68,7 +68,8 @@ def test_a_line_for_each_claim_and_machine():
     ]
     assert own[1]["reason"] == "first\nsecond; measured with bs=4"
     assert own[0]["measured"] == FIGURE
-    assert own[3]["statement"] == "a | b" and own[3]["published"] == "2.27x on an A100"
+    assert own[3]["statement"] == "a | b"
+    assert own[3]["published"] == "2.27x on an A100"
     assert "your own experiment" in own[4]["statement"], "an earlier effbench did not keep it"
     table = claims_table(own)
     assert [column.shown(own[0]).text for column in table.columns][3] == "1.43× [1.40, 1.47]"

@@ -80,7 +80,12 @@ def test_a_row_of_the_table(row, texts):
 
 
 def test_markdown():
-    whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
+    whole = compared(
+        SLOWER,
+        BROKEN,
+        differences=["torch_version 1 → 2"],
+        notes=["a note"],
+    )
     same = [change(Verdict.SAME, str(number)) for number in range(3)]
     text = document(SLOWER, *same, whole=whole).markdown()
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
@@ -109,7 +114,12 @@ def report_of(changes):
 def test_a_report_says_what_it_compares_with():
     fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
     whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
-    push = dataclasses.replace(make.SWEEP, id="s", name="push", label="v1")
+    push = dataclasses.replace(
+        make.SWEEP,
+        id="s",
+        name="push",
+        label="v1",
+    )
     text = report_of(Changes(push, whole))
     assert (
         "### Since sweep push (v1)\n\n- torch_version 2.12 → 2.13\n\n1 slower, 1 missing.\n\n"
@@ -124,7 +134,12 @@ def test_a_report_says_what_it_compares_with():
 
 def test_names_cannot_begin_anything_in_markdown():
     row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
-    whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
+    whole = compared(
+        row,
+        label=HOSTILE,
+        differences=[HOSTILE],
+        notes=[HOSTILE],
+    )
     text = document(row, whole=whole).markdown()
     assert "<" not in text
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
@@ -137,15 +152,16 @@ def test_json():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
     whole = compared(SLOWER, BROKEN, modes=modes)
     whole = json.loads(document(SLOWER, BROKEN, whole=whole).render("json"))
-    assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
+    assert whole["counts"] == {"broken": 1, "slower": 1}
+    assert whole["modes"][0]["ci_high"] == 1.06
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
-    assert (first["verdict"], first["gates"], first["ci_low"]) == ("slower", True, 1.051)
-    assert (second["cell"], second["ratio"], second["reason"]) == (
-        "gpt2",
-        None,
-        "error: boom (ok before)",
-    )
+    assert first["verdict"] == "slower"
+    assert first["gates"] is True
+    assert first["ci_low"] == 1.051
+    assert second["cell"] == "gpt2"
+    assert second["ratio"] is None
+    assert second["reason"] == "error: boom (ok before)"
 
 
 def test_a_sentence():
@@ -202,7 +218,8 @@ def test_junit_skips_what_does_not_gate(junit):
 def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
     root = ElementTree.fromstring(document(row, whole=compared(row, label="\x07")).junit())
-    assert "alert(1)" in root[0].get("name") and "]]> & <x>" in root[0][0][0].get("message")
+    assert "alert(1)" in root[0].get("name")
+    assert "]]> & <x>" in root[0][0][0].get("message")
     row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
     assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"

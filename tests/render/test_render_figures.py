@@ -21,7 +21,12 @@ DRAWN = """([figure, model]) => {
 def arrivals(rate, mode):
     """A result of requests that arrive at this rate, in one batch size and without a period."""
     stream = {"name": "arrivals", "rate": rate}
-    params = {"model": {"name": "mlp"}, "mode": {"name": mode}, "bs": 8, "stream": stream}
+    params = {
+        "model": {"name": "mlp"},
+        "mode": {"name": mode},
+        "bs": 8,
+        "stream": stream,
+    }
     return make.row("mlp", 8, mode, params=params)
 
 
@@ -75,7 +80,8 @@ def test_the_text_on_hover_has_every_value(drawn):
 
 def test_latency_lines_break_at_results_that_are_not_ok(drawn):
     eager = trace_of(drawn("latency", "transformer"), "eager")
-    assert eager["x"] == [1, 8, 64] and eager["y"] == [pytest.approx(2.5), pytest.approx(3.2), None]
+    assert eager["x"] == [1, 8, 64]
+    assert eager["y"] == [pytest.approx(2.5), pytest.approx(3.2), None]
     assert eager["error_y"]["array"] == pytest.approx([0.1, 0.128, 0])
 
 
@@ -101,14 +107,16 @@ def test_memory_in_mebibytes_with_the_pool_inside(drawn):
         bars[bar["meta"]["mode"], "pattern" in bar["marker"]] = bar["y"][0]
     assert bars["eager", False] == pytest.approx(42.5)
     assert bars["cuda-graph", False] == pytest.approx(51.0)
-    assert bars["cuda-graph", True] == pytest.approx(42.5 * 0.3) and ("eager", True) not in bars
+    assert bars["cuda-graph", True] == pytest.approx(42.5 * 0.3)
+    assert ("eager", True) not in bars
 
 
 def test_compile_seconds_cold_and_warm(drawn):
     traces = drawn("compile", "mlp")["data"]
     assert {trace["meta"]["mode"] for trace in traces} == set(make.MODES) - {"eager", "cuda-graph"}
     cold, warm = (trace for trace in traces if trace["meta"]["mode"] == "max-autotune")
-    assert cold["x"] == [48.0] * 3 and warm["x"] == pytest.approx([14.4] * 3)
+    assert cold["x"] == [48.0] * 3
+    assert warm["x"] == pytest.approx([14.4] * 3)
 
 
 def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
@@ -143,7 +151,13 @@ def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant(
     value, low, high, tone, text
 ):
     bounds = {"speedup_ci_low": low, "speedup_ci_high": high}
-    other = make.row(mode="default", latency_ms=0.06, speedup=value, **bounds)
+    other = make.row(
+        mode="default",
+        latency_ms=0.06,
+        speedup=value,
+        **bounds,
+    )
     (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), other])).rows
     cell = shown(row.cells["default"], device_sweep(make.rows()))
-    assert (cell.tone, cell.text) == (tone, text)
+    assert cell.tone == tone
+    assert cell.text == text

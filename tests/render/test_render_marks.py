@@ -22,11 +22,27 @@ def timed(mode, latency_ms, low, high, **more):
     """A row with this latency; eager takes 1 ms."""
     times = {"latency_ms": latency_ms, "latency_ci_low_ms": low, "latency_ci_high_ms": high}
     ratio = {"speedup": 1 / latency_ms, "speedup_ci_low": 1 / high, "speedup_ci_high": 1 / low}
-    return make.row(mode=mode, **{**times, **ratio, "marked": False, **more})
+    return make.row(
+        mode=mode,
+        **{
+            **times,
+            **ratio,
+            "marked": False,
+            **more,
+        },
+    )
 
 
 def eager(**more):
-    return timed("eager", 1.0, 0.99, 1.01, speedup_ci_low=1.0, speedup_ci_high=1.0, **more)
+    return timed(
+        "eager",
+        1.0,
+        0.99,
+        1.01,
+        speedup_ci_low=1.0,
+        speedup_ci_high=1.0,
+        **more,
+    )
 
 
 def graph(**more):
@@ -48,8 +64,11 @@ def row_of(*rows, metric="speedup"):
 
 def test_a_marked_speedup_is_shown_with_its_interval_and_is_never_called_significant():
     figure = row_of(EAGER, WIDE, GRAPH).cells["default"]
-    assert (figure.text, figure.interval, figure.shown.tone) == ("~1.43×", "0.62–3.33", "unsure")
-    assert (figure.estimate.disturbance, figure.significant) == (WHY, None)
+    assert figure.text == "~1.43×"
+    assert figure.interval == "0.62–3.33"
+    assert figure.shown.tone == "unsure"
+    assert figure.estimate.disturbance == WHY
+    assert figure.significant is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +103,14 @@ def test_no_mode_wins_among_marked_ones():
 
 
 def test_the_baseline_of_marked_pairs_does_not_win():
-    slower = timed("default", 2.0, 1.9, 2.1, speedup_from="pairs", **BUSY)
+    slower = timed(
+        "default",
+        2.0,
+        1.9,
+        2.1,
+        speedup_from="pairs",
+        **BUSY,
+    )
     rows = label_rows([eager(**BUSY_BASELINE), slower])
     assert speedup_table(rows).rows[0].winners == []
 
@@ -101,14 +127,23 @@ def test_means_of_marked_speedups_are_marked_and_no_narrower_than_these():
     wide = timed("cuda-graph", 0.4, 0.2, 0.8, bs=8, **BUSY)
     rows = label_rows([EAGER, GRAPH, eager(bs=8), wide])
     base, score = [mode.speedups["speedup"] for mode in by_mode(rows)]
-    assert (base.text, score.text) == ("1.00×", "~2.50×")
+    assert base.text == "1.00×"
+    assert score.text == "~2.50×"
     assert score.low < 2.5 / 2**0.5 and score.high > 2.5 * 2**0.5, "half of its interval, and more"
 
 
 @pytest.mark.parametrize(("marks_of", "sign"), [({}, ""), (BUSY, "~")])
 @pytest.mark.parametrize("metric", ["speedup", "latency_ms"])
 def test_what_a_degraded_mode_measured_is_shown_with_its_mark(marks_of, sign, metric):
-    degraded = timed("default", 0.7, 0.6, 0.8, status="degraded", reason="break", **marks_of)
+    degraded = timed(
+        "default",
+        0.7,
+        0.6,
+        0.8,
+        status="degraded",
+        reason="break",
+        **marks_of,
+    )
     rows = label_rows([EAGER, {**degraded, "speedup": None}])
     table = speedup_table(rows, metric)
     assert table.rows[0].cells["default"].text == f"{sign}0.700 ms (degraded)"
@@ -122,7 +157,8 @@ def test_what_a_degraded_mode_measured_is_shown_with_its_mark(marks_of, sign, me
 def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
     text = marks.note(label_rows([EAGER, WIDE, graph(**BUSY)]))
     assert "mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16 (2 of 3 results)" in text
-    assert f"for example: {WHY}" in text and "\n" not in text
+    assert f"for example: {WHY}" in text
+    assert "\n" not in text
 
 
 @pytest.mark.parametrize(("device", "is_on_cpu"), [("cpu", True), ("cuda", False)])
@@ -150,7 +186,8 @@ def test_every_page_explains_marks_once(made, page):
 def test_pages_show_marked_figures_with_the_reason(made):
     folder, one = made
     html = (folder / "index.html").read_text(encoding="utf-8")
-    assert ">~1.43×<" in html and f"marked: {WHY}" in html
+    assert ">~1.43×<" in html
+    assert f"marked: {WHY}" in html
     grid = content(folder / one.slug / "data" / "speedups-latency_ms.js")
     cells = [cell for row in grid["rows"] for cell in row if isinstance(cell, dict)]
     (hint,) = [cell["d"] for cell in cells if cell.get("t", "").startswith("~")]
@@ -161,7 +198,12 @@ def test_points_of_marked_results_keep_their_interval_and_the_reason(made):
     folder, one = made
     points = content(folder / one.slug / "data" / "charts-0.js")
     (marked,) = [point for point in points if point["mark"] is not None]
-    assert (marked["mode"], marked["mark"]) == ("default", WHY)
+    assert marked["mode"] == "default"
+    assert marked["mark"] == WHY
     value, text, interval, why, low, high = marked["figures"]["latency_ms"]
-    assert (value, low, high) == (0.7, 0.3, 1.6)
-    assert (text, interval, why) == ("~0.700 ms", "0.300–1.60", WHY)
+    assert value == 0.7
+    assert low == 0.3
+    assert high == 1.6
+    assert text == "~0.700 ms"
+    assert interval == "0.300–1.60"
+    assert why == WHY

@@ -12,7 +12,13 @@ from effbench.store.sweeps import CONFIRMING
 
 def sweep(made, number, **more):
     name, label = f"nightly {number}", f"v{number}"
-    return made.sweep({EAGER: {}, DEFAULT: {}}, rounds=2, name=name, label=label, **more)
+    return made.sweep(
+        {EAGER: {}, DEFAULT: {}},
+        rounds=2,
+        name=name,
+        label=label,
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,4 +100,5 @@ def test_a_history_without_a_series_is_one_line(tmp_path):
     write_site(report_of(made.path), tmp_path / "site")
     html = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
     assert "No series to judge yet" in html
-    assert "What changed" not in html and "too short to judge" not in html
+    assert "What changed" not in html
+    assert "too short to judge" not in html

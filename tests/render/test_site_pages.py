@@ -73,7 +73,8 @@ def test_a_change_of_a_latency(report):
     assert row["change"] == "▲ slower"
     ratio, _, _ = row["after ÷ before"].partition(" ")
     assert float(ratio) == pytest.approx(1.1, rel=1e-3)
-    assert (row["first sweep after"], row["state"]) == (f"v{sweeps.STEP}", "open")
+    assert row["first sweep after"] == f"v{sweeps.STEP}"
+    assert row["state"] == "open"
 
 
 def test_the_worst_change_leads(report):
@@ -89,7 +90,8 @@ def test_an_error_leaves_no_overview(made, effbench, tmp_path, monkeypatch):
 
     monkeypatch.setattr(cell_data, "entry", fail)
     done = effbench("report", "--db", str(made[0].path), "--out", str(tmp_path / "site"))
-    assert (done.code, done.out) == (2, "") and "No space left on device" in done.err
+    assert (done.code, done.out) == (2, "")
+    assert "No space left on device" in done.err
     assert not (tmp_path / "site" / "index.html").exists()
 
 
@@ -129,7 +131,8 @@ def test_a_claim_that_was_judged_here(made, report):
     assert len(table.rows) > 20
     (row,) = [row for row in table.rows if row["claim"] == "P1"]
     shown = {column.key: column.shown(row) for column in table.columns}
-    assert (shown["measured"].text, shown["measured"].value) == ("1.50× [1.40, 1.60]", 1.5)
+    assert shown["measured"].text == "1.50× [1.40, 1.60]"
+    assert shown["measured"].value == 1.5
     assert shown["experiment"].link == "x/speedups.html"
     assert made[1][-1] in shown["experiment"].sub
     assert shown["machine"].text == "NVIDIA H200, torch 2.13.0"
@@ -153,14 +156,18 @@ def test_failures_by_reason_the_worst_first(report):
 def test_ok_results_that_are_worth_a_look_come_last(made):
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     status, cells, reason, _ = cells_of(failures.failures_table(first, "x/"))[-1]
-    assert (status.text, cells.value, reason.value) == ("ok", 1, "recompiles")
+    assert status.text == "ok"
+    assert cells.value == 1
+    assert reason.value == "recompiles"
 
 
 def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
     own = report.device_sweeps[0]
     html = page_of(claims_site[3], own, "cell").read_text(encoding="utf-8")
-    assert "NVIDIA H200 · driver" in html and "torch 2.13.0" in html
-    assert "<dt>cpu_name</dt>" in html and "<dt>platform</dt>" in html
+    assert "NVIDIA H200 · driver" in html
+    assert "torch 2.13.0" in html
+    assert "<dt>cpu_name</dt>" in html
+    assert "<dt>platform</dt>" in html
 
 
 def test_environments_of_one_interpreter_share_the_plan(tmp_path):
@@ -215,7 +222,8 @@ def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
     _, _, first = changed(made[0].path, made[1][0])
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
     _, _, broken = changed(made[0].path, made[1][sweeps.BREAK])
-    assert "<img" not in broken and "&lt;img" in broken
+    assert "<img" not in broken
+    assert "&lt;img" in broken
 
 
 def test_what_cannot_be_compared_has_a_reason(tmp_path):
@@ -225,12 +233,18 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
     changes, _, html = changed(made.path, sweep)
-    assert changes.previous is not None and changes.compared is None
+    assert changes.previous is not None
+    assert changes.compared is None
     assert "several kinds of hardware or interpreters" in changes.why
     assert "cannot be compared" in html
 
 
-ONE_TRIAL = make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)
+ONE_TRIAL = make.row(
+    mode="default",
+    trials=1,
+    speedup_ci_low=None,
+    speedup_ci_high=None,
+)
 FAILED = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
 
 

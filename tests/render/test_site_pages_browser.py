@@ -102,7 +102,8 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
             strict=True,
         )
     )
-    assert found == shown and len(found) == sweeps.SWEEPS
+    assert found == shown
+    assert len(found) == sweeps.SWEEPS
     assert "baseline main" in rows(one, "#series details", "marks")[4]
     one.page.locator("#metric").select_option("kernels")
     until(

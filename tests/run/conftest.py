@@ -32,7 +32,12 @@ def make(tmp_path, monkeypatch):
     def build(planned=(), answer=None, *, server=None, pools=None, history=None, **given):
         server = server or Server(answer)
         pools = pools or {HERE: pool_of(server)}
-        parts = {"progress": Watcher(), "stop": threading.Event(), "store": Store(), "pools": pools}
+        parts = {
+            "progress": Watcher(),
+            "stop": threading.Event(),
+            "store": Store(),
+            "pools": pools,
+        }
         parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
         slots, duet_rule = given.pop("slots", gpus(1)), given.pop("duet_rule", None)
         executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}

@@ -87,7 +87,12 @@ class Server(ForkServer):
         self.closed = True
 
     def submit(self, task, payload, env=None, on_phase=None):
-        request = ServerRequest(str(len(self.envs)), on_phase, phase="check", pid=7)
+        request = ServerRequest(
+            str(len(self.envs)),
+            on_phase,
+            phase="check",
+            pid=7,
+        )
         if task == "preload":
             request.end({"result": {"errors": {}}})
             return request
@@ -135,7 +140,13 @@ def ok(request, status="ok", **values):
         pid=7,
     )
     result = {**trial.to_json(), **values}
-    return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
+    return {
+        "result": result,
+        "exit": 0,
+        "signal": None,
+        "oom_killed": False,
+        "log": "",
+    }
 
 
 def marked(request, is_marked=True, **values):

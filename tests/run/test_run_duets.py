@@ -119,7 +119,8 @@ def test_a_leader_whose_partner_ends_before_they_meet_is_told(duets):
     made = duets(1, lambda interpreter, request: ok(request, "error") if interpreter == B else None)
     leader, follower = made.recorded
     assert leader.extra[DUET][ALONE] == "the other member of the duet ended before they met"
-    assert (leader.status, follower.status) == (Status.OK, Status.ERROR)
+    assert leader.status == Status.OK
+    assert follower.status == Status.ERROR
 
 
 def test_the_follower_of_a_leader_that_ended_runs_alone(duets):
@@ -157,7 +158,14 @@ def test_a_stopped_duet_records_nothing(duets):
 
 def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(monkeypatch):
     sweep, other = 10, 20
-    parents = {os.getppid(): sweep, 11: sweep, 12: 11, other: 1, 21: other, 22: 21}
+    parents = {
+        os.getppid(): sweep,
+        11: sweep,
+        12: 11,
+        other: 1,
+        21: other,
+        22: 21,
+    }
     table = {pid: (parent, 0) for pid, parent in parents.items()}
     monkeypatch.setattr(processes, "process_table", lambda: table)
     assert processes.siblings({11, 12, 21, 22, 99}) == {12}

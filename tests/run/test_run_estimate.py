@@ -101,7 +101,16 @@ def make(runs=4, rounds=5, compilations=2, whole=None):
 
 def run(left, clock, trial, seconds=10.0, status=Status.OK, **facts):
     clock.now += seconds
-    left.ended(trial, Trial(trial.run.cell.key, trial.round, status, wall_s=seconds, **facts))
+    left.ended(
+        trial,
+        Trial(
+            trial.run.cell.key,
+            trial.round,
+            status,
+            wall_s=seconds,
+            **facts,
+        ),
+    )
 
 
 def test_the_percentage_grows_and_is_100_when_nothing_is_left():
@@ -124,7 +133,14 @@ def test_a_resumed_sweep_begins_where_it_ended():
 def test_the_time_left_is_that_of_similar_trials():
     left, planned, clock = make(runs=2, rounds=5, compilations=1)
     assert left.seconds() is None
-    run(left, clock, planned[0], 100.0, compile_s=90.0, compile_cache="cold")
+    run(
+        left,
+        clock,
+        planned[0],
+        100.0,
+        compile_s=90.0,
+        compile_cache="cold",
+    )
     assert left.seconds() == pytest.approx(100 + 8 * 10)
     run(left, clock, planned[1], 20.0)
     assert left.seconds() == pytest.approx(8 * 15)
@@ -158,7 +174,8 @@ def test_durations_are_rounded(seconds, text):
 
 
 def test_durations_in_words():
-    assert (about(4), about(240)) == ("a few seconds", "about 4 min")
+    assert about(4) == "a few seconds"
+    assert about(240) == "about 4 min"
     assert between(50, 240) == "50 s to 4 min"
     assert between(120, 240) == "2 to 4 min"
     assert between(240, 250) == "about 4 min"

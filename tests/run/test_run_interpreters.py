@@ -69,7 +69,13 @@ def test_what_is_not_there(script, settings, error):
 
 def report(version=(3, 12), missing=(), torch="2.13.0"):
     return json.dumps(
-        {"v": 1, "event": "interpreter", "version": version, "missing": missing, "torch": torch}
+        {
+            "v": 1,
+            "event": "interpreter",
+            "version": version,
+            "missing": missing,
+            "torch": torch,
+        }
     )
 
 

@@ -80,11 +80,13 @@ class TestRounds:
     def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
         renewed = prepared(2)
         first = renewed.take(0)
-        assert first is renewed.borrowed and first.preloaded
+        assert first is renewed.borrowed
+        assert first.preloaded
         assert len(started) == 1, "the next one loads meanwhile"
         renewed.give_back(first)
         second = renewed.take(1)
-        assert second is started[0] and second.preloaded
+        assert second is started[0]
+        assert second.preloaded
         third = renewed.take(2)
         assert renewed.take(1) is third, "a straggler takes the server that is there"
         assert (third, len(started)) == (started[1], 2), "none is started after the last round"
@@ -128,7 +130,8 @@ class TestOpened:
             assert folders == ["/good", None]
             assert pools[HERE].current is lent
             assert [server.closed for server in started] == [False]
-        assert ([server.closed for server in started], lent.closed) == ([True], False)
+        assert [server.closed for server in started] == [True]
+        assert lent.closed is False
 
     def test_what_cannot_be_imported_names_the_interpreter(self, started):
         error = r"^folder=/empty: _target_=net\.Net: no module named net$"

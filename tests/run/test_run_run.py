@@ -58,7 +58,14 @@ def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, **facts):
 
     server = Server(answer)
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 1}, resume=resume)
-    command = Command(**{"argv": ["x"], "overrides": [], "server": server, **facts})
+    command = Command(
+        **{
+            "argv": ["x"],
+            "overrides": [],
+            "server": server,
+            **facts,
+        }
+    )
     return run_cells(settings, cell_runs(count, "cpu"), command)
 
 
@@ -91,7 +98,9 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     )
     if how == "moved":
         done = sweep(copy, resume=info.id)
-        assert (done.sweep_id, done.state, len(done.latencies)) == (info.id, "completed", TRIALS)
+        assert done.sweep_id == info.id
+        assert done.state == "completed"
+        assert len(done.latencies) == TRIALS
 
 
 def test_an_interrupted_shard_is_resumed_as_this_shard(db):
@@ -100,7 +109,8 @@ def test_an_interrupted_shard_is_resumed_as_this_shard(db):
     command = Command([], [], Server())
     command.stop.set()
     outcome = run_cells(settings, [run], command, matrix=[run.cell])
-    assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
+    assert outcome.state == "interrupted"
+    assert outcome.shard == "1/2"
 
 
 def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
@@ -111,7 +121,8 @@ def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as caught:
         sweep(db)
     info = info_of(db)
-    assert (info.state, info.trials) == ("interrupted", 1)
+    assert info.state == "interrupted"
+    assert info.trials == 1
     assert str(caught.value) == f"resume with: effbench -m resume={info.id} db={db}"
 
 
@@ -157,15 +168,20 @@ def test_a_refused_resume_changes_nothing(db):
     with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
     info = info_of(db)
-    assert (info.state, info.rounds, info.trials) == ("completed", 1, TRIALS)
+    assert info.state == "completed"
+    assert info.rounds == 1
+    assert info.trials == TRIALS
 
 
 def test_a_finished_sweep_gets_more_rounds(db):
     first = sweep(db, overrides=["bs=1", "protocol.rounds=1", "mode=eager"])
     second = resumed(db, first.sweep_id, rounds=3)
-    assert (second.sweep_id, second.state) == (first.sweep_id, "completed")
+    assert second.sweep_id == first.sweep_id
+    assert second.state == "completed"
     info = info_of(db)
-    assert (info.rounds, info.protocol["rounds"], info.trials) == (3, 3, 3 * TRIALS)
+    assert info.rounds == 3
+    assert info.protocol["rounds"] == 3
+    assert info.trials == 3 * TRIALS
     assert info.overrides == ["bs=1", "mode=eager", "protocol.rounds=3"]
     with pytest.raises(ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or"):
         resumed(db, first.sweep_id, rounds=2)
@@ -192,7 +208,15 @@ def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path, kee
     found, sweep_id = [], None
     for rounds in (3, 5, 6):
         server = Server(answer)
-        done = resumed(db, sweep_id, 1, server, executor, rounds=rounds, compilations=2)
+        done = resumed(
+            db,
+            sweep_id,
+            1,
+            server,
+            executor,
+            rounds=rounds,
+            compilations=2,
+        )
         sweep_id = done.sweep_id
         found.append([(request["round"], request["compilation"]) for request in server.sent])
     assert found == expected
@@ -238,8 +262,19 @@ def test_resuming_takes_the_same_interpreters():
 
 
 def recorded_info():
-    facts = {"protocol": {}, "host": {}, "baseline_mode": "eager", "seed": 0}
-    return SimpleNamespace(id="s", rounds=Protocol.rounds, name=None, label=None, **facts)
+    facts = {
+        "protocol": {},
+        "host": {},
+        "baseline_mode": "eager",
+        "seed": 0,
+    }
+    return SimpleNamespace(
+        id="s",
+        rounds=Protocol.rounds,
+        name=None,
+        label=None,
+        **facts,
+    )
 
 
 @pytest.mark.parametrize(

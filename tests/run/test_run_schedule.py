@@ -128,7 +128,12 @@ def test_rounds_take_turns_with_the_compile_caches(make, tmp_path, recorded):
     assert found == [*cold, (0, False, True), (1, False, True)]
 
 
-ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
+ENOUGH = {
+    **PROTOCOL,
+    "enough_interval": 0.01,
+    "rounds": 10,
+    "compilations": 7,
+}
 
 
 def compiled(request, number, kernels):
@@ -195,8 +200,10 @@ def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_
 def test_a_process_without_a_result(make, outcome, status, reason):
     answer = lambda request, env: without_result(**outcome, log="its log")  # noqa: E731
     (record,) = make(trials(1), answer).recorded
-    assert (record.status, record.reason) == (status, f"{reason} (in check)")
-    assert (record.phase, record.extra["log"]) == ("check", "its log")
+    assert record.status == status
+    assert record.reason == f"{reason} (in check)"
+    assert record.phase == "check"
+    assert record.extra["log"] == "its log"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +268,12 @@ def at_the_device(request):
 
 
 def not_forked(request):
-    return {"failed": "no memory to fork", "exit": None, "signal": None, "phase": None}
+    return {
+        "failed": "no memory to fork",
+        "exit": None,
+        "signal": None,
+        "phase": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -281,7 +293,8 @@ def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, fail
 def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
     made = make(trials(1, 2), lambda request, env: at_the_device(request))
     (one,) = made.recorded
-    assert (len(made.server.envs), one.status) == (4, "error")
+    assert len(made.server.envs) == 4
+    assert one.status == "error"
     assert len(one.extra["harness_retries"]) == 3
     assert "initialization failed; tried 3 more times" in one.reason
 
@@ -292,7 +305,8 @@ def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
 )
 def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, status, phase):
     made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
-    assert (len(made.server.envs), made.progress.retries) == (1, [])
+    assert len(made.server.envs) == 1
+    assert made.progress.retries == []
 
 
 def test_a_server_that_does_not_start_for_a_moment(make, monkeypatch):
@@ -332,7 +346,8 @@ def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
     server = Server(lambda request, env: dict(left.pop(0)) if left else ok(request))
     monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
     (one,) = make(trials(1), server=server).recorded
-    assert (one.status, len(one.extra["harness_retries"])) == (status, retries)
+    assert one.status == status
+    assert len(one.extra["harness_retries"]) == retries
     assert one.extra["harness_retries"][0] == "the fork server ended (code -9) (in check)"
     assert server.closed, "the separate one"
 
@@ -351,7 +366,8 @@ def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started
     (server,) = started
     assert server.options == {"preload": False, "env": env}
     assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", **env}]
-    assert server.closed and not shared.envs
+    assert server.closed
+    assert not shared.envs
 
 
 # --- locks ---
@@ -391,7 +407,8 @@ def test_a_stop_ends_waiting_for_a_device(make):
         runner = start_waiting(made, trials(1))
         stop.set()
         runner.join(20)
-    assert (runner.is_alive(), made.recorded) == (False, [])
+    assert runner.is_alive() is False
+    assert made.recorded == []
 
 
 def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):

@@ -22,7 +22,14 @@ RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCo
 
 
 def test_a_job_reads_the_trials_that_were_stored_before():
-    trial = StoredTrial("a", 0, Status.OK, latency_ms=1.0, id=5, environment_id="e")
+    trial = StoredTrial(
+        "a",
+        0,
+        Status.OK,
+        latency_ms=1.0,
+        id=5,
+        environment_id="e",
+    )
     assert Trial.from_json(trial.to_json()) == Trial("a", 0, Status.OK, latency_ms=1.0)
 
 
@@ -86,7 +93,13 @@ def is_lost_in(round):
             yield {"event": "started", "slot": "CPU", **facts}
             if number == round:
                 return
-            trial = Trial(cell.key, number, Status.OK, attempt=int(lost), latency_ms=1.0)
+            trial = Trial(
+                cell.key,
+                number,
+                Status.OK,
+                attempt=int(lost),
+                latency_ms=1.0,
+            )
             yield {"event": "record", **facts, "record": trial.to_json()}
         yield {"event": "done"}
 

@@ -83,22 +83,26 @@ def test_its_size_lies_in_its_interval():
 @pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), (-0.1, 0.03), (0.03, 0.01)])
 def test_its_place_lies_in_its_range(step, noise):
     found = [changes[0] for changes in stepped(step, noise, 25) if len(positions(changes)) == 1]
-    assert len(found) > 50 and all(one.earliest <= one.at <= one.latest for one in found)
+    assert len(found) > 50
+    assert all(one.earliest <= one.at <= one.latest for one in found)
     assert share(found, lambda one: one.earliest <= 25 <= one.latest) >= 0.95
 
 
 def test_the_floor():
     values = unchanged(0.0005, 100)
     values[:, 30:] += math.log1p(0.015)
-    assert changed(values) == 0 and changed(values, floor=0.01) == 1
+    assert changed(values) == 0
+    assert changed(values, floor=0.01) == 1
 
 
 def test_undone():
     values = unchanged()
     values[:, 20:40] += 0.1
     for first, second in find_all(values):
-        assert abs(first.at - 20) <= 1 and abs(second.at - 40) <= 1
-        assert (first.undone_at, second.undone_at) == (second.at, None)
+        assert abs(first.at - 20) <= 1
+        assert abs(second.at - 40) <= 1
+        assert first.undone_at == second.at
+        assert second.undone_at is None
 
 
 @pytest.mark.parametrize("at", [[20, 21], [3, 9, 20, 30]])
@@ -172,7 +176,8 @@ def test_few_and_equal_values(values):
 )
 def test_short_and_huge_steps(values, at, ratio):
     (change,) = find_changes(values)
-    assert (change.at, change.ratio.value) == (at, ratio)
+    assert change.at == at
+    assert change.ratio.value == ratio
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -2,6 +2,8 @@ import shutil
 
 import made_sweeps
 import pytest
+import sqlalchemy as sa
+from postgres_server import empty_database
 
 from effbench.core.cell import Cell
 from effbench.store import Store
@@ -42,19 +44,48 @@ ON_BOTH = {
 
 
 def pytest_generate_tests(metafunc):
-    if "path" in metafunc.fixturenames and ON_BOTH & {
+    if "database_kind" in metafunc.fixturenames and ON_BOTH & {
         metafunc.module.__name__,
         metafunc.function.__name__,
     }:
-        metafunc.parametrize("path", ["sqlite", "postgresql"], indirect=True)
+        metafunc.parametrize("database_kind", ["sqlite", "postgresql"], indirect=True)
 
 
 @pytest.fixture
-def path(request, tmp_path):
+def database_kind(request):
+    return getattr(request, "param", "sqlite")
+
+
+@pytest.fixture
+def absent(database_kind, request, tmp_path):
     """The path of a database that does not exist yet, or the URL of an empty one."""
-    if getattr(request, "param", "sqlite") == "postgresql":
+    if database_kind == "postgresql":
         return request.getfixturevalue("postgres")
     return tmp_path / "results" / "effbench.db"
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_url):
+    """The name of a database with a schema and nothing in it."""
+    databases = empty_database(postgres_url)
+    url = next(databases)
+    Store.open(url, mode="write").close()
+    yield sa.make_url(url).database
+    next(databases, None)
+
+
+@pytest.fixture
+def postgres_copy(postgres_url, postgres_template):
+    yield from empty_database(postgres_url, postgres_template)
+
+
+@pytest.fixture
+def path(database_kind, request, tmp_path):
+    """The path or URL of a database with a schema and nothing in it."""
+    if database_kind == "postgresql":
+        return request.getfixturevalue("postgres_copy")
+    empty = request.getfixturevalue("empty_db")
+    return made_sweeps.copied(empty, tmp_path / "results" / "effbench.db").path
 
 
 @pytest.fixture

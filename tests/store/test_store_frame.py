@@ -41,10 +41,8 @@ def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_p
 )
 def test_dtypes_of_swept_parameters(tmp_path, values, dtype, column):
     frame = swept(tmp_path, [wide(value) for value in values])
-    assert (str(frame["model.module.width"].dtype), frame["model.module.width"].tolist()) == (
-        dtype,
-        column,
-    )
+    assert str(frame["model.module.width"].dtype) == dtype
+    assert frame["model.module.width"].tolist() == column
 
 
 def test_a_setting_of_a_mode_is_missing_for_other_modes(tmp_path):

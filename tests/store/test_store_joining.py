@@ -53,9 +53,13 @@ def result_in(store, sweep_id, cell=DEFAULT):
 
 def test_a_host_counts_once(made, opened):
     joined = opened.join(on_hosts(made), "h200")
-    assert (joined.hosts, joined.cells, joined.trials) == (["a", "b", "c"], 2, 30)
+    assert joined.hosts == ["a", "b", "c"]
+    assert joined.cells == 2
+    assert joined.trials == 30
     result = result_in(opened, joined.id)
-    assert (result.hosts, result.trials, result.compilations) == (3, 15, 6)
+    assert result.hosts == 3
+    assert result.trials == 15
+    assert result.compilations == 6
     speeds = [speed for speed, _ in HOSTS.values()]
     assert result.latency_ms == pytest.approx(statistics.geometric_mean(speeds))
     assert result.latency_ci_low_ms < min(speeds) < max(speeds) < result.latency_ci_high_ms
@@ -82,7 +86,8 @@ def test_a_host_is_marked_if_all_its_trials_are(made, opened, marked_hosts, host
         disturbance = [BUSY if name in marked_hosts else None] * 4 + [BUSY]
         parts.append(on_host(made, name, cells={EAGER: {"disturbance": disturbance}}))
     result = result_in(opened, opened.join(parts, "x").id, EAGER)
-    assert (result.hosts, result.marked) == (hosts, is_marked)
+    assert result.hosts == hosts
+    assert result.marked == is_marked
 
 
 def test_the_interval_covers_the_mean_over_all_hosts():
@@ -96,7 +101,15 @@ def test_the_interval_covers_the_mean_over_all_hosts():
             for turn in range(3):
                 latency_ms = math.exp(speed + draw.gauss(0, 0.02))
                 number = len(trials) + turn
-                trials.append(Trial("k", number, Status.OK, host=str(host), latency_ms=latency_ms))
+                trials.append(
+                    Trial(
+                        "k",
+                        number,
+                        Status.OK,
+                        host=str(host),
+                        latency_ms=latency_ms,
+                    )
+                )
         found = estimate(trials, "latency_ms").interval()
         covered += found.low <= 1.0 <= found.high
     assert 0.92 <= covered / 300 <= 0.98
@@ -112,7 +125,8 @@ def test_joining_again_replaces_the_joined_sweep(made, opened):
     trial.samples, trial.extra = {"latency_ms": [1.0, 2.0]}, {"facts": {"a": 1}}
     opened.add_trial(parts[1], machine.id, trial)
     more = opened.join(parts, "h200")
-    assert (more.id, more.trials) == (joined.id, 31)
+    assert more.id == joined.id
+    assert more.trials == 31
     (copy,) = [row for row in opened.trials(joined.id) if row.extra]
     assert copy.extra == trial.extra
     assert opened.samples(copy.id)["latency_ms"].tolist() == [1.0, 2.0]
@@ -122,14 +136,17 @@ def test_joining_again_replaces_the_joined_sweep(made, opened):
 def test_cells_that_only_some_planned_are_omitted(made, opened):
     parts = [on_host(made, "a"), on_host(made, "b", cells={LARGE: {}, EAGER: {}})]
     joined = opened.join(parts, "x")
-    assert (joined.cells, joined.omitted) == (1, 2)
+    assert joined.cells == 1
+    assert joined.omitted == 2
     assert [cell.key for cell in opened.planned(joined.id)] == [EAGER.key]
 
 
 def test_the_sweep_names_its_hosts(made, opened):
     joined = opened.find_sweep(opened.join(on_hosts(made), "h200").id)
     assert joined.imported_at is not None
-    assert (joined.name, joined.rounds, joined.state) == ("h200", 15, "completed")
+    assert joined.name == "h200"
+    assert joined.rounds == 15
+    assert joined.state == "completed"
     (line,) = joined_hosts(joined)
     assert line == (
         "over 3 hosts: a (CPU a, fixed work 40 µs), b (CPU b, fixed work 52 µs),"
@@ -227,7 +244,8 @@ def test_a_comparison_takes_hosts_and_not_trials(made, opened):
     (row,) = [
         row for row in compared.changes if (row.key, row.metric) == (DEFAULT.key, "latency_ms")
     ]
-    assert (row.verdict, row.ratio) == ("ambiguous", pytest.approx(1.1))
+    assert row.verdict == "ambiguous"
+    assert row.ratio == pytest.approx(1.1)
     assert row.test.df == pytest.approx(4)
     modes = {line.mode: line for line in compared.modes if line.metric == "latency_ms"}
     assert modes["default"].low == pytest.approx(row.low), "cells share their hosts"

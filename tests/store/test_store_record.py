@@ -85,7 +85,13 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     kinds = {bool: True, int: 2**40, float: 2.5, str: "text"}
     values = {metric.name: kinds[metric.kind] for metric in TRIAL_METRICS}
     values |= {"reason": "r", "phase": "timing", "extra": {"deep": [1, {"a": None}]}}
-    trial = Trial(cell().key, 2, OK, started_at="2026-11-21T14:30:52.5+02:00", **values)
+    trial = Trial(
+        cell().key,
+        2,
+        OK,
+        started_at="2026-11-21T14:30:52.5+02:00",
+        **values,
+    )
     trial_id = store.add_trial(sweep, here, trial)
     stored = vars(trial) | {"started_at": "2026-11-21T12:30:52.500000+00:00"}
     assert store.trials(sweep) == [StoredTrial(**stored, id=trial_id, environment_id=here)]
@@ -104,13 +110,19 @@ def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
         graph_breaks=np.int64(3),
         started_at="yesterday",
         samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
-        extra={"a": math.nan, "b": [-math.inf], 3: {1}, "c": object},
+        extra={
+            "a": math.nan,
+            "b": [-math.inf],
+            3: {1},
+            "c": object,
+        },
     )
     trial_id = store.add_trial(sweep, here, trial)
     (row,) = store.trials(sweep)
     unknown = (row.latency_ms, row.rel_error, row.peak_host_bytes, row.started_at)
     assert unknown == (None,) * 4
-    assert (row.latency_min_ms, row.graph_breaks) == (1.5, 3)
+    assert row.latency_min_ms == 1.5
+    assert row.graph_breaks == 3
     assert row.extra == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
     found = store.samples(trial_id)["latency_ms"]
     np.testing.assert_array_equal(found, np.float32([1.0, np.nan, np.inf, np.nan, np.inf]))
@@ -137,14 +149,27 @@ def test_samples_come_back_in_order(store, cell, begin, here):
 def test_more_samples_than_the_limit_are_thinned_evenly(number):
     stored, data = encode_samples(range(number))
     found = decode_samples(data, stored)
-    assert (stored, found[0], found[-1]) == (SAMPLE_LIMIT, 0, number - 1)
+    assert stored == SAMPLE_LIMIT
+    assert found[0] == 0
+    assert found[-1] == number - 1
     steps = np.diff(found)
-    assert steps.min() >= 1 and steps.max() - steps.min() <= 1
+    assert steps.min() >= 1
+    assert steps.max() - steps.min() <= 1
 
 
 def test_the_last_attempt_of_a_round_is_the_history(store, cell, begin, here):
     sweep = begin(store, [cell()])
-    store.add_trial(sweep, here, Trial(cell().key, 0, OK, attempt=1, latency_ms=1.0))
+    store.add_trial(
+        sweep,
+        here,
+        Trial(
+            cell().key,
+            0,
+            OK,
+            attempt=1,
+            latency_ms=1.0,
+        ),
+    )
     store.add_trial(sweep, here, Trial(cell().key, 0, Status.CRASHED, attempt=0))
     assert [trial.attempt for trial in store.history(sweep, here)[cell().key]] == [1]
     assert store.history(sweep, "elsewhere") == {}
@@ -257,5 +282,6 @@ def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(figures, path, store, c
     assert tuple(frame.columns) == RESULT_COLUMNS
     assert {name: str(frame.dtypes[name]) for name in DTYPES} == DTYPES
     for row in frame.to_dict("records"):
-        assert (row["params"], row["peak_reserved_bytes"]) == (cell().params(), 2**53 + 1)
+        assert row["params"] == cell().params()
+        assert row["peak_reserved_bytes"] == 2**53 + 1
         assert row["started_at"] == store.find_sweep(sweep).started_at

@@ -50,7 +50,8 @@ def test_other_overrides_stay_because_they_are_replayed():
 )
 def test_a_password_in_a_sentence_is_masked(text):
     said = masked_text(text)
-    assert "s3c" not in said and "***" in said
+    assert "s3c" not in said
+    assert "***" in said
     assert said.endswith(text[-2:]) or text.endswith("s3c")
 
 
@@ -87,7 +88,8 @@ COMMANDS = [
 def test_no_message_shows_a_password(words, tmp_path, monkeypatch, effbench):
     monkeypatch.chdir(tmp_path)
     done = effbench(*words)
-    assert (done.code, "s3" in done.out + done.err) == (2, False)
+    assert done.code == 2
+    assert "s3" not in done.out + done.err
 
 
 def test_no_password_leaves_the_database(tmp_path, target):
@@ -96,12 +98,18 @@ def test_no_password_leaves_the_database(tmp_path, target):
     key = whole.cells()[0].key
     with Store.open(path, mode="write") as store:
         facts = {"command": ["-m", word], "overrides": ["bs=1", word]}
-        sweep = whole.sweep(store, rounds=1, **facts, cell_overrides={key: [word]})
+        sweep = whole.sweep(
+            store,
+            rounds=1,
+            **facts,
+            cell_overrides={key: [word]},
+        )
     out = export(path, tmp_path / "x.db")
     assert b"s3cret" not in out.read_bytes()
     assert outcomes(out, target) == ["imported"]
     with Store.open(target) as store:
         info = store.find_sweep("last")
-        assert (info.command, info.overrides) == (["-m", said], ["bs=1", said])
+        assert info.command == ["-m", said]
+        assert info.overrides == ["bs=1", said]
         assert store.cell_overrides(sweep)[key] == [said]
     assert outcomes(target, path) == ["already there"], "masked and unmasked are the same sweep"

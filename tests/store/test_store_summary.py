@@ -15,7 +15,12 @@ BUSY = "host busy for 83 % of the timing"
 
 def summarise(trials, *, bs=1, baseline=(), is_baseline=False):
     compared = CountedTrials.of(baseline) if baseline else None
-    return summary.summarise(trials, bs=bs, baseline=compared, is_baseline=is_baseline)
+    return summary.summarise(
+        trials,
+        bs=bs,
+        baseline=compared,
+        is_baseline=is_baseline,
+    )
 
 
 def trial(round=0, status=OK, **values):
@@ -41,7 +46,9 @@ def test_the_last_attempt_of_a_round_counts():
 @pytest.mark.parametrize(("worse", "milder"), list(itertools.pairwise(SEVERITY)))
 def test_the_worst_status_wins(worse, milder):
     found = summarise([trial(0, milder, reason="milder"), trial(1, worse, reason="worst")])
-    assert (found.status, found.reason, found.trials) == (worse, "worst", 2)
+    assert found.status == worse
+    assert found.reason == "worst"
+    assert found.trials == 2
 
 
 def test_the_first_reason_of_the_worst_status_counts():
@@ -54,14 +61,18 @@ def test_the_first_reason_of_the_worst_status_counts():
 
 def test_marked_trials_do_not_count_if_three_others_are_ok():
     found = summarise([*trials_of(2.0, 2.0, 2.0), marked(3, latency_ms=50.0)])
-    assert (found.trials, found.marked, found.disturbance) == (3, False, None)
+    assert found.trials == 3
+    assert found.marked is False
+    assert found.disturbance is None
     assert found.latency_ms == pytest.approx(2.0)
 
 
 def test_all_trials_count_and_the_result_is_marked_if_fewer_than_three_are_undisturbed():
     slow = [marked(round, latency_ms=50.0) for round in (2, 3)]
     found = summarise([*trials_of(2.0, 2.0), *slow])
-    assert (found.status, found.trials, found.marked) == (OK, 4, True)
+    assert found.status == OK
+    assert found.trials == 4
+    assert found.marked is True
     assert found.disturbance == BUSY
     assert found.latency_ms == pytest.approx(10.0)
 
@@ -69,7 +80,8 @@ def test_all_trials_count_and_the_result_is_marked_if_fewer_than_three_are_undis
 @pytest.mark.parametrize("status", [Status.DEGRADED, Status.OOM, Status.CRASHED])
 def test_a_marked_trial_that_is_not_ok_always_counts(status):
     found = summarise([*trials_of(2.0, 2.0, 2.0), marked(3, status)])
-    assert (found.status, found.trials) == (status, 4)
+    assert found.status == status
+    assert found.trials == 4
 
 
 def test_degraded_trials_are_not_among_the_three_that_are_enough():
@@ -78,7 +90,8 @@ def test_degraded_trials_are_not_among_the_three_that_are_enough():
 
 def test_a_marked_attempt_that_was_repeated_leaves_no_mark():
     found = summarise([marked(0, latency_ms=50.0), trial(0, attempt=1)])
-    assert (found.marked, found.latency_ms) == (False, pytest.approx(2.0))
+    assert found.marked is False
+    assert found.latency_ms == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +177,12 @@ def test_times_are_geometric_means_and_counts_the_largest():
     assert found.latency_ms == pytest.approx(2.0)
     assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
     assert found.energy_mj == pytest.approx(6.0)
-    assert (found.latency_min_ms, found.graph_breaks) == (0.8, 1)
+    assert found.latency_min_ms == 0.8
+    assert found.graph_breaks == 1
     assert found.throughput_per_s == pytest.approx(4000.0)
-    assert (found.speedup, found.relative_memory, found.break_even_calls) == (None, None, None)
+    assert found.speedup is None
+    assert found.relative_memory is None
+    assert found.break_even_calls is None
 
 
 def test_the_throughput_follows_the_period():
@@ -174,8 +190,19 @@ def test_the_throughput_follows_the_period():
 
 
 def test_a_cold_compilation_counts_although_its_trial_is_marked_and_was_repeated():
-    cold = marked(0, compile_s=40.0, compile_cache="cold", first_call_s=41.0)
-    warm = trial(0, attempt=1, compile_s=3.0, compile_cache="warm", first_call_s=3.5)
+    cold = marked(
+        0,
+        compile_s=40.0,
+        compile_cache="cold",
+        first_call_s=41.0,
+    )
+    warm = trial(
+        0,
+        attempt=1,
+        compile_s=3.0,
+        compile_cache="warm",
+        first_call_s=3.5,
+    )
     found = summarise([cold, warm, *(trial(round) for round in (1, 2, 3))])
     assert found.compile_cold_s == pytest.approx(40)
     assert found.compile_warm_s == pytest.approx(3)
@@ -192,7 +219,8 @@ WARM = [trial(round, compile_cache="warm", peak_reserved_bytes=58) for round in 
 )
 def test_memory_of_cold_and_warm_processes_is_never_mixed(trials, reserved, cold):
     found = summarise(trials, baseline=[trial(peak_reserved_bytes=29)])
-    assert (found.peak_reserved_bytes, found.peak_reserved_cold_bytes) == (reserved, cold)
+    assert found.peak_reserved_bytes == reserved
+    assert found.peak_reserved_cold_bytes == cold
     assert found.relative_memory == pytest.approx(reserved / 29)
 
 
@@ -204,7 +232,15 @@ def test_compilations_that_differ_widen_every_interval(kernels, used):
     for round, at in enumerate((0, 1, 0, 1, 0)):
         ms = (1.21, 1.0)[at]
         compiled = {"compilation": used[at], "kernel_fingerprint": f"{kernels[at]}-tuned"}
-        trials.append(trial(round, latency_ms=ms, period_ms=ms, gpu_busy_ms=ms, **compiled))
+        trials.append(
+            trial(
+                round,
+                latency_ms=ms,
+                period_ms=ms,
+                gpu_busy_ms=ms,
+                **compiled,
+            )
+        )
     found = summarise(trials, baseline=trials_of(*[4.0] * 5, period_ms=4.0))
     is_nested = kernels == "ab" and used == (0, 1)
     value, high = (1.1, 1.33) if is_nested else (1.21**0.6, 1.276)
@@ -216,15 +252,23 @@ def test_compilations_that_differ_widen_every_interval(kernels, used):
 
 
 def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
-    profile = {"gpu_busy_ms": 0.3, "kernels": 8, "compute_floor_ms": 0.1, "memory_floor_ms": 0.3}
+    profile = {
+        "gpu_busy_ms": 0.3,
+        "kernels": 8,
+        "compute_floor_ms": 0.1,
+        "memory_floor_ms": 0.3,
+    }
     common = {"latency_ms": 1.2, "period_ms": 0.5}
     others = [trial(1, steady=False, **common), trial(2, steady=None, **common)]
     found = summarise([trial(0, steady=True, **common, **profile), *others])
-    assert (found.kernels, found.bound, found.unsteady_trials) == (8, "launch", 1)
+    assert found.kernels == 8
+    assert found.bound == "launch"
+    assert found.unsteady_trials == 1
     assert found.gpu_idle_fraction == pytest.approx(0.4)
     assert found.roofline_fraction == pytest.approx(0.6)
     unprofiled = summarise(others)
-    assert (unprofiled.gpu_idle_fraction, unprofiled.roofline_fraction) == (None, None)
+    assert unprofiled.gpu_idle_fraction is None
+    assert unprofiled.roofline_fraction is None
     assert unprofiled.bound is None
 
 
@@ -238,7 +282,13 @@ def test_a_failure_has_no_figures_but_those_that_explain_it(status):
 
 
 def test_values_that_are_no_times_do_not_count():
-    bad = trial(0, latency_ms=math.nan, period_ms=math.inf, gpu_busy_ms=0.0, energy_mj=0.0)
+    bad = trial(
+        0,
+        latency_ms=math.nan,
+        period_ms=math.inf,
+        gpu_busy_ms=0.0,
+        energy_mj=0.0,
+    )
     found = summarise([bad], baseline=[trial()])
     assert {found.latency_ms, found.period_ms, found.gpu_busy_ms, found.energy_mj} == {None}
     assert found.speedup is None
@@ -258,14 +308,17 @@ def test_a_speedup_has_an_interval_over_both_sides():
 
 def test_the_baseline_is_1_by_definition():
     found = summarise(trials_of(4.0, 4.2, 3.8, prepare_s=3.0), is_baseline=True)
-    assert (found.speedup, found.speedup_ci_low, found.speedup_ci_high) == (1.0, 1.0, 1.0)
+    assert found.speedup == 1.0
+    assert found.speedup_ci_low == 1.0
+    assert found.speedup_ci_high == 1.0
     assert (found.speedup_from, found.separate_speedup, found.break_even_calls) == (None,) * 3
 
 
 def test_a_degraded_result_has_no_speedup():
     baseline = [trial(latency_ms=4.0, peak_reserved_bytes=10)]
     found = summarise([trial(0, Status.DEGRADED, peak_reserved_bytes=5)], baseline=baseline)
-    assert (found.speedup, found.relative_memory) == (None, 0.5)
+    assert found.speedup is None
+    assert found.relative_memory == 0.5
     assert found.latency_ms == pytest.approx(2.0)
 
 

@@ -24,7 +24,12 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
         "baseline_mode": "default",
         "host": {"a": [1]},
     }
-    sweep = begin(store, [cell()], protocol={"name": "standard", "limit": float("inf")}, **facts)
+    sweep = begin(
+        store,
+        [cell()],
+        protocol={"name": "standard", "limit": float("inf")},
+        **facts,
+    )
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", sweep)
     found = store.find_sweep(sweep)
     kept = facts | {"protocol": {"name": "standard", "limit": None}, "state": "running"}
@@ -40,7 +45,9 @@ def test_trials_and_results_are_counted(store, cell, environment, begin):
         store.add_trial(sweep, here, Trial(planned.key, 0, status))
     store.add_trial(sweep, here, Trial(cells[0].key, 1, Status.OK))
     found = store.find_sweep(sweep)
-    assert (found.cells, found.trials, found.statuses) == (5, 5, {"ok": 2, "oom": 1, "error": 1})
+    assert found.cells == 5
+    assert found.trials == 5
+    assert found.statuses == {"ok": 2, "oom": 1, "error": 1}
 
 
 @pytest.mark.parametrize("state", ["completed", "interrupted", "failed", "running"])
@@ -48,7 +55,8 @@ def test_a_sweep_ends(store, cell, begin, state):
     sweep = begin(store, [cell()])
     store.finish_sweep(sweep, state)
     found = store.find_sweep(sweep)
-    assert (found.state, found.finished_at is None) == (state, state == "running")
+    assert found.state == state
+    assert (found.finished_at is None) == (state == "running")
 
 
 def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
@@ -107,8 +115,10 @@ def test_environments(store, environment):
     assert first == environment(flags={"a": "1"}).id
     assert {row.id for row in store.environments([second, first, "unknown"])} == {first, second}
     (row,) = store.environments([first])
-    assert (row.flags, row.details) == ({"a": "1"}, {"pip": ["x"]})
-    assert len(store.environments()) == 2 and store.environments([]) == []
+    assert row.flags == {"a": "1"}
+    assert row.details == {"pip": ["x"]}
+    assert len(store.environments()) == 2
+    assert store.environments([]) == []
 
 
 def test_the_newest_ceilings_count(store, path, environment):
@@ -131,7 +141,12 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment)
         (None, "2.13.0", "modes", "not measurable here"),
     ):
         here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
-        judged = {"claim": "P1", "experiment": experiment, "verdict": verdict, "measured": {}}
+        judged = {
+            "claim": "P1",
+            "experiment": experiment,
+            "verdict": verdict,
+            "measured": {},
+        }
         store.add_verdicts(here, [judged])
     sql(path, "UPDATE claim_verdict SET judged_at = '2020-01-01 00:00:00.000000' WHERE id = 3")
     rows = store.verdicts()

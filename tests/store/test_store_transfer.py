@@ -50,9 +50,11 @@ def test_baselines_only_on_request_and_those_that_are_set_stay(odd, target):
     take(odd, target)
     found = whole.contents(target)
     assert found["baseline"] == []
-    assert found["claim_verdict"] and found["calibration"]
+    assert found["claim_verdict"]
+    assert found["calibration"]
     (first, *others) = take(odd, target, baselines=True)
-    assert (first.outcome, first.added) == ("completed", {"baseline": 2})
+    assert first.outcome == "completed"
+    assert first.added == {"baseline": 2}
     assert [other.outcome for other in others] == ["already there"] * 2
     sql(target, "UPDATE baseline SET note = 'own'")
     assert outcomes(odd, target, baselines=True) == ["already there"] * 3
@@ -97,7 +99,13 @@ def test_half_a_transaction_of_a_killed_process_is_left_to_its_owner(odd, tmp_pa
 
 def timed(cell, turn, latency):
     samples = {"latency_ms": [latency] * 3}
-    return Trial(cell.key, turn, Status.OK, latency_ms=latency, samples=samples)
+    return Trial(
+        cell.key,
+        turn,
+        Status.OK,
+        latency_ms=latency,
+        samples=samples,
+    )
 
 
 def grown(path, folder):
@@ -123,9 +131,12 @@ def test_a_grown_sweep_is_completed(empty_db, tmp_path, target):
     early, sweep_id = grown(source, tmp_path)
     take(early, target)
     with Store.open(target) as store:
-        assert (store.find_sweep("grown").state, store.find_sweep("grown").trials) == ("running", 4)
+        assert store.find_sweep("grown").state == "running"
+        assert store.find_sweep("grown").trials == 4
     (arrival,) = take(source, target)
-    assert (arrival.outcome, arrival.sweep_id, arrival.notes) == ("completed", sweep_id, [])
+    assert arrival.outcome == "completed"
+    assert arrival.sweep_id == sweep_id
+    assert arrival.notes == []
     assert arrival.added == {"cell": 2, "sweep_cell": 2, "trial": 6, "sample": 6}
     assert whole.contents(target) == whole.contents(source)
     assert Store.check(target) == []
@@ -252,7 +263,8 @@ def test_the_content_of_samples_is_checked_when_it_is_read(blob, said, source, t
     sql(source, f"UPDATE sample SET data = CAST({blob} AS BLOB) {of_sample}")
     assert take(source, target)[0].outcome == "imported"
     (line,) = Store.check(target)
-    assert said in line and "trial_id 1, timer latency_ms" in line
+    assert said in line
+    assert "trial_id 1, timer latency_ms" in line
     damaged = pytest.raises(StoreError, match=r"latency_ms of trial 1, see .*db check")
     with Store.open(target) as store, damaged:
         store.samples(1)

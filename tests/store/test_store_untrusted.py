@@ -65,7 +65,8 @@ def test_a_sweep_id_is_no_path(sweep_id, hostile, effbench):
         ["show", "--db", str(hostile.path)],
     ):
         done = effbench(*words)
-        assert (done.code, "not a sweep id" in done.err) == (2, True)
+        assert done.code == 2
+        assert "not a sweep id" in done.err
 
 
 NAMES = ["private.txt", "../private.txt", "artifacts/../private.txt", "artifacts/link.txt"]
@@ -83,8 +84,6 @@ def test_the_site_copies_only_artifacts(hostile, effbench, tmp_path):
 
 def test_hydra_prints_no_password(effbench):
     done = effbench("--cfg", "job", 'db="postgresql://me:s3cret@localhost/x"')
-    assert (done.code, "me:***@localhost" in done.out, "s3cret" in done.out + done.err) == (
-        0,
-        True,
-        False,
-    )
+    assert done.code == 0
+    assert "me:***@localhost" in done.out
+    assert "s3cret" not in done.out + done.err

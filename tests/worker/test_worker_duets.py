@@ -26,7 +26,13 @@ from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import Pairs
 from effbench.measure.timing import Rules, Timer
 
-RULES = Rules(budget_s=0.2, min_time_s=0.02, min_samples=5, max_samples=1000, warmup_s=0.0)
+RULES = Rules(
+    budget_s=0.2,
+    min_time_s=0.02,
+    min_samples=5,
+    max_samples=1000,
+    warmup_s=0.0,
+)
 CPU = torch.device("cpu")
 INPUTS = [((), {})]
 
@@ -105,7 +111,8 @@ def test_they_take_turns(member):
     assert all(gap >= seconds for gap, seconds in gaps), (
         "no call begins before the last one has ended"
     )
-    assert len(pairs.undisturbed) >= 5 and not pairs.disturbed
+    assert len(pairs.undisturbed) >= 5
+    assert not pairs.disturbed
     assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
     figure = pairs.figure(RULES).median.value
     assert 1.6 < figure < 2.4, "4 ms and 2 ms"

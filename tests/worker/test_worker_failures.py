@@ -53,7 +53,9 @@ def test_status_and_reason(error, status, reason):
     actual, text = failures.classify(raised(error), "check")
     assert actual == status
     assert reason in text if status == "unsupported" else text.startswith(reason)
-    assert "\n" not in text and "more" not in text and "File" not in text
+    assert "\n" not in text
+    assert "more" not in text
+    assert "File" not in text
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,8 @@ def test_the_first_error_of_a_compiler_is_in_the_reason(line):
     error = CppCompileError(["g++", "x.cpp"], output)
     _, reason = failures.classify(raised(RuntimeError(f"CppCompileError: {error}")), "prepare")
     assert f"C++ compile error: {line}" in reason
-    assert "another" not in reason and "unused" not in reason
+    assert "another" not in reason
+    assert "unused" not in reason
 
 
 def test_the_cause_of_an_error_counts():
@@ -79,7 +82,8 @@ def test_the_cause_of_an_error_counts():
 
     error = raised(RuntimeError("backend='inductor' raised"), cause=InvalidCxxCompiler())
     status, reason = failures.classify(error, "prepare")
-    assert status == "unsupported" and "install g++" in reason
+    assert status == "unsupported"
+    assert "install g++" in reason
     assert failures.classify(raised(RuntimeError("wrapped"), cause=MemoryError()), None)[0] == "oom"
     hidden = raised(ValueError("width"), cause=None)
     hidden.__context__, hidden.__suppress_context__ = MemoryError(), True

@@ -16,7 +16,14 @@ from effbench.workloads.generation import Generation
 from effbench.workloads.stream import StreamCalls
 from effbench.workloads.training import TrainingSteps
 
-PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
+PROTOCOL = asdict(
+    Protocol(
+        budget_s=1.5,
+        min_time_s=0.1,
+        warmup_s=0.05,
+        host_tolerance=1000.0,
+    )
+)
 COLUMNS = (
     "pair_speedup",
     "pair_speedup_low",

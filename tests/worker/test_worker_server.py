@@ -135,7 +135,9 @@ def test_the_process_of_a_task(server):
     requests = [submit(server, code) for _ in range(2)]
     for request in requests:
         pid, session, parent, mark = outcome(request)["result"]
-        assert (pid, parent, mark) == (session, server.process.pid, request.id)
+        assert pid == session
+        assert parent == server.process.pid
+        assert mark == request.id
     assert requests[0].pid != requests[1].pid
     code = "import os; result = os.environ['TORCHINDUCTOR_CACHE_DIR']"
     assert result(server, code) == str(Path.cwd() / "cache" / "effbench" / "inductor"), (
@@ -157,7 +159,9 @@ def test_the_process_of_a_task(server):
 )
 def test_how_a_task_ends(server, python, exit, number):
     ended = outcome(submit(server, python))
-    assert (ended["result"], ended["exit"], ended["signal"]) == (None, exit, number)
+    assert ended["result"] is None
+    assert ended["exit"] == exit
+    assert ended["signal"] == number
     assert ended["oom_killed"] is False
     assert lives(server)
 
@@ -168,7 +172,8 @@ def test_the_end_of_the_output_is_kept_and_no_more(server):
         " last words')"
     )
     log = outcome(submit(server, code))["log"]
-    assert log.endswith("xxx\n\ufffd last words") and len(log) == 1 << 20
+    assert log.endswith("xxx\n\ufffd last words")
+    assert len(log) == 1 << 20
     peak_kib = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[
         1
     ]
@@ -197,7 +202,8 @@ def test_what_is_no_message_ends_its_own_task_alone(server, go, rubbish, size):
     code = f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"
     ended = outcome(submit(server, code))
     assert f"wrote {size} bytes to the result pipe" in ended["reason"]
-    assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
+    assert ended["result"] is None
+    assert ended["signal"] == signal.SIGKILL
     go.touch()
     assert outcome(other)["result"] == {}
 

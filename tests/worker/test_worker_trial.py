@@ -21,7 +21,13 @@ from effbench.worker import probe, trial
 from effbench.worker.timings import Timings
 from effbench.workloads.select import workload_of
 
-RULES = Rules(budget_s=1.0, min_time_s=0.1, min_samples=5, max_samples=1000, warmup_s=0.0)
+RULES = Rules(
+    budget_s=1.0,
+    min_time_s=0.1,
+    min_samples=5,
+    max_samples=1000,
+    warmup_s=0.0,
+)
 LINEAR = {"_target_": "torch.nn.Linear"}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
@@ -88,7 +94,8 @@ def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, wor
     stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
     running = trial_of("cuda", stream=stream)
     record = timed(running, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
-    assert (record.latency_ms, record.period_ms) == (5.2, period_ms)
+    assert record.latency_ms == 5.2
+    assert record.period_ms == period_ms
     assert (record.disturbance is None) is (words is None)
     assert words is None or words in record.disturbance
 
@@ -163,7 +170,8 @@ class TestMarks:
         record = timed(running, Timing([1.0] * (calls - 1) + [1.2]), busy_fraction=0.0)
         assert (record.disturbance == f"only {calls} calls could be timed") is is_marked
         if is_marked:
-            assert (record.latency_median_low_ms, record.latency_median_high_ms) == (1.0, 1.2)
+            assert record.latency_median_low_ms == 1.0
+            assert record.latency_median_high_ms == 1.2
 
     @pytest.mark.parametrize("host_tolerance", [0.1, None])
     @pytest.mark.parametrize(
@@ -174,7 +182,8 @@ class TestMarks:
         latency = Timing([1.0] * quiet, disturbed_ms=[3.0] * 20)
         record = timed(trial_of(host_tolerance=host_tolerance), latency, busy_fraction=0.83)
         figure = (1.0, quiet) if host_tolerance and not disturbance else (3.0, quiet + 20)
-        assert (record.disturbance, record.latency_min_ms) == (disturbance, 1.0)
+        assert record.disturbance == disturbance
+        assert record.latency_min_ms == 1.0
         assert (record.latency_ms, record.latency_samples) == figure
         assert record.disturbed_fraction == pytest.approx(0.83)
         assert len(record.samples["latency_disturbed_ms"]) == 20
@@ -208,8 +217,10 @@ def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads)
     running = trial_of(device, host_tolerance=host_tolerance)
     running.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
     with running.host_watched(matters=True, moves=False) as watch:
-        assert (watch.quiet_ms, watch.usual_high_ms) == (0.03, 0.07)
-        assert (watch.tolerance, watch.all_threads) == (tolerance, all_threads)
+        assert watch.quiet_ms == 0.03
+        assert watch.usual_high_ms == 0.07
+        assert watch.tolerance == tolerance
+        assert watch.all_threads == all_threads
         assert not watch.waits, "without patience"
 
 
@@ -239,14 +250,16 @@ def test_the_gpu_is_touched_before_any_user_code(monkeypatch, on_missing_gpu):
     monkeypatch.setattr(torch, "empty", refuse)
     ended, phases = on_missing_gpu(is_available=True)
     assert phases == [ended["phase"]] == [DEVICE_PHASE]
-    assert ended["status"] == "error" and "CUDA driver initialization failed" in ended["reason"]
+    assert ended["status"] == "error"
+    assert "CUDA driver initialization failed" in ended["reason"]
 
 
 # the sweep retries the error
 @pytest.mark.parametrize(("uuid", "status"), [("GPU-1", "error"), (None, "unsupported")])
 def test_a_gpu_that_torch_does_not_see(on_missing_gpu, uuid, status):
     ended, _ = on_missing_gpu(is_available=False, uuid=uuid)
-    assert (ended["phase"], ended["status"]) == (DEVICE_PHASE, status)
+    assert ended["phase"] == DEVICE_PHASE
+    assert ended["status"] == status
 
 
 SGD = {
@@ -270,7 +283,14 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase, module, sh
     module = {**module, "out_channels": 2, "kernel_size": 3}
     numerics = {"channels_last": True}
     inputs = [{"name": "x", "shape": shape}]
-    running = trial_of("cpu", module, inputs, phase, numerics=numerics, training=SGD)
+    running = trial_of(
+        "cpu",
+        module,
+        inputs,
+        phase,
+        numerics=numerics,
+        training=SGD,
+    )
     running.build()
     weight = running.workload.module.weight
     assert weight.shape[:2] == (2, 2)
@@ -345,13 +365,19 @@ def test_a_step_that_compiles_while_it_is_timed_is_timed_once_more(
     model = {"name": "m", "module": {"_target_": f"{__name__}.Counts"}}
     model["inputs"] = [{"name": "x", "shape": [4]}]
     cell = Cell(model, 1, EAGER, "float32", "inference", "cpu", threads=1)
-    protocol = {**vars(RULES), "budget_s": 0.05, "min_time_s": 0.0, "host_tolerance": None}
+    protocol = {
+        **vars(RULES),
+        "budget_s": 0.05,
+        "min_time_s": 0.0,
+        "host_tolerance": None,
+    }
     ended = SimpleNamespace(
         **trial.run_task(TrialRequest(cell.params(), protocol).to_json(), say_phase)
     )
     around = [phase for phase in phases if phase in ("warmup", "timing")]
     assert around == ["warmup", "timing"] * timings
-    assert (ended.status, "timed_again" in ended.extra) == (status, timings > 1)
+    assert ended.status == status
+    assert ("timed_again" in ended.extra) == (timings > 1)
     assert ended.latency_ms > 0
     if status == "degraded":
         assert ended.reason.startswith("a graph was compiled again while it was timed (")

@@ -1,0 +1,31 @@
+"""SQL that is compiled once for all databases of the tests."""
+
+import pytest
+import sqlalchemy as sa
+
+
+class SharedStatements(dict):
+    """Compiled statements by SQLAlchemy's keys, but without their first part: the dialect, which
+    each engine has for itself."""
+
+    def get(self, key, default=None):
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key, compiled):
+        super().__setitem__(key[1:], compiled)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_statements():
+    """Engines of one kind of database share their compiled statements. effbench makes an engine
+    whenever it opens a database, and compiling takes half of the time of a made-up sweep."""
+    original = sa.create_engine
+    kept = {"sqlite": SharedStatements(), "postgresql": SharedStatements()}
+
+    def create_engine(url, *, execution_options, **options):
+        shared = {**execution_options, "compiled_cache": kept[url.get_backend_name()]}
+        return original(url, execution_options=shared, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sa, "create_engine", create_engine)
+        yield
