@@ -470,11 +470,11 @@ def fill_disk() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture(scope="session")
-def empty_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_db() -> Path:
     """A database with a schema and nothing in it."""
     from made_sweeps import template
 
-    return template(tmp_path_factory.mktemp("empty"))
+    return template()
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,16 @@ A figure is one value for all rounds or a list with one a round; without a sprea
 none.
 """
 
+import atexit
 import datetime as dt
+import functools
 import random
 import re
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -267,8 +270,11 @@ def assert_ended_well(process: subprocess.Popen[str]) -> None:
     assert (process.returncode, errors) == (0, ""), errors
 
 
-def template(folder: Path) -> Path:
-    """An empty database: its schema takes longer to make than to copy."""
+@functools.cache
+def template() -> Path:
+    """A database with a schema and nothing in it, which takes longer to make than to copy."""
+    folder = Path(tempfile.mkdtemp(prefix="effbench-template-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "empty.db"
     Store.open(path, mode="write").close()
     return path

@@ -6,14 +6,12 @@ import math
 import numpy as np
 import pytest
 from made_pairs import pair, side, timed
-from made_sweeps import MIB, a_cell, steps
+from made_sweeps import MIB, steps
 
-from effbench.analysis.compare import compare_sweeps
-from effbench.analysis.limits import limits_of, read
+from effbench.analysis.limits import limits_of
 from effbench.analysis.verdicts import judge
 from effbench.stats.intervals import TUNED_SD
 from effbench.stats.significance import MOST_PAIRS, compare_pairs, confirms
-from effbench.store import Store
 
 TUNED = "the compiler chose other kernels"
 
@@ -99,25 +97,6 @@ def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
     (row,) = judge([pair(*sides)], limits_of({}))
     assert row.verdict == verdict
     assert (TUNED in (row.reason or "")) == (verdict == "ambiguous")
-
-
-def judged(made, before, after):
-    with Store.open(made.path) as store:
-        found = compare_sweeps(store, *map(store.find_sweep, (before, after)), read())
-    return {row.metric: row for row in found.changes}
-
-
-def memory_of(made, warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
-    sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
-    figures = {"compile_cache": list(caches), "peak_reserved_bytes": sizes}
-    return made.sweep({a_cell("default"): figures})
-
-
-def test_memory_of_cold_and_warm_processes_is_apart(made):
-    rows = judged(made, memory_of(made, 100, 300), memory_of(made, 134, 300))
-    assert rows["peak_reserved_bytes"].verdict == "slower"
-    assert rows["peak_reserved_cold_bytes"].verdict == "same"
-    assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
 
 
 def test_noisy_times_do_not_hide_memory():

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from made_history import STEP, Made
 from made_pairs import pair, side, timed
-from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, copied, steps
 from test_analysis_rerun import again
 
 from effbench.analysis.compare import compare_sweeps
@@ -38,12 +38,14 @@ def checked(made, effbench):
 
 
 @pytest.fixture(
+    scope="module",
     params=itertools.product(["before", "now", "before and now"], [FAST, SLOW]),
     ids=lambda value: value[0],
 )
-def half_marked(request, made):
+def half_marked(request, empty_db, tmp_path_factory):
     """When the results of eager were marked, and the comparison of two sweeps."""
     which, after = request.param
+    made = copied(empty_db, tmp_path_factory.mktemp("marks") / "r.db")
     old = marked(FAST) if "before" in which else FAST
     new = marked(after) if "now" in which else after
     sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, environment, steps
+from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, a_cell, copied, environment, steps
 
 from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.confirm import (
@@ -169,6 +169,15 @@ def test_memory_of_one_compilation_is_settled_by_several(made):
     assert (row.verdict, "; confirmed: 2.000" in row.reason) == ("slower", True), row.reason
 
 
+@pytest.fixture(scope="module")
+def varying(empty_db, tmp_path_factory):
+    """The path of a database in which EAGER varies by 10 % from sweep to sweep."""
+    made = copied(empty_db, tmp_path_factory.mktemp("varying") / "r.db")
+    for number in range(8):
+        made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
+    return made.path
+
+
 OURS, THEIRS = (
     {"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": [f"{name}-tuned" for name in names]}
     for names in ("abcab", "xyzxy")
@@ -190,10 +199,9 @@ OURS, THEIRS = (
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
     ],
 )
-def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
+def test_what_becomes_of_an_ambiguous_row(varying, tmp_path, new, old, verdict, said):
     """By pairs and the floor alone, although earlier sweeps vary by more than the change."""
-    for number in range(8):
-        made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
+    made = copied(varying, tmp_path / "r.db")
     _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
     assert row.metric == "latency_ms"
     assert row.verdict == verdict

@@ -210,13 +210,6 @@ def reused(made, settings=SETTINGS):
     return results[0].sweep_id
 
 
-@pytest.fixture
-def made(tmp_path):
-    from made_sweeps import Made
-
-    return Made(tmp_path / "made.db")
-
-
 def test_the_newest_sweep_on_a_quiet_host_is_reused(made):
     quiet = made.sweep([EAGER, DEFAULT])
     made.sweep({EAGER: {}, DEFAULT: {"disturbance": "host busy"}})

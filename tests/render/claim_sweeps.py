@@ -48,7 +48,7 @@ def figures(position: int, number: int) -> dict:
 def fill(folder: Path) -> tuple[Made, list[str]]:
     """The database and the ids of its sweeps, oldest first. The newest was interrupted: cell 3 has
     no trial in it."""
-    made = copied(template(folder), folder / "made.db")
+    made = copied(template(), folder / "made.db")
     ids = []
     for position in range(SWEEPS):
         newest = position == SWEEPS - 1

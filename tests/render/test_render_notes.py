@@ -2,7 +2,7 @@
 
 import pytest
 import synthetic as make
-from made_sweeps import Made, a_cell
+from made_sweeps import a_cell
 
 from effbench.core.labels import label_rows
 from effbench.render.notes import notes, on_a_busy_host
@@ -41,8 +41,7 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
         ),
     ],
 )
-def test_a_row_is_named_once_for_all_its_modes(cells, note, tmp_path):
-    made = Made(tmp_path / "a.db")
+def test_a_row_is_named_once_for_all_its_modes(cells, note, made):
     made.sweep(cells)
     assert notes_of(made.path) == [note]
 

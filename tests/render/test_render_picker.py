@@ -3,7 +3,7 @@ the pages."""
 
 import pytest
 from browsing import Visit, content, report_of, until
-from made_sweeps import DEFAULT, EAGER, Made, a_cell, environment
+from made_sweeps import DEFAULT, EAGER, a_cell, copied, environment, template
 
 from effbench.render import data
 from effbench.render.site.build import PICKER, write_site
@@ -24,7 +24,7 @@ def sweep(made, number, **more):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A database of three sweeps on one GPU, one on another, and a re-run; the sweeps' ids."""
-    database = Made(tmp_path_factory.mktemp("picker") / "r.db")
+    database = copied(template(), tmp_path_factory.mktemp("picker") / "r.db")
     ids = [sweep(database, number) for number in range(3)]
     ids.append(sweep(database, 3, env=environment(gpu_name="A100")))
     database.sweep({EAGER: {}}, name=f"{CONFIRMING}x")
@@ -84,7 +84,7 @@ def test_choosing_a_sweep_opens_the_same_page_of_it(folder, chromium):
 
 
 def test_a_site_of_one_sweep_has_no_picker(tmp_path, chromium):
-    made = Made(tmp_path / "r.db")
+    made = copied(template(), tmp_path / "r.db")
     made.sweep({EAGER: {}})
     write_site(report_of(made.path), tmp_path / "site")
     with Visit(chromium, tmp_path / "site" / "index.html") as one:
@@ -93,7 +93,7 @@ def test_a_site_of_one_sweep_has_no_picker(tmp_path, chromium):
 
 
 def test_a_history_without_a_series_is_one_line(tmp_path):
-    made = Made(tmp_path / "r.db")
+    made = copied(template(), tmp_path / "r.db")
     cells = [a_cell(model=f"m{number}") for number in range(12)]
     made.sweep({cell: {} for cell in cells[:8]}, rounds=2)
     made.sweep({cell: {} for cell in cells[7:]}, rounds=2)

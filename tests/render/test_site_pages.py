@@ -110,7 +110,7 @@ def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, mon
 
 
 def test_pages_without_history(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "one.db")
+    made = copied(template(), tmp_path / "one.db")
     for said in ("no sweep in this database has a result", "no cell was measured in two sweeps"):
         written = write_site(report_of(made.path), tmp_path / "site").written
         assert said in (tmp_path / "site" / "history.html").read_text()
@@ -171,7 +171,7 @@ def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_sit
 
 
 def test_environments_of_one_interpreter_share_the_plan(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "shards.db")
+    made = copied(template(), tmp_path / "shards.db")
     here, there, missing = a_cell("mlp"), a_cell("gpt"), a_cell("vit")
     sweep = made.sweep({here: {}, there: None, missing: None})
     made.sweep([there], env=environment(cpu_name="EPYC"), into=sweep)
@@ -227,7 +227,7 @@ def test_the_first_sweep_has_no_changes_and_names_are_escaped(made):
 
 
 def test_what_cannot_be_compared_has_a_reason(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "two.db")
+    made = copied(template(), tmp_path / "two.db")
     places = [environment(flags={"interpreter": f"/{name}/bin/python"}) for name in "ab"]
     for _ in range(2):
         sweep = made.sweep([a_cell()], env=places[0])

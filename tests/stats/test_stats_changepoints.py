@@ -3,6 +3,7 @@ one."""
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from effbench.stats.changepoints import LevelChange, find_changes, find_exact, mark_undone
 
 N = 60
+#: A case that is much like the others of its test.
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def unchanged(noise=0.005, series=300, sweeps=N, seed=1):
@@ -61,7 +64,7 @@ def test_neighbours_that_are_alike_raise_no_alarm(likeness):
     assert changed(values) <= 0.02
 
 
-@pytest.mark.parametrize("factor", [4, 10])
+@pytest.mark.parametrize("factor", [4, SLOW(10)])
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor, order):
     values = unchanged(0.003)
@@ -69,8 +72,9 @@ def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor, order
     assert changed(values[:, ::order]) <= 0.02
 
 
-@pytest.mark.parametrize("step", [0.03, 0.1, -0.05])
-@pytest.mark.parametrize("at", [3, 30, 57])
+@pytest.mark.parametrize(
+    ("step", "at"), [(0.03, 3), (0.03, 30), (0.03, 57), (-0.05, 30), SLOW(0.1, 3), SLOW(-0.05, 57)]
+)
 def test_a_step_is_found_where_it_is(step, at):
     assert share(stepped(step, 0.005, at), is_near(at)) >= 0.98
 
@@ -80,7 +84,7 @@ def test_its_size_lies_in_its_interval():
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 
-@pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), (-0.1, 0.03), (0.03, 0.01)])
+@pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), SLOW(-0.1, 0.03), (0.03, 0.01)])
 def test_its_place_lies_in_its_range(step, noise):
     found = [changes[0] for changes in stepped(step, noise, 25) if len(positions(changes)) == 1]
     assert len(found) > 50
@@ -96,7 +100,7 @@ def test_the_floor():
 
 
 def test_undone():
-    values = unchanged()
+    values = unchanged(series=100)
     values[:, 20:40] += 0.1
     for first, second in find_all(values):
         assert abs(first.at - 20) <= 1
@@ -106,7 +110,7 @@ def test_undone():
 
 
 @pytest.mark.parametrize("at", [[20, 21], [3, 9, 20, 30]])
-@pytest.mark.parametrize("size", [0.1, 20.0])
+@pytest.mark.parametrize("size", [0.1, SLOW(20.0)])
 def test_odd_sweeps_are_no_change(at, size):
     values = unchanged(seed=7)
     values[:, at] += size
@@ -119,7 +123,7 @@ def test_three_odd_sweeps_in_a_row_are_a_change():
     assert share(find_all(values), lambda one: positions(one) == [20, 23]) >= 0.9
 
 
-@pytest.mark.parametrize("total", [0.03, 0.1, 0.3])
+@pytest.mark.parametrize("total", [0.03, 0.1, SLOW(0.3)])
 @pytest.mark.parametrize("noise", [0.0005, 0.005])
 def test_a_slide_is_no_change(total, noise):
     assert changed(unchanged(noise, 100) + np.linspace(0, total, N)) == 0

@@ -1,16 +1,15 @@
 """`effbench.results`: a column for each swept parameter, and frames without empty figures."""
 
 import pytest
-from made_sweeps import Made, a_cell, environment
+from made_sweeps import a_cell
 
 import effbench
 from effbench.core.metrics import RESULT_FIGURES
 from effbench.store import RESULT_COLUMNS
 
 
-def swept(tmp_path, cells, env=None, figures=None):
-    made = Made(tmp_path / "r.db")
-    made.sweep({cell: figures or {} for cell in cells}, env=env or environment(), rounds=2)
+def swept(made, cells, figures=None):
+    made.sweep({cell: figures or {} for cell in cells}, rounds=2)
     return effbench.results(str(made.path))
 
 
@@ -20,9 +19,9 @@ def wide(width, mode="eager", **settings):
     return cell
 
 
-def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_path):
+def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(made):
     frame = swept(
-        tmp_path, [wide(width, mode) for width in (256, 512) for mode in ("eager", "default")]
+        made, [wide(width, mode) for width in (256, 512) for mode in ("eager", "default")]
     )
     assert tuple(frame.columns) == (*RESULT_COLUMNS, "model.module.width")
     assert frame["model.module.width"].tolist() == [256, 256, 512, 512]
@@ -39,15 +38,15 @@ def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_p
         ((1, "auto"), "string", ["1", "auto"]),
     ],
 )
-def test_dtypes_of_swept_parameters(tmp_path, values, dtype, column):
-    frame = swept(tmp_path, [wide(value) for value in values])
+def test_dtypes_of_swept_parameters(made, values, dtype, column):
+    frame = swept(made, [wide(value) for value in values])
     assert str(frame["model.module.width"].dtype) == dtype
     assert frame["model.module.width"].tolist() == column
 
 
-def test_a_setting_of_a_mode_is_missing_for_other_modes(tmp_path):
+def test_a_setting_of_a_mode_is_missing_for_other_modes(made):
     frame = swept(
-        tmp_path,
+        made,
         [a_cell(), *(a_cell("default", settings={"fullgraph": full}) for full in (True, False))],
     )
     assert str(frame["mode.fullgraph"].dtype) == "boolean"
@@ -55,15 +54,15 @@ def test_a_setting_of_a_mode_is_missing_for_other_modes(tmp_path):
     assert frame["mode.fullgraph"].dropna().tolist() == [True, False]
 
 
-def test_columns_of_the_view_are_not_repeated(tmp_path):
+def test_columns_of_the_view_are_not_repeated(made):
     cells = [a_cell(bs=bs, dtype=dtype) for bs in (1, 8) for dtype in ("float32", "bfloat16")]
-    assert tuple(swept(tmp_path, cells).columns) == RESULT_COLUMNS
+    assert tuple(swept(made, cells).columns) == RESULT_COLUMNS
 
 
-def test_a_compact_frame_has_no_empty_figures(tmp_path):
+def test_a_compact_frame_has_no_empty_figures(made):
     figures = {"energy_mj": None, "period_ms": None}
-    whole = swept(tmp_path, [a_cell(), a_cell("default")], figures=figures)
-    compact = effbench.results(str(tmp_path / "r.db"), compact=True)
+    whole = swept(made, [a_cell(), a_cell("default")], figures=figures)
+    compact = effbench.results(str(made.path), compact=True)
     omitted = set(whole) - set(compact)
     assert {"energy_mj", "period_ms", "period_ci_low_ms"} <= omitted
     assert omitted <= RESULT_FIGURES.keys() - {"marked", "disturbance"}

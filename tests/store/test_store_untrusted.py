@@ -5,17 +5,17 @@ import csv
 import json
 
 import pytest
-from made_sweeps import Made, a_cell
+from made_sweeps import a_cell, copied
 
 SCRIPT = "<script>alert(1)</script>"
 FORMULA = "=cmd|' /C calc'!A0"
 
 
 @pytest.fixture
-def hostile(tmp_path, monkeypatch):
+def hostile(empty_db, tmp_path, monkeypatch):
     """A database whose texts are code for browsers, spreadsheets and terminals."""
     monkeypatch.chdir(tmp_path)
-    made = Made(tmp_path / "hostile.db")
+    made = copied(empty_db, tmp_path / "hostile.db")
     cells = {
         a_cell(model=FORMULA): {},
         a_cell(SCRIPT, FORMULA): {"status": "error", "reason": f"@{SCRIPT}\x1b[2J"},
