@@ -1,7 +1,11 @@
-"""SQL that is compiled once for all databases of the tests."""
+"""SQL and templates of documents, compiled once for all tests."""
+
+import functools
 
 import pytest
 import sqlalchemy as sa
+
+from effbench.render import templating
 
 
 class SharedStatements(dict):
@@ -28,4 +32,13 @@ def shared_statements():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sa, "create_engine", create_engine)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_templates():
+    """Documents share their compiled templates. effbench compiles them for each site that it
+    writes, which takes most of the time of a small one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templating, "environment", functools.cache(templating.environment))
         yield
