@@ -56,7 +56,14 @@ def test_compilations_count_alike_in_figures_and_ratio():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "noise"), [(1, 0.15), (2, 0.02), (3, 0.003)])
+@pytest.mark.parametrize(
+    ("count", "noise"),
+    [
+        (1, 0.15),
+        (2, 0.02),
+        (3, 0.003),
+    ],
+)
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
     rng = np.random.default_rng(count)
     alarmed = 0

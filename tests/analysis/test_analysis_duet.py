@@ -70,7 +70,14 @@ def test_without_an_undisturbed_round_the_figures_are_marked():
     assert not found.is_slower(0.1)
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, True), (0.05, True), (0.2, False)])
+@pytest.mark.parametrize(
+    ("fraction", "expected"),
+    [
+        (0.0, True),
+        (0.05, True),
+        (0.2, False),
+    ],
+)
 def test_slower_by_more_than_a_fraction(fraction, expected):
     assert answer((1.1, 1.101, 1.099)).is_slower(fraction) is expected
 

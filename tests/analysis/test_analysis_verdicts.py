@@ -286,7 +286,12 @@ def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [([2.0], [7.4]), ([2.0] * 3, [7.4]), ([7.4], [2.0] * 3)]
+    ("before", "after"),
+    [
+        ([2.0], [7.4]),
+        ([2.0] * 3, [7.4]),
+        ([7.4], [2.0] * 3),
+    ],
 )
 def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before, after):
     change = only(before, after, "compile_cold_s", LIMITS)
@@ -327,7 +332,11 @@ def test_missing_figures_are_omitted_and_reported(bad):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [(1e-300, 1e300, "slower"), (1e300, 1e-300, "faster"), (5e-324, 5e-324, "same")],
+    [
+        (1e-300, 1e300, "slower"),
+        (1e300, 1e-300, "faster"),
+        (5e-324, 5e-324, "same"),
+    ],
 )
 def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, verdict):
     cell = timed([before] * 5, [after] * 5, bound=bound)

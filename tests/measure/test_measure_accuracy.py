@@ -30,7 +30,12 @@ def with_float64(*outputs, **options):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_right"), [(None, False), (torch.bfloat16, True), (torch.float64, False)]
+    ("dtype", "is_right"),
+    [
+        (None, False),
+        (torch.bfloat16, True),
+        (torch.float64, False),
+    ],
 )
 def test_a_wider_output_of_a_half_model_has_its_tolerance(dtype, is_right):
     ref = reference()
@@ -166,7 +171,13 @@ class TestFloat64:
 
     @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
     @pytest.mark.parametrize(
-        ("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str
+        ("dtype", "factor"),
+        [
+            (torch.float32, 2),
+            (torch.bfloat16, 3),
+            (torch.float16, 3),
+        ],
+        ids=str,
     )
     def test_as_near_as_eager(self, dtype, factor, size):
         exact = size * reference(torch.float64)

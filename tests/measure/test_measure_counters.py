@@ -101,7 +101,13 @@ def test_dynamo_that_gives_up_is_a_reason():
 
 @pytest.mark.parametrize(
     ("graphs", "hits", "misses", "state"),
-    [(0, 0, 0, None), (1, 0, 0, "cold"), (1, 3, 0, "warm"), (1, 0, 2, "cold"), (1, 1, 1, "cold")],
+    [
+        (0, 0, 0, None),
+        (1, 0, 0, "cold"),
+        (1, 3, 0, "warm"),
+        (1, 0, 2, "cold"),
+        (1, 1, 1, "cold"),
+    ],
 )
 def test_cold_or_warm_by_what_the_cache_says(graphs, hits, misses, state):
     assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state

@@ -88,7 +88,14 @@ def test_which_batches_count(make, options, before_ms, after_ms, counts):
 
 @pytest.mark.parametrize(("all_threads", "part"), [(False, 0.02), (True, 0.05)], ids=["GPU", "CPU"])
 @pytest.mark.parametrize("seconds", [0.003, 1.0])
-@pytest.mark.parametrize(("share", "counts"), [(0.0, True), (0.95, True), (1.05, False)])
+@pytest.mark.parametrize(
+    ("share", "counts"),
+    [
+        (0.0, True),
+        (0.95, True),
+        (1.05, False),
+    ],
+)
 def test_threads_may_wait_for_a_part_of_a_batch(make, all_threads, part, seconds, share, counts):
     """On the CPU, half of a tolerance of 0.1."""
     waited_ms = 1000 * seconds * part * share
@@ -287,7 +294,14 @@ class TestOtherProcesses:
         used = busy_host(f": other processes used {100 * fraction:.0f} % of the cores")
         assert watch.crowding == (used if is_crowded else None)
 
-    @pytest.mark.parametrize(("fraction", "all_threads"), [(0.15, True), (0.1, True), (0.5, False)])
+    @pytest.mark.parametrize(
+        ("fraction", "all_threads"),
+        [
+            (0.15, True),
+            (0.1, True),
+            (0.5, False),
+        ],
+    )
     def test_time_that_other_virtual_machines_took(self, fraction, all_threads):
         watch = HostWatch(
             None,

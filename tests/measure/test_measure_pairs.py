@@ -128,7 +128,12 @@ def test_of_sides_that_are_alike_a_few_undisturbed_pairs_are_enough():
 
 @pytest.mark.parametrize(
     ("latency_ms", "warm", "calls"),
-    [(1.0, 5, 3), (0.5, 10, 6), (BATCH_MS, 2, 1), (50.0, 1, 1)],
+    [
+        (1.0, 5, 3),
+        (0.5, 10, 6),
+        (BATCH_MS, 2, 1),
+        (50.0, 1, 1),
+    ],
 )
 def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_ms, warm, calls):
     made = itertools.count()
@@ -138,7 +143,14 @@ def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_m
     assert next(made) == warm + calls
 
 
-@pytest.mark.parametrize(("disturbed_from", "seconds"), [(9.0, 0.5), (0.1, 1.5), (0.4, 0.5)])
+@pytest.mark.parametrize(
+    ("disturbed_from", "seconds"),
+    [
+        (9.0, 0.5),
+        (0.1, 1.5),
+        (0.4, 0.5),
+    ],
+)
 def test_a_disturbed_host_gets_more_time(clock, disturbed_from, seconds):
     """As long as too few pairs are undisturbed."""
     patient = replace(RULES, patience=3.0, target_interval=NEVER)

@@ -166,7 +166,12 @@ def test_which_samples_give_a_figure(kept, used, used_without_discarding):
 
 @pytest.mark.parametrize(
     ("call_s", "most", "calls"),
-    [(0.5, 100, 9), (3.0, 100, 4), (30.0, 100, 1), (0.5, 2, 2)],
+    [
+        (0.5, 100, 9),
+        (3.0, 100, 4),
+        (30.0, 100, 1),
+        (0.5, 2, 2),
+    ],
     ids=["beyond the budget", "for ten seconds", "one at least", "no more than allowed"],
 )
 def test_a_few_calls_are_timed_even_beyond_the_budget(monkeypatch, call_s, most, calls):

@@ -37,7 +37,12 @@ def changed(values, **more):
 
 def is_near(at):
     """Whether the only change is at this position or next to it."""
-    return lambda changes: [abs(place - at) <= 1 for place in positions(changes)] == [True]
+
+    def test(changes):
+        distances = [abs(place - at) for place in positions(changes)]
+        return distances in ([0], [1])
+
+    return test
 
 
 def stepped(step, noise, at, series=100):
@@ -49,7 +54,12 @@ def stepped(step, noise, at, series=100):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "sweeps"),
-    [(0.0005, N), (0.03, N), (0.2, N), *((0.005, sweeps) for sweeps in (6, 8, 12, 200))],
+    [
+        (0.0005, N),
+        (0.03, N),
+        (0.2, N),
+        *((0.005, sweeps) for sweeps in (6, 8, 12, 200)),
+    ],
 )
 def test_unchanged_series_raise_no_alarm(noise, sweeps):
     assert not any(find_all(unchanged(noise, sweeps=sweeps)))
@@ -73,7 +83,15 @@ def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor, order
 
 
 @pytest.mark.parametrize(
-    ("step", "at"), [(0.03, 3), (0.03, 30), (0.03, 57), (-0.05, 30), SLOW(0.1, 3), SLOW(-0.05, 57)]
+    ("step", "at"),
+    [
+        (0.03, 3),
+        (0.03, 30),
+        (0.03, 57),
+        (-0.05, 30),
+        SLOW(0.1, 3),
+        SLOW(-0.05, 57),
+    ],
 )
 def test_a_step_is_found_where_it_is(step, at):
     assert share(stepped(step, 0.005, at), is_near(at)) >= 0.98
@@ -84,9 +102,17 @@ def test_its_size_lies_in_its_interval():
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 
-@pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), SLOW(-0.1, 0.03), (0.03, 0.01)])
+@pytest.mark.parametrize(
+    ("step", "noise"),
+    [
+        (0.05, 0.03),
+        SLOW(-0.1, 0.03),
+        (0.03, 0.01),
+    ],
+)
 def test_its_place_lies_in_its_range(step, noise):
-    found = [changes[0] for changes in stepped(step, noise, 25) if len(positions(changes)) == 1]
+    simulated = stepped(step, noise, 25)
+    found = [changes[0] for changes in simulated if len(positions(changes)) == 1]
     assert len(found) > 50
     assert all(one.earliest <= one.at <= one.latest for one in found)
     assert share(found, lambda one: one.earliest <= 25 <= one.latest) >= 0.95
@@ -117,22 +143,26 @@ def test_odd_sweeps_are_no_change(at, size):
     assert changed(values[:, :50]) <= 0.01
 
 
-def test_three_odd_sweeps_in_a_row_are_a_change():
-    values = unchanged(seed=7)
+# found in 95.8 % of 1,000 series: 17 misses in 80 have a probability of 1e-7
+@pytest.mark.parametrize(("series", "least"), [(80, 0.8), SLOW(300, 0.9)])
+def test_three_odd_sweeps_in_a_row_are_a_change(series, least):
+    values = unchanged(series=series, seed=7)
     values[:, 20:23] += 0.3
-    assert share(find_all(values), lambda one: positions(one) == [20, 23]) >= 0.9
+    assert share(find_all(values), lambda one: positions(one) == [20, 23]) >= least
 
 
 @pytest.mark.parametrize("total", [0.03, 0.1, SLOW(0.3)])
 @pytest.mark.parametrize("noise", [0.0005, 0.005])
 def test_a_slide_is_no_change(total, noise):
-    assert changed(unchanged(noise, 100) + np.linspace(0, total, N)) == 0
+    assert changed(unchanged(noise, 50) + np.linspace(0, total, N)) == 0
 
 
-def test_outliers_do_not_make_a_slide_a_change():
-    values = unchanged(0.003) + np.linspace(0, 0.1, N)
+# found in none of 1,000 series: even at 0.3 %, 6 of 100 have a probability of 1e-6
+@pytest.mark.parametrize(("series", "most"), [(100, 0.05), SLOW(300, 0.02)])
+def test_outliers_do_not_make_a_slide_a_change(series, most):
+    values = unchanged(0.003, series) + np.linspace(0, 0.1, N)
     values[:, [7, 22, 48]] += 0.3
-    assert changed(values) <= 0.02
+    assert changed(values) <= most
 
 
 @pytest.mark.parametrize(
@@ -163,7 +193,14 @@ def test_a_lasting_level_after_single_outliers_is_a_change():
 
 @pytest.mark.parametrize(
     "values",
-    [[], [1.0], [0.0] * 6, [*[0.0] * 4, 1.0], [-3.0] * 200, [0.0, 0.001, 1.0, 1.001, 0.999]],
+    [
+        [],
+        [1.0],
+        [0.0] * 6,
+        [*[0.0] * 4, 1.0],
+        [-3.0] * 200,
+        [0.0, 0.001, 1.0, 1.001, 0.999],
+    ],
 )
 def test_few_and_equal_values(values):
     assert find_changes(values) == []
@@ -218,8 +255,7 @@ def test_exact_values(values, changes, recent):
 
 def test_a_change_may_undo_several():
     levels = [0.0, 0.03, 1.0, 0.015]
-    changes = [
-        LevelChange(at, *pair, at, at) for at, pair in enumerate(itertools.pairwise(levels), 1)
-    ]
+    pairs = enumerate(itertools.pairwise(levels), 1)
+    changes = [LevelChange(at, *pair, at, at) for at, pair in pairs]
     found = mark_undone(changes, math.log1p(0.02))
     assert [one.undone_at for one in found] == [3, 3, None]

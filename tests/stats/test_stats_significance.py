@@ -26,7 +26,14 @@ def compare(before, after):
     return significance.compare(dict(enumerate(before)), dict(enumerate(after)))
 
 
-@pytest.mark.parametrize("sizes", [(4, 7), (2, 2), (10, 2)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (4, 7),
+        (2, 2),
+        (10, 2),
+    ],
+)
 def test_ratio_interval_and_p_value_are_welchs(sizes):
     rng = np.random.default_rng(sum(sizes))
     before = rng.lognormal(0.0, 0.2, sizes[0])
@@ -66,9 +73,12 @@ DRIFT = {number: 1.0 + 0.1 * number for number in range(6)}
 
 
 def drifting(factor, wobble=0.001):
-    return {
-        number: value * factor * (1 + wobble * (-1) ** number) for number, value in DRIFT.items()
-    }
+    """The values of DRIFT times `factor`, in turn a little above and below that."""
+    values = {}
+    for number, value in DRIFT.items():
+        sign = (-1) ** number
+        values[number] = value * factor * (1 + wobble * sign)
+    return values
 
 
 def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
@@ -88,7 +98,8 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     )
     logs = np.log([1.1, 1.2, 1.3])  # rounds of one side only are skipped
     assert found.ratio == pytest.approx(math.exp(logs.mean()))
-    assert found.low == pytest.approx(math.exp(logs.mean() - t_quantile(2) * stats.sem(logs)))
+    half_width = t_quantile(2) * stats.sem(logs)
+    assert found.low == pytest.approx(math.exp(logs.mean() - half_width))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +142,13 @@ def test_noise_threshold(levels, expected):
 
 @pytest.mark.parametrize(
     "levels",
-    [[], [[]], [[1.0, 2.0] * (LEAST_SWEEPS // 2 - 1)], [[1.0]] * 20, [[1.0, 2.0, 1.0]] * 2],
+    [
+        [],
+        [[]],
+        [[1.0, 2.0] * (LEAST_SWEEPS // 2 - 1)],
+        [[1.0]] * 20,
+        [[1.0, 2.0, 1.0]] * 2,
+    ],
 )
 def test_too_few_sweeps_give_no_threshold(levels):
     assert noise_threshold(levels) is None
@@ -154,7 +171,12 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [3, 10])
 @pytest.mark.parametrize(
-    ("sds", "at_most"), [((0.005, 0.005), 0.005), ((0.2, 0.2), 0.05), ((0.2, 0.02), 0.065)]
+    ("sds", "at_most"),
+    [
+        ((0.005, 0.005), 0.005),
+        ((0.2, 0.2), 0.05),
+        ((0.2, 0.02), 0.065),
+    ],
 )
 def test_false_alarms_are_rare(trials, sds, at_most):
     shares = verdict_shares(trials, sds, trials)

@@ -26,7 +26,14 @@ LAUNCH = {
 
 @pytest.mark.parametrize(
     ("busy", "period", "idle"),
-    [(0.2, 1, 0.8), (1, 1, 0), (1.01, 1, 0), (None, 1, None), (1, None, None), (0, 1, None)],
+    [
+        (0.2, 1, 0.8),
+        (1, 1, 0),
+        (1.01, 1, 0),
+        (None, 1, None),
+        (1, None, None),
+        (0, 1, None),
+    ],
 )
 def test_idle_fraction(busy, period, idle):
     assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))

@@ -74,7 +74,11 @@ def test_a_sweep_without_trials_has_no_sides(made, opened):
 
 @pytest.mark.parametrize(
     ("disturbance", "expected", "rounds"),
-    [(None, None, 5), (LAST_TWO, None, 3), (LAST_THREE, "throttled", 5)],
+    [
+        (None, None, 5),
+        (LAST_TWO, None, 3),
+        (LAST_THREE, "throttled", 5),
+    ],
 )
 def test_a_side_says_why_its_times_are_marked(made, opened, disturbance, expected, rounds):
     side = side_of(opened, made.sweep({EAGER: {"disturbance": disturbance}}))

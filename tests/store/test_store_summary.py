@@ -215,7 +215,12 @@ WARM = [trial(round, compile_cache="warm", peak_reserved_bytes=58) for round in 
 
 @pytest.mark.parametrize(
     ("trials", "reserved", "cold"),
-    [([COLD, *WARM], 58, 118), ([COLD, *WARM[:2]], 58, 118), ([COLD], 118, 118), (WARM, 58, None)],
+    [
+        ([COLD, *WARM], 58, 118),
+        ([COLD, *WARM[:2]], 58, 118),
+        ([COLD], 118, 118),
+        (WARM, 58, None),
+    ],
 )
 def test_memory_of_cold_and_warm_processes_is_never_mixed(trials, reserved, cold):
     found = summarise(trials, baseline=[trial(peak_reserved_bytes=29)])
@@ -225,7 +230,13 @@ def test_memory_of_cold_and_warm_processes_is_never_mixed(trials, reserved, cold
 
 
 @pytest.mark.parametrize(
-    ("kernels", "used"), [("aa", (0, 1)), ("ab", (0, 1)), ("ab", (None, None)), ("ab", (0, 0))]
+    ("kernels", "used"),
+    [
+        ("aa", (0, 1)),
+        ("ab", (0, 1)),
+        ("ab", (None, None)),
+        ("ab", (0, 0)),
+    ],
 )
 def test_compilations_that_differ_widen_every_interval(kernels, used):
     trials = []
@@ -365,7 +376,12 @@ def test_the_latency_decides_whether_a_preparation_pays():
 
 
 @pytest.mark.parametrize(
-    "baseline", [[marked(0, latency_ms=4.0)], [trial(latency_ms=None)], [trial(0, ERROR)]]
+    "baseline",
+    [
+        [marked(0, latency_ms=4.0)],
+        [trial(latency_ms=None)],
+        [trial(0, ERROR)],
+    ],
 )
 def test_nothing_pays_back_against_an_unknown_baseline(baseline):
     assert calls_of(trial(**FAST), baseline=baseline) is None

@@ -24,11 +24,6 @@ def hostile(empty_db, tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("words", [["show"], ["ls"]], ids=" ".join)
-def test_texts_do_not_steer_a_terminal(words, hostile, effbench):
-    assert "\x1b[2J" not in effbench(*words, "--db", str(hostile.path)).out
-
-
 @pytest.mark.parametrize("command", ["show", "report"])
 def test_texts_are_no_code_in_markdown(command, hostile, effbench):
     done = effbench(command, "--format", "markdown", "--db", str(hostile.path))
