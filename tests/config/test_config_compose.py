@@ -53,31 +53,39 @@ def test_a_job_leaves_nothing_for_the_next_one(compose):
     assert compose([]) == before
 
 
+OPTIONS = {
+    "model": "defaults: [mlp]\nmodule: {width: 7}\n",
+    "protocol": "# @package _global_\nprotocol: {rounds: 9}\nmode: {extra: 5}\ntimeout_s: 8\n",
+}
+
+
+@pytest.fixture(scope="module")
+def loader_of_options(loader, tmp_path_factory):
+    """A loader that finds the files `mine.yaml` of OPTIONS, and its master configuration."""
+    folder = tmp_path_factory.mktemp("options")
+    for group, text in OPTIONS.items():
+        (folder / group).mkdir()
+        (folder / group / "mine.yaml").write_text(text)
+    path = [f"hydra.searchpath=[file://{folder}]"]
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        own = GlobalHydra.instance().config_loader()
+        return own, own.load_configuration("config", path, run_mode=RunMode.MULTIRUN)
+
+
 @pytest.mark.parametrize("mode", ["eager", "default"])
 @pytest.mark.parametrize(
     "words",
     [["model=mine"], ["protocol=mine"], ["protocol=mine", "model=mine"], ["model=gpt2"]],
     ids=" ".join,
 )
-def test_options_that_reach_beyond_their_section(loader, tmp_path, words, mode):
+def test_options_that_reach_beyond_their_section(loader_of_options, words, mode):
     """Files with a defaults list or another package are composed together with all other
     choices."""
-    texts = {
-        "model": "defaults: [mlp]\nmodule: {width: 7}\n",
-        "protocol": "# @package _global_\nprotocol: {rounds: 9}\nmode: {extra: 5}\ntimeout_s: 8\n",
-    }
-    for group, text in texts.items():
-        (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(text)
-    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
-        mine = GlobalHydra.instance().config_loader()
-        path = [f"hydra.searchpath=[file://{tmp_path}]"]
-        master = mine.load_configuration("config", path, run_mode=RunMode.MULTIRUN)
-        job = [*words, f"mode={mode}", "bs=4"]
-        expected = by_hydra(mine, master, job)
-        if "protocol=mine" in job:
-            expected.protocol.name = "mine"  # after its file
-        assert Composer(mine, master).compose(job) == expected
+    job = [*words, f"mode={mode}", "bs=4"]
+    expected = by_hydra(*loader_of_options, job)
+    if "protocol=mine" in job:
+        expected.protocol.name = "mine"  # after its file
+    assert Composer(*loader_of_options).compose(job) == expected
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(compose):
