@@ -338,7 +338,13 @@ def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
 
 def test_only_pairs_settle_ambiguous_rows(made):
     noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
-    judged, (row,) = again(made, {EAGER: SLOW}, None, before=noise[0], after=noise[1])
+    judged, (row,) = again(
+        made,
+        {EAGER: SLOW},
+        None,
+        before=noise[0],
+        after=noise[1],
+    )
     assert row.verdict == "ambiguous"
     assert row.limit == 0.02
     assert judged.failing == []

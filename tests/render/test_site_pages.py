@@ -90,7 +90,8 @@ def test_an_error_leaves_no_overview(made, effbench, tmp_path, monkeypatch):
 
     monkeypatch.setattr(cell_data, "entry", fail)
     done = effbench("report", "--db", str(made[0].path), "--out", str(tmp_path / "site"))
-    assert (done.code, done.out) == (2, "")
+    assert done.code == 2
+    assert done.out == ""
     assert "No space left on device" in done.err
     assert not (tmp_path / "site" / "index.html").exists()
 

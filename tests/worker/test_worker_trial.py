@@ -204,8 +204,10 @@ class TestMarks:
             discarded=SLOWED,
         )
         (slowed,) = SLOWED
-        assert (record.disturbance, record.disturbance_kind) == (slowed.text, slowed.kind)
-        assert (record.discarded_blocks, record.extra["discarded"]) == (1, [slowed.text])
+        assert record.disturbance == slowed.text
+        assert record.disturbance_kind == slowed.kind
+        assert record.discarded_blocks == 1
+        assert record.extra["discarded"] == [slowed.text]
 
 
 @pytest.mark.parametrize(
