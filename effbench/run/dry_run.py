@@ -16,8 +16,7 @@ from effbench.run.interpreters import Facts
 from effbench.run.plan import CellRun, Settings, SweepPlan, trials_left
 from effbench.run.pool import Pools
 from effbench.run.progress import work_text
-from effbench.run.record import recorded_trials
-from effbench.run.resume import check_same_sweep
+from effbench.run.resume import check_same_sweep, recorded_trials
 from effbench.run.schedule import RoundsNeeded
 from effbench.run.sweep import Command, planned_slots
 from effbench.store.connect import EmptyError, NoDatabaseError

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from effbench.core.cell import Cell
 from effbench.core.errors import WorkerError
@@ -22,7 +23,10 @@ from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.interrupts import StoppedError
 from effbench.run.probe import ProbedMachine, preload, probe
-from effbench.run.record import TrialStore
+from effbench.store.store import Store
+
+if TYPE_CHECKING:
+    from effbench.run.executors.job import JobReporter
 
 CEILINGS_TIMEOUT_S = 120.0
 
@@ -193,7 +197,7 @@ def gpus_of(pools: Pools) -> list[ProbedGpu]:
 
 def measure_ceilings(
     server: ForkServer,
-    store: TrialStore,
+    store: Store | JobReporter,
     environment_id: str,
     slot: Slot,
     lock_timeout_s: float = Executor.lock_timeout_s,

@@ -6,18 +6,20 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from effbench.core.cell import Cell
+from effbench.core.cell import Cell, Trial
 from effbench.core.errors import ResumeError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import db_setting
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.interpreters import HERE, Facts, Interpreter
-from effbench.run.plan import Settings, SweepPlan
+from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.selection import parse_shard, shards, typed
 from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo, processes
 
 if TYPE_CHECKING:
+    from effbench.run.executors.job import JobReporter
+    from effbench.run.pool import Pools
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
@@ -143,6 +145,17 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
                 f"sweep {info.id} has {name}={typed(old)}, not {typed(new)};"
                 f" only {ROUNDS} may grow: {HOW_TO_RESUME}"
             )
+
+
+def recorded_trials(
+    store: Store | JobReporter, sweep_id: str, runs: Sequence[CellRun], pools: Pools
+) -> dict[CellRun, list[Trial]]:
+    """Return the recorded trials (last attempts) of each of these runs."""
+    recorded = {
+        interpreter: store.history(sweep_id, pool.environment_id)
+        for interpreter, pool in pools.items()
+    }
+    return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}
 
 
 def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:

@@ -80,8 +80,8 @@ def is_lost_in(round):
 
     def events(request):
         yield from begins(request)
-        ((_, params),) = request["runs"]
-        cell, env = Cell.from_params(params), environment(gpu_name=None).id
+        (run,) = request["runs"]
+        cell, env = Cell.from_params(run["cell"]), environment(gpu_name=None).id
         done = {
             trial["round"]: trial for trial in request["history"].get(env, {}).get(cell.key, ())
         }

@@ -13,16 +13,26 @@ import shutil
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from effbench.core.cell import Environment, Trial
 from effbench.core.errors import EffbenchError, StoreError
-from effbench.core.message import encode
 from effbench.core.warning_filters import print_instead_of_raising
 from effbench.run.compile_caches import cache_folder, sweep_cache
-from effbench.run.executors.job_files import EVENTS, JobRequest
+from effbench.run.executors.job_files import (
+    EVENTS,
+    Began,
+    Ceilings,
+    Done,
+    Event,
+    Failed,
+    FoundEnvironment,
+    JobRequest,
+    Note,
+    Record,
+    Started,
+)
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.interrupts import stop_on_ctrl_c
 from effbench.run.plan import CellRun, PlannedTrial, Settings
@@ -40,40 +50,30 @@ class JobReporter(Progress):
         self.events = folder / EVENTS
         self.request = request
         self.runs = request.cell_runs()
-        self.found: dict[str, dict[str, Any]] = {}
         self.writing = threading.Lock()
 
-    def send(self, event: str, **facts: Any) -> None:
+    def send(self, event: Event) -> None:
         """Append an event. Raises StoreError if that fails, for example because effbench has given
         up this job."""
-        message = encode({"event": event, **facts})
         try:
             # not created again if it was removed; once it is closed, a network file system shows
             # the line to other machines
             with self.writing, self.events.open("r+b") as file:
                 file.seek(0, os.SEEK_END)
-                file.write(message)
+                file.write(event.encode())
         except OSError as error:
             raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
-
-    def send_trial(self, event: str, trial: PlannedTrial, **facts: Any) -> None:
-        number = self.runs.index(trial.run)
-        self.send(event, run=number, round=trial.round, attempt=trial.attempt, **facts)
 
     # --- as a database ---
 
     def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
-        self.found[env.id] = {"environment": asdict(env), "details": details}
-        return env.id
+        return env.id  # `run_job` sends it
 
     def first_rounds(self, sweep_id: str) -> list[int]:
         return self.request.first_rounds
 
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
-        recorded = self.request.history.get(environment_id, {})
-        return {
-            key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()
-        }
+        return self.request.history.get(environment_id, {})
 
     def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
         """Leave it to `ended`, which knows its run."""
@@ -88,21 +88,23 @@ class JobReporter(Progress):
         self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
     ) -> None:
         self.request.ceilings[environment_id] = ceilings
-        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, ceilings=ceilings)
+        self.send(Ceilings(environment_id, gpu_uuid, ceilings))
 
     # --- as a progress ---
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
-        self.send_trial("started", trial, slot=slot)
+        number = self.runs.index(trial.run)
+        self.send(Started(number, trial.round, trial.attempt, slot))
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         pass  # many, and of little interest elsewhere
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
-        self.send_trial("record", trial, record=record.to_json())
+        number = self.runs.index(trial.run)
+        self.send(Record(number, trial.round, trial.attempt, record.to_json()))
 
     def note(self, text: Any) -> None:
-        self.send("note", text=str(text))
+        self.send(Note(str(text)))
 
     def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
         self.note(f"{slot}: retrying {trial.run.cell}: {reason}")
@@ -121,7 +123,7 @@ def main() -> None:
         run_job(settings, reporter)
     except EffbenchError as error:
         with suppress(StoreError):
-            reporter.send("failed", reason=str(error))
+            reporter.send(Failed(str(error)))
         sys.exit(str(error))
     finally:
         with suppress(OSError):
@@ -137,9 +139,13 @@ def run_job(settings: Settings, reporter: JobReporter) -> None:
     with open_pools(reporter.runs, settings, command) as pools:
         executor = LocalExecutor(settings, pools, reporter, command.stop, reporter)
         executor.prepare(reporter.runs)
-        for environment_id, interpreter in executor.environments.items():
-            reporter.found[environment_id]["interpreter"] = interpreter.facts()
-        reporter.send("began", node=platform.node(), environments=reporter.found)
+        found = {}
+        for interpreter, pool in pools.items():
+            machine, facts = pool.machine, interpreter.facts()
+            found[pool.environment_id] = FoundEnvironment(
+                machine.environment, machine.details, facts
+            )
+        reporter.send(Began(platform.node(), found))
         trials = executor.open(sweep_id)
         with stop_on_ctrl_c(command.stop):
             executor.run_trials(trials)
@@ -148,7 +154,7 @@ def run_job(settings: Settings, reporter: JobReporter) -> None:
         return
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
-    reporter.send("done")
+    reporter.send(Done())
 
 
 if __name__ == "__main__":

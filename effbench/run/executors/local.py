@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
@@ -36,12 +36,15 @@ from effbench.run.executors.base import TrialExecutor
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.run.pool import gpus_of, measure_ceilings
-from effbench.run.record import TrialStore, recorded_trials
-from effbench.run.resume import compilation_of
+from effbench.run.resume import compilation_of, recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
 from effbench.store import connect
 from effbench.store.bottleneck import set_floors
+from effbench.store.store import Store
 from effbench.store.values import artifact_folder
+
+if TYPE_CHECKING:
+    from effbench.run.executors.job import JobReporter
 
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for
 #: example).
@@ -85,7 +88,7 @@ class LocalExecutor(TrialExecutor):
     `is_busy`.
     """
 
-    store: TrialStore
+    store: Store | JobReporter
     slots: Sequence[Slot] = field(default=(), init=False)
     ceilings: dict[str, dict[str, Any] | None] = field(default_factory=dict, init=False)
     apart: set[CellRun] = field(default_factory=set, init=False)

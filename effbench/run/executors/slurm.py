@@ -17,17 +17,29 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from effbench.core.cell import Environment, Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
-from effbench.core.message import MOST_BYTES, MessageError, decode
+from effbench.core.message import MOST_BYTES, MessageError
 from effbench.core.printable import count, one_line
 from effbench.run.compile_caches import part_name, sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.executors.job_files import EVENTS, JobRequest
+from effbench.run.executors.job_files import (
+    EVENTS,
+    AnyEvent,
+    Began,
+    Ceilings,
+    Done,
+    Failed,
+    JobRequest,
+    JobRun,
+    Note,
+    Record,
+    Started,
+    event_of,
+)
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import (
     LOST,
@@ -49,7 +61,7 @@ READ_S = 0.5
 #: user.
 REFUSED_PAUSE_S = 30.0
 #: Events that also count from a job that a killed effbench submitted: the others are its progress.
-LASTING = ("began", "record")
+LASTING = (Began, Record)
 #: Longest line of an event; escaping may lengthen a trial's record.
 MOST_LINE_BYTES = 4 * MOST_BYTES
 #: The end of a job's error output that a lost trial keeps.
@@ -64,7 +76,7 @@ class ClusterJob:
 
     id: str
     folder: Path
-    runs: Sequence[CellRun]
+    runs: list[CellRun]
     node: str = "?"
     environments: dict[Interpreter, str] = field(default_factory=dict)
     running: list[PlannedTrial] = field(default_factory=list)
@@ -79,18 +91,14 @@ class ClusterJob:
             return f"job {self.id} on {self.node}"
         return f"job {self.id}"
 
-    def trial_of(self, event: Mapping[str, Any]) -> PlannedTrial:
-        """Return the trial that an event refers to."""
-        return PlannedTrial(self.runs[event["run"]], event["round"], event["attempt"])
-
-    def new_events(self) -> Iterator[dict[str, Any]]:
+    def new_events(self) -> Iterator[AnyEvent]:
         """Yield the complete events that were not read yet. Raises MessageError for an invalid
         one."""
         with suppress(FileNotFoundError), (self.folder / EVENTS).open("rb") as file:
             file.seek(self.offset)
             while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
                 self.offset = file.tell()
-                yield decode(line)
+                yield event_of(line)
             if len(line) == MOST_LINE_BYTES:
                 raise MessageError(f"a line of more than {len(line)} bytes")
 
@@ -227,7 +235,7 @@ class SlurmExecutor(TrialExecutor):
                 return
             waiting.popleft()
 
-    def submit(self, runs: Sequence[CellRun]) -> bool:
+    def submit(self, runs: list[CellRun]) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
         raise WorkerError."""
         try:
@@ -264,19 +272,17 @@ class SlurmExecutor(TrialExecutor):
         keys = {run.cell.key for run in runs}
         history, ceilings = {}, {}
         for environment_id, recorded in self.recorded.items():
-            history[environment_id] = {
-                key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
-            }
+            history[environment_id] = {key: recorded[key] for key in keys & recorded.keys()}
             known = self.store.ceilings(environment_id)
             if known is not None:
                 ceilings[environment_id] = known
         return JobRequest(
-            self.sweep_id,
-            self.store.first_rounds(self.sweep_id),
-            settings.to_json(),
-            [(run.interpreter.given, run.cell.params()) for run in runs],
-            history,
-            ceilings,
+            sweep_id=self.sweep_id,
+            first_rounds=self.store.first_rounds(self.sweep_id),
+            settings=settings.to_json(),
+            runs=[JobRun(run.interpreter, run.cell.params()) for run in runs],
+            history=history,
+            ceilings=ceilings,
         )
 
     # --- watching ---
@@ -364,11 +370,11 @@ class SlurmExecutor(TrialExecutor):
         """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
         cannot be stored."""
         for event in job.new_events():
-            if not job.id and event.get("event") not in LASTING:
+            if not job.id and not isinstance(event, LASTING):
                 continue
             try:
                 self.handle(job, event)
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
+            except (LookupError, TypeError, ValueError) as error:
                 raise MessageError(f"{type(error).__name__}: {error}") from error
 
     def close(self, job: ClusterJob) -> None:
@@ -377,44 +383,40 @@ class SlurmExecutor(TrialExecutor):
             self.read(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
-    def handle(self, job: ClusterJob, event: Mapping[str, Any]) -> None:
-        match event["event"]:
-            case "began":
-                self.begin(job, event["node"], event["environments"])
-            case "started":
-                trial = job.trial_of(event)
+    def handle(self, job: ClusterJob, event: AnyEvent) -> None:
+        match event:
+            case Began():
+                self.begin(job, event)
+            case Started():
+                trial = event.trial_among(job.runs)
                 job.has_begun = True
                 job.running.append(trial)
-                self.progress.started(f"job {job.id} ({job.node} {event['slot']})", trial)
-            case "record":
-                self.add(job, job.trial_of(event), Trial.from_json(event["record"]))
-            case "ceilings":
+                self.progress.started(f"job {job.id} ({job.node} {event.slot})", trial)
+            case Record():
+                self.add(job, event.trial_among(job.runs), Trial.from_json(event.record))
+            case Ceilings():
                 self.store.add_calibration(
-                    event["environment_id"], event["gpu_uuid"], ceilings=event["ceilings"]
+                    event.environment_id, event.gpu_uuid, ceilings=event.ceilings
                 )
-            case "note":
-                self.progress.note(f"job {job.id} on {job.node}: {one_line(event['text'])}")
-            case "failed":
-                job.failed = one_line(event["reason"])
-            case "done":
+            case Note():
+                self.progress.note(f"job {job.id} on {job.node}: {one_line(event.text)}")
+            case Failed():
+                job.failed = one_line(event.reason)
+            case Done():
                 job.is_done = True
-            case _:
-                raise MessageError(f"unknown event: {str(event)[:200]}")
 
-    def begin(self, job: ClusterJob, node: str, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note where a job runs. `found`: its environments by id; see effbench.run.executors.
-        job_files."""
-        job.node = node
-        facts = {key: known["interpreter"] for key, known in found.items()}
-        for environment_id, known in found.items():
-            interpreter = Interpreter.from_facts(known["interpreter"])
+    def begin(self, job: ClusterJob, event: Began) -> None:
+        """Note where a job runs."""
+        job.node = event.node
+        for environment_id, found in event.environments.items():
+            interpreter = Interpreter.from_facts(found.interpreter)
             if interpreter not in interpreters_of(job.runs):
                 raise ValueError("it ran under another interpreter")
-            self.store.add_environment(Environment(**known["environment"]), known["details"])
+            self.store.add_environment(found.environment, found.details)
+            self.store.note_environments(self.sweep_id, {environment_id: found.interpreter})
             self.environments[environment_id] = interpreter
             self.recorded.setdefault(environment_id, {})
             job.environments[interpreter] = environment_id
-        self.store.note_environments(self.sweep_id, facts)
 
     def add(self, job: ClusterJob, trial: PlannedTrial, record: Trial) -> None:
         """Commit a trial, unless a killed effbench did so."""
