@@ -96,7 +96,12 @@ class Figure:
         """Return whether low <= figure <= high."""
         return self._compared(self, low, high)
 
-    def _compared(self, difference: Figure, low: float, high: float) -> Statement:
+    def _compared(
+        self,
+        difference: Figure,
+        low: float,
+        high: float,
+    ) -> Statement:
         """Return whether the difference is in this range, as a statement about this figure."""
         figure = replace(self, gaps=difference.gaps)
         if difference.is_missing:
@@ -165,7 +170,12 @@ def combine(function: Function, a: Figure, b: Figure) -> Figure:
     pairs = product((a.value, a.low, a.high), (b.value, b.low, b.high))
     # an unknown bound times 0 is NaN
     extremes = [x for x in starmap(function, pairs) if not math.isnan(x)]
-    return Figure(value, min(extremes, default=math.nan), max(extremes, default=math.nan), gaps)
+    return Figure(
+        value,
+        min(extremes, default=math.nan),
+        max(extremes, default=math.nan),
+        gaps,
+    )
 
 
 def log(number: Number) -> Figure:
@@ -177,7 +187,12 @@ def log(number: Number) -> Figure:
 
 def mapped(function: Callable[[float], float], figure: Figure) -> Figure:
     """Return an increasing function of a figure."""
-    return Figure(function(figure.value), function(figure.low), function(figure.high), figure.gaps)
+    return Figure(
+        function(figure.value),
+        function(figure.low),
+        function(figure.high),
+        figure.gaps,
+    )
 
 
 # --- helpers of claims ---

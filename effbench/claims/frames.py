@@ -42,7 +42,12 @@ def frame_of(results: Sequence[Result]) -> pd.DataFrame:
         column = name if taken[name] == 1 else path
         columns[column] = path
     lines = []
-    for result, values, title in zip(results, settings, row_names(results), strict=True):
+    for result, values, title in zip(
+        results,
+        settings,
+        row_names(results),
+        strict=True,
+    ):
         parameters = {column: values.get(path) for column, path in columns.items()}
         figures = {name: figure_of(result, name, title) for name in FIGURES}
         lines.append(parameters | vars(result) | figures)
@@ -100,7 +105,12 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
             alike.append(parameter)
     numerators = where(rows, **{name: upper})[[*alike, column]]
     denominators = where(rows, **{name: lower})
-    pairs = denominators[alike].merge(numerators, how="left", on=alike, validate="m:1")
+    pairs = denominators[alike].merge(
+        numerators,
+        how="left",
+        on=alike,
+        validate="m:1",
+    )
     return pairs[column].set_axis(denominators.index) / denominators[column]
 
 

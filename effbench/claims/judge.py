@@ -63,7 +63,14 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
         reason += f"; left out: {listed(left_out, 3)}"
     parts = {text: statement.holds for text, statement in statements.items()}
     verdict = verdict_of(set(parts.values()))
-    return Judgement(claim, verdict, one_line(reason), value, parts, answer.also)
+    return Judgement(
+        claim,
+        verdict,
+        one_line(reason),
+        value,
+        parts,
+        answer.also,
+    )
 
 
 def unmeasured(claim: Claim, reason: str) -> Judgement:

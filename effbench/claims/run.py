@@ -68,9 +68,19 @@ class Reproduction:
         needed = set(chain.from_iterable(claim.inputs for claim in claims))
         for name in self.experiment.sweeps:
             if needed & {name, "rows"}:
-                words = command_of(self.experiment, name, self.overrides, self.db)
+                words = command_of(
+                    self.experiment,
+                    name,
+                    self.overrides,
+                    self.db,
+                )
                 collect = partial(self.collect_results, name)
-                hydra_sweep(words, self.quiet, conductor=collect, server=self.server)
+                hydra_sweep(
+                    words,
+                    self.quiet,
+                    conductor=collect,
+                    server=self.server,
+                )
         self.collect_facts([name for name in self.experiment.checks if name in needed])
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
         verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
@@ -83,7 +93,12 @@ class Reproduction:
 
     # --- measure ---
 
-    def collect_results(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
+    def collect_results(
+        self,
+        name: str,
+        jobs: Sequence[plan.Job],
+        command: Command,
+    ) -> None:
         """Collect the results of one sweep, after measuring it if no earlier one is as good.
         Hydra's launcher calls it like `conduct`."""
         cells, settings = plan.split(jobs)
@@ -92,7 +107,16 @@ class Reproduction:
         cells = plan.resolve([machine.adapted(cell) for cell in cells], bool(machine.gpus))
         keys = [cell.key for cell in cells]
         with Store.open(settings.db, mode="write") as store:
-            results = [] if self.fresh else earlier(store, keys, environment_id, settings)
+            results = (
+                []
+                if self.fresh
+                else earlier(
+                    store,
+                    keys,
+                    environment_id,
+                    settings,
+                )
+            )
             self.reused += len(results)
             if not results:
                 outcome = plan.conduct(jobs, command)
@@ -175,7 +199,12 @@ class Reproduction:
         }
 
 
-def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: str) -> list[str]:
+def command_of(
+    experiment: Experiment,
+    name: str,
+    overrides: Sequence[str],
+    db: str,
+) -> list[str]:
     """Return the words of a sweep: the experiment's, without those that the user overrides. A group
     that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
     `protocol.rounds=3`, which is meant for another protocol."""
@@ -193,7 +222,10 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
 
 
 def earlier(
-    store: Store, keys: Sequence[str], environment_id: str, settings: Settings
+    store: Store,
+    keys: Sequence[str],
+    environment_id: str,
+    settings: Settings,
 ) -> list[Result]:
     """Return the results of the newest completed sweep that measured all these cells with the same
     protocol in this environment, on a quiet host."""

@@ -22,7 +22,12 @@ def measure(server: ForkServer, machine: ExaminedMachine) -> Iterator[Finding]:
     with Store.open(machine.db, mode="write") as store:
         environment_id = store.add_environment(probed.environment, probed.details)
         for gpu in reversed(probed.gpus):  # the newest row counts: that of the first GPU
-            reason = pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu))
+            reason = pool.measure_ceilings(
+                server,
+                store,
+                environment_id,
+                gpu_slot(gpu),
+            )
             if reason:
                 yield problem(
                     f"GPU {gpu.index}: its ceilings could not be measured: {reason}",

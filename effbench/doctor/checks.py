@@ -67,7 +67,14 @@ def examine(machine: ExaminedMachine) -> list[Finding]:
     findings = []
     if machine.worker_error is not None:
         fix = "python -c 'import torch' shows why"
-        findings = [problem(machine.worker_error, "nothing can be measured", fix, "software")]
+        findings = [
+            problem(
+                machine.worker_error,
+                "nothing can be measured",
+                fix,
+                "software",
+            )
+        ]
     for area, checks in CHECKS.items():
         if machine.found is None and area in NEED_WORKER:
             continue

@@ -35,11 +35,22 @@ def run_checks(
     """
     server.wait_ready()
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
-        return [run_check(request, pool, gpus, timeout_s) for request in requests]
+        return [
+            run_check(
+                request,
+                pool,
+                gpus,
+                timeout_s,
+            )
+            for request in requests
+        ]
 
 
 def run_check(
-    request: CheckRequest, pool: ServerPool, gpus: Sequence[ProbedGpu], timeout_s: float
+    request: CheckRequest,
+    pool: ServerPool,
+    gpus: Sequence[ProbedGpu],
+    timeout_s: float,
 ) -> dict[str, Any]:
     """Run one behaviour check; see `run_checks`."""
     slot = Slot("CPU", "cpu")

@@ -191,7 +191,10 @@ def why_failed(request: ServerRequest) -> str:
 
 
 def start_process(
-    python: str | None, preload: bool, folder: str | None, env: Mapping[str, str]
+    python: str | None,
+    preload: bool,
+    folder: str | None,
+    env: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     """Start the process of a fork server. Raises ConfigError if `python` cannot be run."""
     package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
@@ -249,7 +252,12 @@ class ForkServer:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.python = python
-        self.process = start_process(python, preload, folder, env or {})
+        self.process = start_process(
+            python,
+            preload,
+            folder,
+            env or {},
+        )
         LOGGER.info("started fork server %d of %s", self.process.pid, python or sys.executable)
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, ServerRequest] = {}
@@ -352,7 +360,11 @@ class ForkServer:
         return request
 
     def call(
-        self, task: str, payload: Message, timeout_s: float, env: dict[str, str] | None = None
+        self,
+        task: str,
+        payload: Message,
+        timeout_s: float,
+        env: dict[str, str] | None = None,
     ) -> Any:
         """Return the result of a task of the harness, with retries if the GPU failed or the task
         could not start.

@@ -110,7 +110,14 @@ class Slot:
 
 def gpu_slot(gpu: ProbedGpu, cores: list[int] | None = None) -> Slot:
     """Return the slot of a GPU."""
-    return Slot(f"GPU {gpu.index}", "cuda", gpu.index, gpu.uuid, gpu.visible, cores)
+    return Slot(
+        f"GPU {gpu.index}",
+        "cuda",
+        gpu.index,
+        gpu.uuid,
+        gpu.visible,
+        cores,
+    )
 
 
 def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:

@@ -29,7 +29,12 @@ MOST_SIZES = 8
 NOT_OF_DURATION = {"name", "rounds", "compilations", "enough_interval"}
 
 
-def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Command) -> None:
+def print_plan(
+    settings: Settings,
+    pools: Pools,
+    plan: SweepPlan,
+    command: Command,
+) -> None:
     """Print what `OpenSweep.run` would run. Raises EffbenchError for what it would refuse before
     the first trial."""
     progress = command.progress
@@ -45,7 +50,14 @@ def print_plan(settings: Settings, pools: Pools, plan: SweepPlan, command: Comma
                 for interpreter, pool in pools.items():
                     facts[pool.environment_id] = interpreter.facts()
             info = store.find_sweep(settings.resume)
-            check_same_sweep(store, info, settings, plan, facts, progress)
+            check_same_sweep(
+                store,
+                info,
+                settings,
+                plan,
+                facts,
+                progress,
+            )
             history = recorded_trials(store, info.id, runs, pools)
         durations = durations_of_alike(store, settings, pools)
     left = trials_left(runs, settings, history)

@@ -37,7 +37,12 @@ class Meeting:
     so that neither disturbs the other's preparation. Thread-safe. `folder`: of the socket;
     `timeout_s`: of a trial; `is_alike`: whether both wait for the host in the same way."""
 
-    def __init__(self, folder: Path, timeout_s: float, is_alike: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        timeout_s: float,
+        is_alike: bool = False,
+    ) -> None:
         self.folder = folder
         self.timeout_s = timeout_s
         self.is_alike = is_alike
@@ -85,7 +90,12 @@ class Member:
 
     def request(self) -> DuetRequest:
         answer_s = ANSWER_PART * self.meeting.timeout_s
-        return DuetRequest(str(self.meeting.folder), self.leads, answer_s, self.meeting.is_alike)
+        return DuetRequest(
+            str(self.meeting.folder),
+            self.leads,
+            answer_s,
+            self.meeting.is_alike,
+        )
 
     def begins(self, phase: str) -> None:
         """Note a phase of the trial."""
@@ -206,4 +216,9 @@ class StoppingRule:
     def is_known(self, duets: Duets, metric: str, floor: float) -> bool:
         """Return whether the ratio of a metric is decided, or a side lacks the metric."""
         test = duets.test(metric, floor)
-        return test is None or is_decided(test.low, test.high, floor, self.is_gate)
+        return test is None or is_decided(
+            test.low,
+            test.high,
+            floor,
+            self.is_gate,
+        )

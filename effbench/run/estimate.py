@@ -39,7 +39,13 @@ class TrialKind:
 
     @classmethod
     def of(cls, cell: Cell, is_cold: bool) -> TrialKind:
-        return cls(cell.device, cell.phase, cell.mode_name, cell.model_name, is_cold)
+        return cls(
+            cell.device,
+            cell.phase,
+            cell.mode_name,
+            cell.model_name,
+            is_cold,
+        )
 
     def similar(self) -> list[TrialKind]:
         """Return this kind and others, the most similar ones first."""
@@ -60,7 +66,13 @@ class Durations:
         durations = cls()
         for trial in trials:
             is_cold = trial.compile_cache == COLD
-            kind = TrialKind(trial.device, trial.phase, trial.mode, trial.model, is_cold)
+            kind = TrialKind(
+                trial.device,
+                trial.phase,
+                trial.mode,
+                trial.model,
+                is_cold,
+            )
             durations.add_kind(kind, trial.wall_s)
         return durations
 

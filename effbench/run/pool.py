@@ -73,7 +73,12 @@ class ServerPool:
 
     def probe(self, cells: Sequence[Cell], baseline_mode: str) -> None:
         """Probe the machine with these cells; see the function `probe`."""
-        self.machine = probe(self.current, cells, baseline_mode, self.interpreter)
+        self.machine = probe(
+            self.current,
+            cells,
+            baseline_mode,
+            self.interpreter,
+        )
 
     @contextmanager
     def shared(self, round: int) -> Iterator[ForkServer]:
@@ -208,7 +213,12 @@ def measure_ceilings(
     stop = stop or threading.Event()
     try:
         with slot.lock(stop, lock_timeout_s):
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+            answer = server.call(
+                "ceilings",
+                {},
+                CEILINGS_TIMEOUT_S,
+                slot.env,
+            )
     except StoppedError:
         return None
     except WorkerError as error:

@@ -27,7 +27,12 @@ HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
 
 
-def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) -> str:
+def resume_command(
+    sweep_id: str,
+    db: str,
+    name: str,
+    shard: str | None = None,
+) -> str:
     """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`:
     `db` without its password."""
     words = ["effbench", "-m", f"resume={sweep_id}"]
@@ -91,7 +96,12 @@ def check_same_sweep(
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    check_same_cells(info, store.planned(info.id), plan, settings.shard)
+    check_same_cells(
+        info,
+        store.planned(info.id),
+        plan,
+        settings.shard,
+    )
     check_same_settings(info, settings)
     if facts:
         check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
@@ -100,7 +110,10 @@ def check_same_sweep(
 
 
 def check_same_cells(
-    info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan, shard: str | None
+    info: SweepInfo,
+    recorded: Sequence[Cell],
+    plan: SweepPlan,
+    shard: str | None,
 ) -> None:
     """Raise ResumeError if this plan has other cells than the recorded one."""
     names = info.host.get("shards") or ()  # others may have been imported
@@ -148,7 +161,10 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
 
 
 def recorded_trials(
-    store: Store | JobReporter, sweep_id: str, runs: Sequence[CellRun], pools: Pools
+    store: Store | JobReporter,
+    sweep_id: str,
+    runs: Sequence[CellRun],
+    pools: Pools,
 ) -> dict[CellRun, list[Trial]]:
     """Return the recorded trials (last attempts) of each of these runs."""
     recorded = {

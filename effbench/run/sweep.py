@@ -94,12 +94,22 @@ class OpenSweep:
         runs = plan.distinct_runs()
         executor.prepare(runs)
         environments = executor.environments
-        sweep_id = begin(self.store, settings, self.command, plan, environments)
+        sweep_id = begin(
+            self.store,
+            settings,
+            self.command,
+            plan,
+            environments,
+        )
         logs.write_to(artifact_home(settings.db), sweep_id)
         with ending(self.store, sweep_id, settings, stop):
             trials = executor.open(sweep_id)
             showing = self.command.progress.showing(
-                sweep_id, settings, runs, trials, executor.slot_names
+                sweep_id,
+                settings,
+                runs,
+                trials,
+                executor.slot_names,
             )
             with showing:
                 executor.run_trials(trials)
@@ -143,7 +153,13 @@ def open_sweep(
             stop_on_ctrl_c(command.stop),
             open_pools(runs, settings, command) as pools,
         ):
-            executor = kind(settings, pools, command.progress, command.stop, store)
+            executor = kind(
+                settings,
+                pools,
+                command.progress,
+                command.stop,
+                store,
+            )
             executor.duet_rule = command.duet_rule
             yield OpenSweep(settings, command, store, pools, executor)
     except StoppedError:
@@ -190,7 +206,16 @@ def gpus_of_jobs(executor: Executor) -> list[ProbedGpu]:
     devices = executor.gres or ""
     if "gpu" not in devices:
         return []
-    return [ProbedGpu(0, uuid="", visible="", name=devices, memory_bytes=0, near_cores=None)]
+    return [
+        ProbedGpu(
+            0,
+            uuid="",
+            visible="",
+            name=devices,
+            memory_bytes=0,
+            near_cores=None,
+        )
+    ]
 
 
 def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
@@ -205,7 +230,10 @@ def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> li
 
 @contextmanager
 def ending(
-    store: Store, sweep_id: str, settings: Settings, stop: threading.Event
+    store: Store,
+    sweep_id: str,
+    settings: Settings,
+    stop: threading.Event,
 ) -> Iterator[None]:
     """Record how the sweep ended when this context ends, and remove its compile caches if it is
     complete."""
@@ -215,7 +243,12 @@ def ending(
         state = "interrupted" if stop.is_set() else "completed"
     except KeyboardInterrupt:  # a second Ctrl-C
         state = "interrupted"
-        command = resume.resume_command(sweep_id, settings.db, store.name, settings.shard)
+        command = resume.resume_command(
+            sweep_id,
+            settings.db,
+            store.name,
+            settings.shard,
+        )
         raise KeyboardInterrupt(f"resume with: {command}") from None
     except StoreError as error:  # for example a full disk: the sweep can be resumed later
         state, failure = "interrupted", error
@@ -226,7 +259,11 @@ def ending(
 
 
 def end(
-    store: Store, sweep_id: str, settings: Settings, state: str, failure: StoreError | None
+    store: Store,
+    sweep_id: str,
+    settings: Settings,
+    state: str,
+    failure: StoreError | None,
 ) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
 
@@ -243,7 +280,12 @@ def end(
         db = name = str(store.rescue(sweep_id))
         failure = StoreError(f"{moved(store.name)}; everything recorded is in {name}")
     if failure is not None:
-        command = resume.resume_command(sweep_id, db, name, settings.shard)
+        command = resume.resume_command(
+            sweep_id,
+            db,
+            name,
+            settings.shard,
+        )
         raise StoreError(f"{failure}\nContinue with: {command}") from failure
 
 
@@ -266,7 +308,14 @@ def begin(
         return command.outcome.sweep_id
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
-        resume.take_up(store, info, settings, plan, facts, command.progress)
+        resume.take_up(
+            store,
+            info,
+            settings,
+            plan,
+            facts,
+            command.progress,
+        )
         return info.id
     command.progress.planning(len(plan.runs), "storing the plan")
     here = Path.cwd()
@@ -290,7 +339,10 @@ def begin(
 
 
 def shard_of(
-    settings: Settings, plan: SweepPlan, label: str | None, revision: str | None
+    settings: Settings,
+    plan: SweepPlan,
+    label: str | None,
+    revision: str | None,
 ) -> Shard | None:
     """Return the shard that the settings name, with what all shards of a sweep have in common."""
     if settings.shard is None:

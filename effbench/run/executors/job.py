@@ -75,7 +75,12 @@ class JobReporter(Progress):
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
         return self.request.history.get(environment_id, {})
 
-    def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
+    def add_trial(
+        self,
+        sweep_id: str,
+        environment_id: str,
+        trial: Trial,
+    ) -> None:
         """Leave it to `ended`, which knows its run."""
 
     def host_speeds(self, environment_id: str) -> HostSpeeds:
@@ -85,7 +90,10 @@ class JobReporter(Progress):
         return self.request.ceilings.get(environment_id)
 
     def add_calibration(
-        self, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
+        self,
+        environment_id: str,
+        gpu_uuid: str | None,
+        ceilings: dict[str, Any],
     ) -> None:
         self.request.ceilings[environment_id] = ceilings
         self.send(Ceilings(environment_id, gpu_uuid, ceilings))
@@ -101,7 +109,14 @@ class JobReporter(Progress):
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         number = self.runs.index(trial.run)
-        self.send(Record(number, trial.round, trial.attempt, record.to_json()))
+        self.send(
+            Record(
+                number,
+                trial.round,
+                trial.attempt,
+                record.to_json(),
+            )
+        )
 
     def note(self, text: Any) -> None:
         self.send(Note(str(text)))
@@ -137,7 +152,13 @@ def run_job(settings: Settings, reporter: JobReporter) -> None:
     command = Command([], [], progress=reporter)
     LocalExecutor.check(settings)
     with open_pools(reporter.runs, settings, command) as pools:
-        executor = LocalExecutor(settings, pools, reporter, command.stop, reporter)
+        executor = LocalExecutor(
+            settings,
+            pools,
+            reporter,
+            command.stop,
+            reporter,
+        )
         executor.prepare(reporter.runs)
         found = {}
         for interpreter, pool in pools.items():

@@ -119,9 +119,19 @@ class LocalExecutor(TrialExecutor):
         self.sweep_id = sweep_id
         self.caches = sweep_cache(self.settings, sweep_id)
         self.first_rounds = self.store.first_rounds(sweep_id)
-        self.history = recorded_trials(self.store, sweep_id, self.runs, self.pools)
+        self.history = recorded_trials(
+            self.store,
+            sweep_id,
+            self.runs,
+            self.pools,
+        )
         self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
-        self.rounds = RoundsNeeded(self.settings, self.runs, self.history, self.duet_rule)
+        self.rounds = RoundsNeeded(
+            self.settings,
+            self.runs,
+            self.history,
+            self.duet_rule,
+        )
         return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
@@ -139,7 +149,12 @@ class LocalExecutor(TrialExecutor):
             if self.store.ceilings(environment_id) is None:
                 server = self.pools[interpreter].current
                 why = measure_ceilings(
-                    server, self.store, environment_id, gpu, timeout_s, self.stop
+                    server,
+                    self.store,
+                    environment_id,
+                    gpu,
+                    timeout_s,
+                    self.stop,
                 )
                 if why and not self.stop.is_set():
                     self.progress.note(
@@ -240,7 +255,13 @@ class LocalExecutor(TrialExecutor):
         ):
             is_alike = first.run.cell.mode == second.run.cell.mode
             meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
-            following = helper.submit(self.run_member, slot, second, meeting, leads=False)
+            following = helper.submit(
+                self.run_member,
+                slot,
+                second,
+                meeting,
+                leads=False,
+            )
             leader = self.run_member(slot, first, meeting, leads=True)
             records = {first: leader, second: following.result()}
         if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
@@ -252,7 +273,13 @@ class LocalExecutor(TrialExecutor):
                 records[trial] = self.run_locked(slot, trial)
         return records
 
-    def run_member(self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool) -> Trial:
+    def run_member(
+        self,
+        slot: Slot,
+        trial: PlannedTrial,
+        meeting: Meeting,
+        leads: bool,
+    ) -> Trial:
         """Run a trial of a duet, the second one once the first one waits for it, or alone once that
         has ended; return its record. An exception stops the sweep. Raises StoppedError."""
         while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
@@ -272,7 +299,12 @@ class LocalExecutor(TrialExecutor):
 
     # --- one trial ---
 
-    def run_trial(self, slot: Slot, trial: PlannedTrial, member: Member | None = None) -> Trial:
+    def run_trial(
+        self,
+        slot: Slot,
+        trial: PlannedTrial,
+        member: Member | None = None,
+    ) -> Trial:
         """Run the trial and return its record. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial
@@ -307,7 +339,11 @@ class LocalExecutor(TrialExecutor):
         return record
 
     def attempt(
-        self, slot: Slot, trial: PlannedTrial, member: Member | None, is_alone: bool
+        self,
+        slot: Slot,
+        trial: PlannedTrial,
+        member: Member | None,
+        is_alone: bool,
     ) -> TrialAttempt:
         """Run the trial once (`is_alone`: from a separate fork server). Raises StoppedError, and
         WorkerError or OSError if no fork server can be started."""
@@ -326,7 +362,13 @@ class LocalExecutor(TrialExecutor):
             start = time.monotonic()
             env = {**slot.env, **trial.run.cell.env}
             timeout_s = self.settings.timeout_s
-            request = server.complete("trial", message.to_json(), timeout_s, env, on_phase)
+            request = server.complete(
+                "trial",
+                message.to_json(),
+                timeout_s,
+                env,
+                on_phase,
+            )
             wall_s = time.monotonic() - start - request.waited_s
         if request.stopped:
             raise StoppedError
@@ -354,7 +396,12 @@ class LocalExecutor(TrialExecutor):
             return pool.separate(preload=not is_spawned, env=env)
         return pool.shared(trial.round)
 
-    def request_of(self, slot: Slot, trial: PlannedTrial, member: Member | None) -> TrialRequest:
+    def request_of(
+        self,
+        slot: Slot,
+        trial: PlannedTrial,
+        member: Member | None,
+    ) -> TrialRequest:
         """Return what the trial's process is asked for."""
         run, settings = trial.run, self.settings
         protocol = dict(vars(settings.protocol))
@@ -464,7 +511,13 @@ class LocalExecutor(TrialExecutor):
 
 def ended_early(trial: PlannedTrial, status: Status, reason: str) -> Trial:
     """Return the record of a trial whose process did not send one."""
-    return Trial(trial.run.cell.key, trial.round, status, reason, trial.attempt)
+    return Trial(
+        trial.run.cell.key,
+        trial.round,
+        status,
+        reason,
+        trial.attempt,
+    )
 
 
 def record_of(request: ServerRequest, trial: PlannedTrial) -> Trial:

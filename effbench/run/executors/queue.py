@@ -81,7 +81,11 @@ def states(name: str) -> dict[str, JobState] | None:
     """Return the state of each job with this name by id, also of jobs that ended a short time ago
     (`MinJobAge` in slurm.conf), without an accounting database; None if SLURM does not answer."""
     answer = run_command(
-        "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r"
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--name={name}",
+        "--format=%i %T %r",
     )
     if answer is None:
         return None
@@ -107,7 +111,11 @@ def run_command(*command: str) -> str | None:
     controller restarts."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT_S
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=COMMAND_TIMEOUT_S,
         )
         return done.stdout
     return None

@@ -339,7 +339,14 @@ class SlurmExecutor(TrialExecutor):
             self.unbegun.update(job.runs)
         for trial in [*job.running]:
             key, extra = trial.run.cell.key, {LOST: job.id, "log": log}
-            record = Trial(key, trial.round, loss.status, reason, trial.attempt, extra=extra)
+            record = Trial(
+                key,
+                trial.round,
+                loss.status,
+                reason,
+                trial.attempt,
+                extra=extra,
+            )
             self.add(job, trial, record)
         repeated = self.trials_left(job.runs)
         runs = [trial.run for trial in repeated]
