@@ -6,9 +6,8 @@
 | plan, selection | which cells run, under which interpreters, in which order? |
 | resume | which sweep may be continued, and with what? |
 | dry_run, estimate, progress | what would run, and how long does it take? |
-| executors | where do trials run: on this machine, or as jobs of a cluster? |
+| executors | where do trials run, on this machine or as jobs of a cluster, and what is recorded? |
 | schedule | which trial is next, and which are no longer needed? |
-| running | how is one trial asked for, retried and recorded? |
 | duets | how do two trials meet that are timed in turn? |
 | devices | which GPU and which cores does a trial have to itself? |
 | client, pool | how do processes start from fork servers, and how do they end? |

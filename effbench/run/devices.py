@@ -226,7 +226,8 @@ def share_cores(
         near = [cores] * len(gpus)
     shares: list[list[int] | None] = []
     for index, shared in enumerate(near):
-        size, rank = len(shared) // near.count(shared), near[:index].count(shared)
+        size = len(shared) // near.count(shared)
+        rank = near[:index].count(shared)
         part = shared[rank * size : (rank + 1) * size]
         if setting == "auto" and len(part) >= SPARE_FROM and part[0] == cores[0]:
             part = part[1:]

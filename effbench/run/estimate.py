@@ -200,7 +200,8 @@ class TimeLeft:
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
-        self.left = {key: kind for key, kind in self.left.items() if key[0] != run}
+        for key in [key for key in self.left if key[0] == run]:
+            del self.left[key]
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""

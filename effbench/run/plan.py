@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from effbench.core.cell import Cell, Trial
@@ -22,8 +22,6 @@ from effbench.store.sweeps import SweepInfo
 
 #: Key in `Trial.extra` of a trial whose cluster job ended before it.
 LOST = "lost_job"
-#: Parts of the settings with settings of their own.
-SECTIONS = {"sweep": SweepSettings, "protocol": Protocol, "executor": Executor}
 
 
 # --- settings ---
@@ -53,10 +51,12 @@ class Settings:
         defaults = Config()
         values = {}
         for name in OF_SWEEP:
-            value = given.get(name, getattr(defaults, name))
-            if name in SECTIONS and isinstance(value, Mapping):
-                known = names_of(SECTIONS[name])
-                value = SECTIONS[name](**{key: value[key] for key in known & value.keys()})
+            default = getattr(defaults, name)
+            value = given.get(name, default)
+            is_section = isinstance(default, SweepSettings | Protocol | Executor)
+            if is_section and isinstance(value, Mapping):
+                known = vars(default).keys() & value.keys()
+                value = replace(default, **{key: value[key] for key in known})
             values[name] = value
         return cls(**values)
 
@@ -67,11 +67,6 @@ class Settings:
     def compilations(self) -> int:
         """The number of compile caches that the rounds of a cell use in turn."""
         return min(self.protocol.compilations, self.protocol.rounds)
-
-
-def names_of(kind: type) -> set[str]:
-    """Return the names of the fields of a dataclass."""
-    return {field.name for field in dataclasses.fields(kind)}
 
 
 #: Top-level settings of the whole sweep; all others define a cell or its interpreter.
@@ -202,8 +197,8 @@ def trials_left_of_group(
 ) -> Iterator[PlannedTrial]:
     """Yield the remaining trials of a group in a round. `recorded`: the trial of each of its runs
     in this round, if there is one."""
-    trials = recorded.values()
-    is_half = None in trials and any(trial is not None and is_of_duet(trial) for trial in trials)
+    known = list(filter(None, recorded.values()))
+    is_half = len(known) < len(recorded) and any(map(is_of_duet, known))
     for run, trial in recorded.items():
         if trial is None:
             yield PlannedTrial(run, round)

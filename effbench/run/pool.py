@@ -206,13 +206,11 @@ def measure_ceilings(
     environment_id: str,
     slot: Slot,
     lock_timeout_s: float = Executor.lock_timeout_s,
-    stop: threading.Event | None = None,
 ) -> str | None:
     """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they
-    are stored, or once `stop` is set."""
-    stop = stop or threading.Event()
+    are stored, or once the server is to stop."""
     try:
-        with slot.lock(stop, lock_timeout_s):
+        with slot.lock(server.stop, lock_timeout_s):
             answer = server.call(
                 "ceilings",
                 {},

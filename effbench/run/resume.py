@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effbench.core.cell import Cell, Trial
@@ -104,7 +104,8 @@ def check_same_sweep(
     )
     check_same_settings(info, settings)
     if facts:
-        check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
+        interpreters = {Interpreter.from_facts(known) for known in facts.values()}
+        check_same_interpreters(info, interpreters)
     for change in changes(info, facts):
         progress.note(change)
 
@@ -122,9 +123,10 @@ def check_same_cells(
     expected = set(plan.cells())
     for index, number in map(parse_shard, names):
         expected.update(shards(plan.matrix, number)[index - 1])
-    missing, more = len(set(recorded) - expected), len(expected - set(recorded))
+    missing = set(recorded) - expected
+    more = expected - set(recorded)
     if missing or more:
-        difference = f"{count(missing, 'cell')} missing, {more} additional"
+        difference = f"{count(len(missing), 'cell')} missing, {len(more)} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {difference}; {HOW_TO_RESUME}")
 
 
@@ -181,13 +183,13 @@ def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -
     return part * compilations + (round - first_rounds[part]) % compilations
 
 
-def check_same_interpreters(info: SweepInfo, interpreters: Iterable[Interpreter]) -> None:
+def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:
     """Raise ResumeError if the sweep ran under different interpreters."""
     recorded = info.host.get("environments") or {}
     before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
-    interpreters = set(interpreters)
-    if before != interpreters:
-        was, now = (" and ".join(sorted(map(str, side))) for side in (before, interpreters))
+    if before != set(interpreters):
+        was = " and ".join(sorted(map(str, before)))
+        now = " and ".join(sorted(map(str, interpreters)))
         raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
 
 

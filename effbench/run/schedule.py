@@ -25,10 +25,14 @@ from effbench.store.summary import estimate
 @dataclass(eq=False)
 class TrialGroup:
     """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
-    of a duet. `key`: what all groups share that run one after the other."""
+    of a duet."""
 
-    key: Hashable
     trials: list[PlannedTrial]
+
+    @property
+    def key(self) -> Hashable:
+        """What all groups share that run one after the other."""
+        return self.trials[0].run.group
 
     @property
     def cell(self) -> Cell:
@@ -42,7 +46,7 @@ class TrialGroup:
 def groups_of(trials: Iterable[PlannedTrial]) -> list[TrialGroup]:
     """Return the trials in groups. Those of a round on GPUs come before those on the CPU."""
     groups = groupby(trials, key=lambda trial: (trial.run.group, trial.round))
-    of_rounds = [TrialGroup(key, list(members)) for (key, _), members in groups]
+    of_rounds = [TrialGroup(list(members)) for _, members in groups]
     return sorted(of_rounds, key=lambda group: (group.round, group.cell.device == "cpu"))
 
 
@@ -128,7 +132,7 @@ class RoundsNeeded:
         measured = list(filter(is_measured, recorded))
         if self.duet_rule is not None and len(recorded) == 2:
             first, second = recorded
-            if len(measured) == 2 and are_duets([*first, *second]):
+            if len(measured) == 2 and all(map(is_of_duet, [*first, *second])):
                 return self.duet_rule.is_settled(Duets(first, second), self.settings.compilations)
             if len(measured) < 2 and self.duet_rule.needs_both:
                 return True
@@ -165,10 +169,6 @@ class RoundsNeeded:
 
 def is_measured(trials: Iterable[Trial]) -> bool:
     return all(trial.status.is_measured for trial in trials)
-
-
-def are_duets(trials: Iterable[Trial]) -> bool:
-    return all(map(is_of_duet, trials))
 
 
 def quiet_rounds(trials: Iterable[Trial]) -> set[int]:

@@ -77,7 +77,10 @@ def values_of(cell: Cell) -> dict[str, Any]:
 
 
 def fits_all(values: dict[str, Any], rule: Rule) -> bool:
-    return all(key in values and fits(values[key], wanted) for key, wanted in rule.items())
+    for key, wanted in rule.items():
+        if key not in values or not fits(values[key], wanted):
+            return False
+    return True
 
 
 def check_rules(rules: Any) -> list[Rule]:

@@ -102,7 +102,8 @@ class LocalExecutor(TrialExecutor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        for note in dict.fromkeys(chain(*(pool.machine.notes for pool in self.pools.values()))):
+        notes = chain.from_iterable(pool.machine.notes for pool in self.pools.values())
+        for note in dict.fromkeys(notes):
             self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
@@ -144,17 +145,14 @@ class LocalExecutor(TrialExecutor):
     def load_ceilings(self, gpu: Slot) -> None:
         """Load the ceilings of each environment; measure unknown ones on this GPU. A failure is
         noted."""
-        timeout_s = self.settings.executor.lock_timeout_s
         for environment_id, interpreter in self.environments.items():
             if self.store.ceilings(environment_id) is None:
-                server = self.pools[interpreter].current
                 why = measure_ceilings(
-                    server,
+                    self.pools[interpreter].current,
                     self.store,
                     environment_id,
                     gpu,
-                    timeout_s,
-                    self.stop,
+                    self.settings.executor.lock_timeout_s,
                 )
                 if why and not self.stop.is_set():
                     self.progress.note(
@@ -498,7 +496,8 @@ class LocalExecutor(TrialExecutor):
         if self.unquiet < UNQUIET_TRIALS:
             return
         self.is_busy = True
-        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        load, _, _ = os.getloadavg()
+        cores = len(os.sched_getaffinity(0))
         remedies = "close other programs or use a quieter machine"
         if trial.run.cell.device == "cpu":
             remedies += "; threads=1 leaves cores to others"

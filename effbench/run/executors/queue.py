@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.printable import one_line
 from effbench.core.settings import Executor
+from effbench.run.git import output
 from effbench.run.interrupts import POLL_S
 
 COMMAND_TIMEOUT_S = 60.0
@@ -109,16 +109,7 @@ def cancel(name: str) -> None:
 def run_command(*command: str) -> str | None:
     """Run a command of SLURM and return its output; None if it fails, for example because the
     controller restarts."""
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=COMMAND_TIMEOUT_S,
-        )
-        return done.stdout
-    return None
+    return output(command, COMMAND_TIMEOUT_S)
 
 
 def submit(name: str, folder: Path, executor: Executor) -> str:

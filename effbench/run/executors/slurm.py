@@ -338,14 +338,13 @@ class SlurmExecutor(TrialExecutor):
             self.why_unbegun = reason
             self.unbegun.update(job.runs)
         for trial in [*job.running]:
-            key, extra = trial.run.cell.key, {LOST: job.id, "log": log}
             record = Trial(
-                key,
+                trial.run.cell.key,
                 trial.round,
                 loss.status,
                 reason,
                 trial.attempt,
-                extra=extra,
+                extra={LOST: job.id, "log": log},
             )
             self.add(job, trial, record)
         repeated = self.trials_left(job.runs)
