@@ -1,4 +1,5 @@
-"""Which mode should a model run in at a batch size, by measured results?"""
+"""Which mode should a model run in at a batch size, by measured results? `recommend` ranks the
+modes, `Recommendation.chosen` chooses among those that tie."""
 
 from __future__ import annotations
 
@@ -233,7 +234,12 @@ def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation
         candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms)
     )
     ties = [candidate for candidate in others if is_tie(best, candidate)]
-    return Recommendation(question, [best, *others], ties, excluded)
+    return Recommendation(
+        question,
+        [best, *others],
+        ties,
+        excluded,
+    )
 
 
 def why_excluded(result: Result, question: Question) -> str | None:

@@ -1,4 +1,4 @@
-"""Find the batch sizes to capture for a trace of batches.
+"""Find the batch sizes to capture for a trace of batches: `best_list`.
 
 Dynamic programming finds the best capture list exactly: a batch runs the smallest graph that holds
 its rows, so the cost of a list is a sum over its gaps.
@@ -62,7 +62,8 @@ class Costs:
         """Return the memory of a list: smaller graphs reuse the pool of the largest."""
         if not sizes:
             return 0.0
-        return value_at(self.pool_bytes, max(sizes)) + PER_GRAPH_BYTES * len(sizes)
+        largest_bytes = value_at(self.pool_bytes, max(sizes))
+        return largest_bytes + PER_GRAPH_BYTES * len(sizes)
 
 
 def value_at(curve: Curve, size: int) -> float:
@@ -71,12 +72,21 @@ def value_at(curve: Curve, size: int) -> float:
     if not curve:
         return math.inf
     sizes = sorted(curve)
-    values = [curve[known] for known in sizes]
-    return float(np.interp(size, sizes, values, right=math.inf))
+    value = np.interp(
+        size,
+        sizes,
+        [curve[known] for known in sizes],
+        right=math.inf,
+    )
+    return float(value)
 
 
 def costs_of(
-    rows: Iterable[Result], model: str | None, mode: str, question: Question, eager: str
+    rows: Iterable[Result],
+    model: str | None,
+    mode: str,
+    question: Question,
+    eager: str,
 ) -> Costs:
     """Return the costs of `mode` with graphs and of the mode `eager` without. Raises
     NothingFoundError if the mode has no ok result, UsageError if several of its settings match."""
@@ -145,7 +155,12 @@ class CaptureList:
     unmeasured: list[int]
 
 
-def evaluate(name: str, sizes: Sequence[int], trace: Trace, costs: Costs) -> CaptureList:
+def evaluate(
+    name: str,
+    sizes: Sequence[int],
+    trace: Trace,
+    costs: Costs,
+) -> CaptureList:
     """Return the effect of a capture list. `sizes` ascend."""
     used = usage(sizes, trace)
     total_ms = 0.0
@@ -188,7 +203,12 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
             " trace up"
         )
     plain_ms = {size: count * costs.call_ms(None, size) for size, count in trace.items()}
-    lists = all_lists(sizes, trace, plain_ms, costs)
+    lists = all_lists(
+        sizes,
+        trace,
+        plain_ms,
+        costs,
+    )
     total_ms = lists.total_ms
     if budget_bytes is not None:
         total_ms = np.where(lists.memory_bytes <= budget_bytes, total_ms, np.inf)
@@ -201,7 +221,12 @@ def best_list(trace: Trace, costs: Costs, budget_bytes: int | None = None) -> Ca
         # of lists that are equally fast, the first one has the fewest graphs
         fastest = np.argmax(total_ms <= least_ms * (1 + ROUNDING))
         chosen = [sizes[place] for place in lists.places(int(fastest))]
-    return evaluate("advised", chosen, trace, costs)
+    return evaluate(
+        "advised",
+        chosen,
+        trace,
+        costs,
+    )
 
 
 @dataclass(frozen=True)
@@ -235,7 +260,8 @@ def all_lists(
     # row: largest size of a list; column: size in the trace
     fits = np.array(list(trace)) <= np.array(sizes)[:, None]
     calls = fits @ np.array(list(trace.values()))
-    rest_ms = np.where(fits, 0.0, list(plain_ms.values())).sum(axis=1)
+    without_graph_ms = np.where(fits, 0.0, list(plain_ms.values()))
+    rest_ms = without_graph_ms.sum(axis=1)
     call_ms = np.array([costs.call_ms(size, size) for size in sizes])
     pool_bytes = np.zeros(number)
     if costs.pool_bytes:
@@ -253,5 +279,8 @@ def all_lists(
         before.append(longer_ms.argmin(axis=0))
         cost_ms = longer_ms.min(axis=0)
     graphs = np.arange(1, number + 1)[:, None]
-    memory_bytes = pool_bytes + PER_GRAPH_BYTES * graphs
-    return BestLists(np.array(totals), memory_bytes, np.array(before))
+    return BestLists(
+        total_ms=np.array(totals),
+        memory_bytes=pool_bytes + PER_GRAPH_BYTES * graphs,
+        before=np.array(before),
+    )

@@ -136,8 +136,20 @@ def compare_sweeps(
     old, new = matching.chosen_on(sides, selection.on)
     old, new = matching.on_one_machine(old, new, selection.across)
     environments = [*old.environments, *new.environments]
-    thresholds = noise_thresholds(store, before, after.started_at, environments, limits.metrics)
-    compared = compare_sides(old, new, limits, selection, thresholds)
+    thresholds = noise_thresholds(
+        store,
+        before,
+        after.started_at,
+        environments,
+        limits.metrics,
+    )
+    compared = compare_sides(
+        old,
+        new,
+        limits,
+        selection,
+        thresholds,
+    )
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     speed = other_host_speed(store, before, after)
     if speed is not None:
@@ -161,13 +173,24 @@ def compare_parts(
     (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
     parts = matching.split(whole, by)
     names = [matching.part_named(value, parts, by) for value in values]
-    old_name, new_name = two_of(by, list(parts), names, whole.title)
+    old_name, new_name = two_of(
+        by,
+        list(parts),
+        names,
+        whole.title,
+    )
     old = replace(parts[old_name], title=f"{by}={old_name}")
     new = replace(parts[new_name], title=f"{by}={new_name}")
     if by == "gpu_name":
         selection = replace(selection, across=("hardware",))
     old, new = matching.on_one_machine(old, new, selection.across)
-    compared = compare_sides(old, new, limits, selection, by=by)
+    compared = compare_sides(
+        old,
+        new,
+        limits,
+        selection,
+        by=by,
+    )
     if by == "mode":
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
     if whole.state != "completed":
@@ -175,13 +198,19 @@ def compare_parts(
     others = [name for name in parts if name not in (old_name, new_name)]
     if others:
         compared.notes.append(f"not compared: {by}={', '.join(others)}")
-    # the work itself differs, so metrics of one side do not apply (eager compiles nothing)
+    if by not in BY_ENVIRONMENT:
+        omit_one_sided(compared)
+    return compared
+
+
+def omit_one_sided(compared: Compared) -> None:
+    """Omit the metrics that only one side has: the work itself differs, so they do not apply (eager
+    compiles nothing)."""
     one_sided = [change for change in compared.changes if change.is_one_sided]
-    if one_sided and by not in BY_ENVIRONMENT:
-        compared.changes = [change for change in compared.changes if not change.is_one_sided]
+    compared.changes = [change for change in compared.changes if not change.is_one_sided]
+    if one_sided:
         metrics = ", ".join(dict.fromkeys(change.metric for change in one_sided))
         compared.notes.append(f"not compared, because only one side has them: {metrics}")
-    return compared
 
 
 def compare_sides(
@@ -196,14 +225,24 @@ def compare_sides(
     differ, which were measured in the same rounds. Raises like `compare_sweeps`."""
     across = selection.across
     only = selection.only
-    pairs = matching.pairs_of(old, new, across, by)
+    pairs = matching.pairs_of(
+        old,
+        new,
+        across,
+        by,
+    )
     wanted = {pair.key for pair in pairs if only is None or only(pair)}
     if not wanted:
         raise NothingFoundError(
             f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
         )
     # test all cells: the correction for many tests must not depend on which cells are reported
-    every = judge(pairs, limits, thresholds, interleaved=by is not None)
+    every = judge(
+        pairs,
+        limits,
+        thresholds,
+        interleaved=by is not None,
+    )
     changes = [change for change in every if change.key in wanted]
     return Compared(
         before=old,
@@ -219,7 +258,10 @@ def compare_sides(
 
 
 def find(
-    store: Store, reference: str, on: str | None = None, other: str | None = None
+    store: Store,
+    reference: str,
+    on: str | None = None,
+    other: str | None = None,
 ) -> SweepInfo:
     """Return the sweep of the baseline with this name, else the sweep with this id, name or label.
 
@@ -282,8 +324,14 @@ def noise_thresholds(
     one that began `before`, in these environments."""
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     thresholds = {}
-    for key, levels in store.levels(sweep.id, environments, before, ratios).items():
-        threshold = noise_threshold(levels.values())
+    levels = store.levels(
+        sweep.id,
+        environments,
+        before,
+        ratios,
+    )
+    for key, of_environments in levels.items():
+        threshold = noise_threshold(of_environments.values())
         if threshold is not None:
             thresholds[key] = threshold
     return thresholds
@@ -306,7 +354,12 @@ def unfinished(side: Side) -> str:
     return f"{side.title} is {side.state}, not completed: only its measured cells are compared"
 
 
-def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
+def two_of(
+    by: str,
+    known: list[str],
+    values: Sequence[str],
+    title: str,
+) -> tuple[str, str]:
     """Return the values to compare. Raises UsageError that lists the known ones."""
     if len(known) < 2:
         raise UsageError(
@@ -331,25 +384,26 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
     lines = []
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
+        cells = {row.key for row in rows}
         for metric in ("latency_ms", "period_ms"):
-            means = [
-                LogEstimate(math.log(row.ratio), row.test.error, row.test.df)
-                for row in rows
-                # marked rows have no test
-                if row.metric == metric and row.test and row.ratio and math.isfinite(row.ratio)
-            ]
+            means = []
+            for row in rows:
+                test = row.test  # marked rows have none
+                if row.metric == metric and test is not None and 0 < test.ratio < math.inf:
+                    mean = LogEstimate(math.log(test.ratio), test.error, test.df)
+                    means.append(mean)
             if not means:
                 continue
-            mean = mean_of(means).interval()
+            whole = mean_of(means).interval()
             line = ModeChange(
                 phase,
                 mode,
                 metric,
-                mean.value,
-                mean.low,
-                mean.high,
+                whole.value,
+                whole.low,
+                whole.high,
                 cells=len(means),
-                of=len({row.key for row in rows}),
+                of=len(cells),
             )
             lines.append(line)
     return lines

@@ -1,4 +1,7 @@
-"""Run cells again that are or may be slower, with old and new interleaved if both can run here."""
+"""Run cells again that are or may be slower, with old and new interleaved if both can run here.
+
+`is_flagged` says which rows run again; `RowAgain.verdict` gives the verdict of such a row.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from effbench.analysis.compare import Compared
 from effbench.analysis.limits import STATUS
 from effbench.analysis.matching import (
     LEAST_COMPILATIONS,
+    NO_RESULT,
     CellPair,
     Side,
     load,
@@ -110,8 +114,8 @@ class Rerun:
         """Return the number of rounds in which all sides of a cell have this figure."""
         rounds = []
         for result in self.results(key):
-            figures = result.figures.get(metric, {}) if result else {}
-            rounds.append({number for number in figures if figures[number] is not None})
+            figures = (result or NO_RESULT).figures.get(metric, {})
+            rounds.append({number for number, figure in figures.items() if figure is not None})
         return len(set.intersection(*rounds))
 
 
@@ -130,7 +134,7 @@ def confirm(request: Confirmation) -> str | None:
     Raises UsageError if the sides differ in their cells.
     """
     compared = request.compared
-    flagged = [change for change in compared.changes if is_flagged(change)]
+    flagged = list(filter(is_flagged, compared.changes))
     if not flagged:
         return None
     keys = {change.key for change in flagged}
@@ -201,19 +205,38 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     after = request.after
     check_own(after)
     new_facts = facts_of(compared.after)
-    here = current(new_facts, after.id, cells, after.started_at)
+    here = current(
+        new_facts,
+        after.id,
+        cells,
+        after.started_at,
+    )
     try:
         check_own(before)
         software = software_changed(compared.before, compared.after)
         facts = facts_of(compared.before)
-        with origin(facts, new_facts or {}, here, cells, software) as there:
-            return read(request.db, measure_again(request, cells, there, here), here, there)
+        with origin(
+            facts,
+            new_facts or {},
+            here,
+            cells,
+            software,
+        ) as there:
+            outcome = measure_again(
+                request,
+                cells,
+                there,
+                here,
+            )
+            return read(
+                request.db,
+                outcome,
+                here,
+                there,
+            )
     except EffbenchError as error:
-        alone = {
-            change.key
-            for change in compared.changes
-            if is_flagged(change) and needs_no_pairs(change)
-        }
+        flagged = filter(is_flagged, compared.changes)
+        alone = {change.key for change in flagged if needs_no_pairs(change)}
         chosen = [cell for cell in cells if cell.key in alone]
         if not chosen:
             raise
@@ -233,7 +256,12 @@ def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpre
         " Ctrl-C judges them by the rounds that are complete"
     )
     rule = StoppingRule(floors_of(request.compared), is_gate=True)
-    command = Command([*request.command], [], progress=progress, duet_rule=rule)
+    command = Command(
+        [*request.command],
+        [],
+        progress=progress,
+        duet_rule=rule,
+    )
     runs = [CellRun(cell, side) for cell in cells for side in sides]
     with open_sweep(settings, runs, command) as sweep:
         same_machine(request.compared, sides[-1], sweep.pools)
@@ -241,12 +269,23 @@ def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpre
         parallel = min(len(slots), len(cells)) / len(sides)
         durations = durations_of(request)
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
-        duration = plan.duration(cells, settings.compilations, durations, saved_s, parallel)
+        duration = plan.duration(
+            cells,
+            settings.compilations,
+            durations,
+            saved_s,
+            parallel,
+        )
         progress.note(f"duration: {duration}")
         return sweep.run(SweepPlan(runs))
 
 
-def read(db: str, outcome: Outcome, here: Interpreter, there: Interpreter | None = None) -> Rerun:
+def read(
+    db: str,
+    outcome: Outcome,
+    here: Interpreter,
+    there: Interpreter | None = None,
+) -> Rerun:
     """Return what a re-run recorded."""
     is_partial = outcome.state != "completed"
     new_id = outcome.environments[here]
@@ -258,7 +297,13 @@ def read(db: str, outcome: Outcome, here: Interpreter, there: Interpreter | None
         old_id = outcome.environments[there]
         before, after = (store.history(outcome.sweep_id, key) for key in (old_id, new_id))
     duets = {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()}
-    return Rerun(outcome.sweep_id, new, whole.within([old_id]), is_partial=is_partial, duets=duets)
+    return Rerun(
+        outcome.sweep_id,
+        new,
+        whole.within([old_id]),
+        is_partial=is_partial,
+        duets=duets,
+    )
 
 
 def durations_of(request: Confirmation) -> Durations:
@@ -360,20 +405,21 @@ def settings_of(request: Confirmation, recorded: Settings, are_duets: bool) -> S
 def duet_budget_s(compared: Compared) -> float:
     """Return how long each side of a duet is timed. Processes differ by more than what a longer
     timing would average out."""
-    latencies = [row.after or 0.0 for row in compared.of("latency_ms") if is_flagged(row)]
-    return max(DUET_S, DUET_CALLS * max(latencies, default=0.0) / 1000)
+    slowest_ms = 0.0
+    for row in filter(is_flagged, compared.of("latency_ms")):
+        slowest_ms = max(slowest_ms, row.after or 0.0)
+    return max(DUET_S, DUET_CALLS * slowest_ms / 1000)
 
 
 def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
     """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
     decide."""
     floors: dict[str, dict[str, float]] = {}
-    for change in compared.changes:
-        if is_flagged(change):
-            of_cell = floors.setdefault(change.key, {})
-            if is_paired_ratio(change):
-                limit = compared.limits.of(change.about, change.metric)
-                of_cell[change.metric] = limit.floor or 0.0
+    for change in filter(is_flagged, compared.changes):
+        of_cell = floors.setdefault(change.key, {})
+        if is_paired_ratio(change):
+            limit = compared.limits.of(change.about, change.metric)
+            of_cell[change.metric] = limit.floor or 0.0
     return floors
 
 
@@ -430,7 +476,13 @@ def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> N
         together = judge(pairs_with(rerun.old, rerun), compared.limits, interleaved=True)
         paired = rows_of(together)
     for change in settled:
-        judge_row(compared, change, rerun, recorded, paired)
+        judge_row(
+            compared,
+            change,
+            rerun,
+            recorded,
+            paired,
+        )
 
 
 def pairs_with(before: Side, rerun: Rerun) -> list[CellPair]:
@@ -443,7 +495,11 @@ def rows_of(changes: Iterable[Change]) -> Rows:
 
 
 def judge_row(
-    compared: Compared, change: Change, rerun: Rerun, recorded: Rows, paired: Rows
+    compared: Compared,
+    change: Change,
+    rerun: Rerun,
+    recorded: Rows,
+    paired: Rows,
 ) -> None:
     """Update a flagged row. `recorded`, `paired`: rows of the re-run's new side, compared with the
     baseline's recorded figures and with the side that ran next to it."""
@@ -453,14 +509,14 @@ def judge_row(
     if rerun.old is not None:
         then = rerun.old.result(key)
     old_fails = is_worse(compared.before.result(key), then)
-    new_fails = is_worse(compared.after.result(key), now)
-    if new_fails and old_fails:
-        # the cause may be the machine or a shared dependency
-        change.add_reason(f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})")
-        return
-    if new_fails:
-        change.add_reason(f"run again: {now}")
-        change.verdict = Verdict.BROKEN
+    if is_worse(compared.after.result(key), now):
+        if old_fails:
+            # the cause may be the machine or a shared dependency
+            why = f"run again, both sides fail (before {then}; now {now})"
+            change.add_reason(f"{UNSETTLED}: {why}")
+        else:
+            change.add_reason(f"run again: {now}")
+            change.verdict = Verdict.BROKEN
         return
     rows = recorded
     how = "run again"
@@ -477,8 +533,15 @@ def judge_row(
     row = rows.get((key, change.metric), rows.get((key, STATUS)))
     if row is None:
         change.add_reason(f"{UNSETTLED}: {NO_FIGURE}")
-    else:
-        RowAgain(change, row, how, pairs, are_duets).settle()
+        return
+    again = RowAgain(
+        change,
+        row,
+        how,
+        pairs,
+        are_duets,
+    )
+    again.settle()
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
@@ -569,7 +632,12 @@ class RowAgain:
             return row.verdict is Verdict.SLOWER and has_enough
         # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it
         # by chance
-        is_beyond = confirms(row.low, self.pairs or 0, row.limit or 0.0, self.least)
+        is_beyond = confirms(
+            row.low,
+            self.pairs or 0,
+            row.limit or 0.0,
+            self.least,
+        )
         return is_beyond and Verdict.SLOWER in (row.verdict, self.change.verdict)
 
     @property

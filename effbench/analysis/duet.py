@@ -1,4 +1,5 @@
-"""Say which side of a duet is faster, by how much, and how sure that is."""
+"""Say which side of a duet is faster, by how much, and how sure that is: `sentence_of` says it,
+`DuetAnswer.is_slower` decides whether `--fail-above` fails."""
 
 from __future__ import annotations
 
@@ -32,8 +33,12 @@ class DuetAnswer:
     @cached_property
     def tests(self) -> dict[str, RatioTest]:
         """Metric -> its test, for the times that both sides have; of the ratio second ÷ first."""
-        tests = {metric: self.duets.test(metric, FLOOR) for metric in TIMES}
-        return {metric: test for metric, test in tests.items() if test is not None}
+        tests = {}
+        for metric in TIMES:
+            test = self.duets.test(metric, FLOOR)
+            if test is not None:
+                tests[metric] = test
+        return tests
 
     @property
     def is_marked(self) -> bool:
@@ -53,7 +58,12 @@ class DuetAnswer:
         if not self.tests:
             return f"{self.first} and {self.second} have no complete {unit} to compare"
         test, *_ = self.tests.values()
-        text = sentence_of(self.first, self.second, test, count(len(duets.counted), unit))
+        text = sentence_of(
+            self.first,
+            self.second,
+            test,
+            count(len(duets.counted), unit),
+        )
         if self.is_marked:
             text += "; the host was busy"
         return text
@@ -75,7 +85,7 @@ class DuetAnswer:
         this fraction."""
         if self.is_marked:
             return False
-        lows = [test.low for test in self.tests.values() if test.low is not None]
+        lows = [test.low or 0.0 for test in self.tests.values()]
         return max(lows, default=0.0) > 1 + fraction
 
 
@@ -85,10 +95,17 @@ def failure_of(trials: Sequence[Trial]) -> str | None:
     if not failed:
         return None
     last = failed[-1]
-    return f"{last.status}: {last.reason}" if last.reason else str(last.status)
+    if not last.reason:
+        return str(last.status)
+    return f"{last.status}: {last.reason}"
 
 
-def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
+def sentence_of(
+    first: str,
+    second: str,
+    test: RatioTest,
+    duets: str,
+) -> str:
     """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3
     duets`."""
     ratio = test.ratio
@@ -98,7 +115,9 @@ def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
         times = f"{significant(ratio, 4)}×"
         return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
     difference = ""
-    if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
+    most = 1 + FLOOR
+    is_inside = 1 / most <= ratio <= most
+    if is_inside and is_decided(low, high, FLOOR):
         difference = f"difference beyond {FLOOR * 100:g} %"
     elif low <= 1 <= high:
         difference = "significant difference"
@@ -111,6 +130,7 @@ def sentence_of(first: str, second: str, test: RatioTest, duets: str) -> str:
     if ratio < 1:
         fast = second
         slow = first
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+        ratio = 1 / ratio
+        low, high = 1 / high, 1 / low
     bounds = f"{significant(low, 4)}–{significant(high, 4)}"
     return f"{fast} is {significant(ratio, 4)}× as fast as {slow} ({bounds}; {duets})"

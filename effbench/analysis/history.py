@@ -241,15 +241,25 @@ def read(
     """
     metrics = list(dict.fromkeys(metrics))
     past = store.past_results(
-        columns_of(metrics), filters.models, filters.modes, filters.environment_ids, filters.most
+        columns_of(metrics),
+        filters.models,
+        filters.modes,
+        filters.environment_ids,
+        filters.most,
     )
     # newest first, those of the future last: as the oldest they hide nothing
     sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep.name)]
     wanted = {sweep.id for sweep in filter(filters.fits, sweeps)}
-    past = replace(past, rows=[row for row in past.rows if row["sweep_id"] in wanted])
+    rows = [row for row in past.rows if row["sweep_id"] in wanted]
+    past = replace(past, rows=rows)
     if filters.are_limits and not past.rows:
         raise NothingFoundError(nothing_fits(store, sweeps))
-    history = judged(sweeps, past, metrics, limits or read_limits())
+    history = judged(
+        sweeps,
+        past,
+        metrics,
+        limits or read_limits(),
+    )
     history.baselines = store.baselines()
     if filters.since is not None:
         first = position_of(filters.since, sweeps)
@@ -314,31 +324,34 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
     """
     position = {sweep.id: at for at, sweep in enumerate(sweeps)}
 
-    def quality(point: HistoryPoint) -> tuple[bool, bool, int, int, str]:
-        key = point.environment_id
+    def quality(row: Mapping[str, Any]) -> tuple[bool, bool, int, int, str]:
+        environment_id = row["environment_id"]
+        sweep = sweeps[position[row["sweep_id"]]]
+        recorded = list(sweep.host.get("environments") or ())
         turn = -1
-        recorded = list(sweeps[point.at].host.get("environments") or ())
-        if key in recorded:
-            turn = recorded.index(key)
-        return point.is_ok, not point.is_marked, point.figures["trials"], turn, key
+        if environment_id in recorded:
+            turn = recorded.index(environment_id)
+        return row["status"] == Status.OK, not row["marked"], row["trials"], turn, environment_id
 
-    points = []
-    for row in past.rows:
-        point = HistoryPoint(
-            at=position[row["sweep_id"]],
+    tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
+    for row in sorted(past.rows, key=quality):  # a better one replaces the others of its sweep
+        environment = past.environments[row["environment_id"]]
+        key = row["cell_key"], place_of(environment), environment.hardware
+        at = position[row["sweep_id"]]
+        tracks[key][at] = HistoryPoint(
+            at=at,
             environment_id=row["environment_id"],
             status=row["status"],
             reason=row["reason"],
             is_marked=bool(row["marked"]),
             figures=row,
         )
-        points.append(point)
-    tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
-    for point in sorted(points, key=quality):  # a better one replaces the others of its sweep
-        environment = past.environments[point.environment_id]
-        key = point.figures["cell_key"], place_of(environment), environment.hardware
-        tracks[key][point.at] = point
-    return [Track(*key, [tracks[key][at] for at in sorted(tracks[key])]) for key in sorted(tracks)]
+    ordered = []
+    for key in sorted(tracks):
+        points = tracks[key]
+        track = Track(*key, [points[at] for at in sorted(points)])
+        ordered.append(track)
+    return ordered
 
 
 def place_of(environment: Environment) -> str:
@@ -358,25 +371,45 @@ def place_of(environment: Environment) -> str:
 
 
 def judged(
-    sweeps: list[SweepInfo], past: PastResults, metrics: list[str], limits: Limits
+    sweeps: list[SweepInfo],
+    past: PastResults,
+    metrics: list[str],
+    limits: Limits,
 ) -> History:
     """Return the history of these sweeps (oldest first) with all changes that `limits` do not
     ignore."""
     tracks = tracks_of(sweeps, past)
-    history = History(sweeps, past.environments, past.cells, metrics, tracks, older=past.older)
+    history = History(
+        sweeps,
+        past.environments,
+        past.cells,
+        metrics,
+        tracks,
+        older=past.older,
+    )
     for track in tracks:
         facts = CellFacts.of(past.cells[track.cell_key], track.hardware)
         for name in metrics:
             limit = limits.of(facts, name)
             if not limit.ignore:
-                judge_metric(history, track, METRICS[name], limit)
+                judge_metric(
+                    history,
+                    track,
+                    METRICS[name],
+                    limit,
+                )
         if not limits.of(facts, STATUS).ignore:
             judge_statuses(history, track)
     history.changes.sort(key=lambda change: change.rank)
     return history
 
 
-def judge_metric(history: History, track: Track, metric: Metric, limit: Limit) -> None:
+def judge_metric(
+    history: History,
+    track: Track,
+    metric: Metric,
+    limit: Limit,
+) -> None:
     """Add the changes of a metric's level, and note the state of its series."""
     points = [point for point in track.points if counts(point, metric)]
     if not points:
@@ -395,7 +428,14 @@ def judge_metric(history: History, track: Track, metric: Metric, limit: Limit) -
         state = "changed"
     history.states[state] += 1
     for change in changes:
-        history.changes.append(change_of_metric(history, track, metric, points, change))
+        of_metric = change_of_metric(
+            history,
+            track,
+            metric,
+            points,
+            change,
+        )
+        history.changes.append(of_metric)
 
 
 def counts(point: HistoryPoint, metric: Metric) -> bool:

@@ -1,4 +1,5 @@
-"""Which metrics does a comparison compare, and how large must a change be to count?
+"""Which metrics does a comparison compare, and how large must a change be to count? `Limits.of`
+gives the limit of a metric.
 
 conf/check/default.yaml holds effbench's answer. A user's file overrides it, and single settings
 override both; docs/how-to/ci.md explains them. msgspec checks their types.
@@ -84,8 +85,12 @@ class Limit(Struct, forbid_unknown_fields=True):
 
     def changes(self, metric: str) -> dict[str, Any]:
         """Return the settings that are set and have an effect on this metric."""
-        values = {name: getattr(self, name) for name in effective(metric)}
-        return {name: value for name, value in values.items() if value is not None}
+        changes = {}
+        for name in effective(metric):
+            value = getattr(self, name)
+            if value is not None:
+                changes[name] = value
+        return changes
 
     def check_effect(self, metric: str) -> None:
         """Raise ValueError for a setting that has no effect on this metric."""
@@ -122,12 +127,19 @@ class ExceptionRule(Limit, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        return self.until is not None and self.until < dt.datetime.now(dt.UTC).date()
+        if self.until is None:
+            return False
+        today = dt.datetime.now(dt.UTC).date()
+        return self.until < today
 
     @property
     def patterns(self) -> dict[str, str]:
-        patterns = {name: getattr(self, name) for name in PATTERNS}
-        return {name: str(pattern) for name, pattern in patterns.items() if pattern is not None}
+        patterns = {}
+        for name in PATTERNS:
+            pattern = getattr(self, name)
+            if pattern is not None:
+                patterns[name] = str(pattern)
+        return patterns
 
     def fits(self, cell: CellFacts) -> bool:
         return all(
@@ -175,7 +187,12 @@ class Limits(Struct, forbid_unknown_fields=True):
     def of(self, cell: CellFacts, metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell. Only the last exception that
         matches counts."""
-        limit = Limit(self.floor, 0.0, 1.25, False)
+        limit = Limit(
+            self.floor,
+            0.0,
+            1.25,
+            False,
+        )
         own = getattr(self.limits, metric, None)
         if own is not None:
             limit = structs.replace(limit, **own.changes(metric))
@@ -249,7 +266,10 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
-    known = {path.stem: path for folder in (SHIPPED, OWN) for path in folder.glob("*.yaml")}
+    known = {}
+    for folder in (SHIPPED, OWN):
+        for path in folder.glob("*.yaml"):
+            known[path.stem] = path
     if name not in known:
         raise ConfigError(
             f"no configuration {name!r}; choose from {', '.join(sorted(known))}, or give the path"
@@ -291,7 +311,12 @@ def limits_of(*layers: Any) -> Limits:
     for layer in layers:
         values = merged(values, layer)
     try:
-        return msgspec.convert(values, Limits, strict=False, dec_hook=fraction)
+        return msgspec.convert(
+            values,
+            Limits,
+            strict=False,
+            dec_hook=fraction,
+        )
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         place = place.strip("`.")

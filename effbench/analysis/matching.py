@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from effbench.analysis.limits import CellFacts
-from effbench.core.cell import Cell, Conditions, Identity, StoredEnvironment, digest
+from effbench.core.cell import Cell, Conditions, StoredEnvironment, digest
 from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import cell_names, flatten, grouped, row_names
@@ -59,7 +59,11 @@ class Location:
     @classmethod
     def of(cls, environment: StoredEnvironment) -> Location:
         interpreter = environment.interpreter or OWN["python"]
-        return cls(environment.hardware, interpreter, environment.folder or OWN["folder"])
+        return cls(
+            environment.hardware,
+            interpreter,
+            environment.folder or OWN["folder"],
+        )
 
 
 @dataclass
@@ -99,8 +103,9 @@ class Side:
         if key not in self.cells:
             return None
         for environment_id in reversed(self.environments):
-            if ResultKey(key, environment_id) in self.results:
-                return self.results[ResultKey(key, environment_id)]
+            result = self.results.get(ResultKey(key, environment_id))
+            if result is not None:
+                return result
         return None
 
     def recorded_facts(self, environment_id: str) -> Mapping[str, Any]:
@@ -161,24 +166,24 @@ class CellPair:
         """There is no chance if each side has one choice, in all of LEAST_COMPILATIONS or in a cell
         of its own."""
         old, new = (side.kernels for side in self.sides)
-        used = [set(side.compilations.values()) - {None} for side in self.sides]
-        count = min(map(len, used))
-        has_one_choice = len(old) <= 1 and len(new) <= 1
-        are_sure = has_one_choice and (self.differs or count >= LEAST_COMPILATIONS)
-        difference = None
-        if old and new and old != new and count and not self.differs:
-            difference = "the compiler chose other kernels, unless the code changed"
-            if are_sure:
-                difference = f"other kernels in each of {count} compilations"
+        caches = [set(side.compilations.values()) - {None} for side in self.sides]
+        count = min(map(len, caches))
+        are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
+        by_chance: frozenset[str] = frozenset()
+        if not are_sure:
+            by_chance = old | new
+        if not old or not new or old == new or not count or self.differs:
+            return Kernels(None, by_chance)
         if are_sure:
-            return Kernels(difference, frozenset())
-        return Kernels(difference, old | new)
+            return Kernels(f"other kernels in each of {count} compilations", by_chance)
+        return Kernels("the compiler chose other kernels, unless the code changed", by_chance)
 
 
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
     # in the user's order, if the sweep records it
-    turns = {key: turn for turn, key in enumerate(info.host.get("environments") or (), 1)}
+    recorded = info.host.get("environments") or ()
+    turns = {key: turn for turn, key in enumerate(recorded, 1)}
     environments = sorted(
         store.environments_of(info.id),
         key=lambda known: turns.get(known.id, 0),
@@ -209,7 +214,11 @@ def machine_names(machines: Iterable[Location]) -> dict[Location, str]:
     for part in ("interpreter", "folder"):
         if len({getattr(machine, part) for machine in machines}) > 1:
             shown.append(part)
-    return {machine: " ".join(getattr(machine, part) for part in shown) for machine in machines}
+    names = {}
+    for machine in machines:
+        parts = [getattr(machine, part) for part in shown]
+        names[machine] = " ".join(parts)
+    return names
 
 
 def matching(text: str, names: Iterable[str]) -> list[str]:
@@ -230,18 +239,31 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     for side in sides:
         for key, known in side.environments.items():
             words[key] = {*astuple(Location.of(known)), known.torch_version}
-    wanted = set(matching(on, set().union(*words.values())))
+    known_words = set().union(*words.values())
+    wanted = set(matching(on, known_words))
     chosen = [key for key, selecting in words.items() if selecting & wanted]
     if not chosen:
-        titles = " or ".join(dict.fromkeys(side.title for side in sides))
-        machines = machine_names(machine for side in sides for machine in side.machines)
-        places = ", ".join(machines.values()) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
-    limited = [side.within(chosen) for side in sides]
-    return [part if part.environments else side for side, part in zip(sides, limited, strict=True)]
+        raise NothingFoundError(nothing_on(sides, on))
+    limited = []
+    for side in sides:
+        part = side.within(chosen)
+        limited.append(part if part.environments else side)
+    return limited
 
 
-def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
+def nothing_on(sides: Sequence[Side], on: str) -> str:
+    """Return that no trial ran there, and where the trials ran."""
+    titles = " or ".join(dict.fromkeys(side.title for side in sides))
+    machines = machine_names(machine for side in sides for machine in side.machines)
+    places = ", ".join(machines.values()) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {places}"
+
+
+def on_one_machine(
+    before: Side,
+    after: Side,
+    across: Collection[str] = (),
+) -> tuple[Side, Side]:
     """Return both sides, limited to the machine that is compared. Raises NothingFoundError if a
     side has no trial or the hardware differs, UsageError if it is ambiguous which machines to
     compare."""
@@ -259,7 +281,10 @@ def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> t
             f"not comparable: {old.hardware} and {new.hardware}; --across hardware compares them"
             " anyway"
         )
-    return before.within(before.machines[old]), after.within(after.machines[new])
+    return (
+        before.within(before.machines[old]),
+        after.within(after.machines[new]),
+    )
 
 
 def _only_machine(title: str, machines: Iterable[Location]) -> Location:
@@ -299,13 +324,21 @@ def split(whole: Side, by: str) -> dict[str, Side]:
     return parts
 
 
-def part_named(value: str, parts: Mapping[str, Side], by: str) -> str:
+def part_named(
+    value: str,
+    parts: Mapping[str, Side],
+    by: str,
+) -> str:
     """Return the part of `split` that has this value: its name, or the path of its interpreter or
     folder, as the database stores it or as it was typed; the value if no part has it."""
     if value in parts or by not in FLAGS:
         return value
     for name, part in parts.items():
-        paths = typed_paths(value, by, part.host.get("folder"))
+        paths = typed_paths(
+            value,
+            by,
+            part.host.get("folder"),
+        )
         for key, environment in part.environments.items():
             # an interpreter that was not chosen has no flag
             flag = environment.flags.get(FLAGS[by])
@@ -314,13 +347,18 @@ def part_named(value: str, parts: Mapping[str, Side], by: str) -> str:
     return value
 
 
-def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
+def typed_paths(
+    text: str,
+    by: str,
+    folder: str | None = None,
+) -> set[str]:
     """Return the absolute paths that `text` may mean as a value of python= or folder=, as
     `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
     path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
     paths = {os.path.abspath(path)}  # noqa: PTH100 - Path.resolve() would follow links
     if folder is not None:
-        paths.add(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118
+        joined = os.path.join(folder, path)  # noqa: PTH118
+        paths.add(os.path.normpath(joined))
     if by == "folder":
         return paths | {os.path.realpath(name) for name in paths}
     program = shutil.which(path)
@@ -344,7 +382,10 @@ def parameter(cell: Cell, by: str) -> str | None:
 
 
 def pairs_of(
-    before: Side, after: Side, across: Sequence[str] = (), by: str | None = None
+    before: Side,
+    after: Side,
+    across: Sequence[str] = (),
+    by: str | None = None,
 ) -> list[CellPair]:
     """Return the matched cells of both sides (`on_one_machine`) that were measured on one of them.
 
@@ -357,10 +398,13 @@ def pairs_of(
     else:
         differing = [by]
         partners = partners_by(before, after, by)
+    cells = dict(before.cells)
+    others: dict[str, str | None] = {key: partners.get(key) for key in cells}
     matched = set(partners.values())
-    others: dict[str, str | None] = {key: partners.get(key) for key in before.cells}
-    others |= {key: key for key in after.cells if key not in matched}
-    cells = {key: before.cells.get(key) or after.cells[key] for key in others}
+    for key, cell in after.cells.items():
+        if key not in matched:
+            cells.setdefault(key, cell)
+            others[key] = key
     names = names_without(by, cells)
     hardware = next(iter(after.machines)).hardware
     pairs = []
@@ -369,19 +413,13 @@ def pairs_of(
         new = after.result(other)
         if old is None and new is None:
             continue
-        why = None
-        if other is None:
-            why = "not in the plan"
-        elif new is None:
-            why = f"planned, not measured: the sweep is {after.state}"
-        facts = CellFacts.of(cells[key], hardware)
         pair = CellPair(
             key,
             names[key],
-            facts,
+            CellFacts.of(cells[key], hardware),
             old,
             new,
-            why,
+            why_missing(after, other),
             differs=key != other,
         )
         pairs.append(pair)
@@ -390,7 +428,20 @@ def pairs_of(
     return pairs
 
 
-def partners_of(before: Side, after: Side, differing: Sequence[str]) -> dict[str, str]:
+def why_missing(after: Side, key: str | None) -> str | None:
+    """Return why a cell has no result on the later side; None if it has one."""
+    if key is None:
+        return "not in the plan"
+    if after.result(key) is None:
+        return f"planned, not measured: the sweep is {after.state}"
+    return None
+
+
+def partners_of(
+    before: Side,
+    after: Side,
+    differing: Sequence[str],
+) -> dict[str, str]:
     """Return key before -> key after: of the same cell, or else of the only cell that differs only
     in the parameters `differing`. Raises UsageError if there are several."""
     partners = {key: key for key in before.cells if key in after.cells}
@@ -403,7 +454,8 @@ def partners_of(before: Side, after: Side, differing: Sequence[str]) -> dict[str
         if len(keys) == len(fitting) == 1:
             partners[keys[0]] = fitting[0]
         elif fitting:
-            names = cell_names([*before.cells.values(), *after.cells.values()])
+            cells = before.cells | after.cells
+            names = cell_names(cells.values())
             several = ", ".join(names[key] for key in (*keys, *fitting))
             raise UsageError(
                 f"several cells differ only in {', '.join(differing)}: {several}; compare"
@@ -412,7 +464,11 @@ def partners_of(before: Side, after: Side, differing: Sequence[str]) -> dict[str
     return partners
 
 
-def partners_by(before: Side, after: Side, by: str) -> dict[str, str]:
+def partners_by(
+    before: Side,
+    after: Side,
+    by: str,
+) -> dict[str, str]:
     """Return key before -> key after of cells that differ in the parameter `by` and in what follows
     it."""
     differing = [by, *_equal_settings(before, after, by)]
@@ -425,7 +481,11 @@ def partners_by(before: Side, after: Side, by: str) -> dict[str, str]:
     return partners
 
 
-def alike(side: Side, other: Side, differing: Collection[str]) -> dict[str, list[str]]:
+def alike(
+    side: Side,
+    other: Side,
+    differing: Collection[str],
+) -> dict[str, list[str]]:
     """Return the keys of the cells that the other side lacks, by a digest of all their parameters
     except those in which cells may differ."""
 
@@ -437,11 +497,20 @@ def alike(side: Side, other: Side, differing: Collection[str]) -> dict[str, list
     return grouped((key for key in side.cells if key not in other.cells), rest)
 
 
-def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
+def _equal_settings(
+    before: Side,
+    after: Side,
+    by: str,
+) -> list[str]:
     """Return the settings that equal `by` in every cell that has them: a model's cache size follows
     bs."""
-    cells = [flatten(cell.params()) for side in (before, after) for cell in side.cells.values()]
-    equal = dict.fromkeys(name for params in cells if by in params for name in params)
+    cells = []
+    equal: dict[str, None] = {}
+    for cell in (*before.cells.values(), *after.cells.values()):
+        params = flatten(cell.params())
+        cells.append(params)
+        if by in params:
+            equal |= dict.fromkeys(params)
     equal.pop(by, None)
     for params in cells:
         for name in equal.keys() & params.keys():
@@ -452,29 +521,35 @@ def _equal_settings(before: Side, after: Side, by: str) -> list[str]:
 
 def names_without(by: str | None, cells: Mapping[str, Cell]) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
-    identities = [cell.identity() for cell in cells.values()]
-    if by is not None:
-        identities = [_without_parameter(identity, by) for identity in identities]
+    identities = []
+    for cell in cells.values():
+        identity = cell.identity()
+        if by is not None:
+            params = flatten(identity.params)
+            for name in list(params):
+                if is_below(name, [by]):
+                    del params[name]
+            identity = replace(identity, params=params)
+            if hasattr(identity, by):
+                empty: dict[str, Any] = {by: 0 if by == "bs" else ""}
+                identity = replace(identity, **empty)
+        identities.append(identity)
     return dict(zip(cells, row_names(identities), strict=True))
 
 
-def _without_parameter(identity: Identity, by: str) -> Identity:
-    params = flatten(identity.params)
-    kept = {name: params[name] for name in params if not is_below(name, [by])}
-    changes: dict[str, Any] = {"params": kept}
-    if hasattr(identity, by):
-        changes[by] = 0 if by == "bs" else ""
-    return replace(identity, **changes)
-
-
 def is_below(name: str, parameters: Collection[str]) -> bool:
-    return any(name == parent or name.startswith(f"{parent}.") for parent in parameters)
+    parents = tuple(f"{parent}." for parent in parameters)
+    return f"{name}.".startswith(parents)
 
 
 # --- differences ---
 
 
-def nothing_shared(before: Side, after: Side, differing: Sequence[str]) -> str:
+def nothing_shared(
+    before: Side,
+    after: Side,
+    differing: Sequence[str],
+) -> str:
     """Return why there is nothing to compare: the parameters in which the first cell and the most
     similar one of the other side differ, and whether `--across` accepts them."""
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
@@ -486,25 +561,38 @@ def nothing_shared(before: Side, after: Side, differing: Sequence[str]) -> str:
     fewest = min(every, key=len)
     different = listed(list(fewest.values()), MOST_DIFFERENCES)
     text += f"; the first cell and the most similar one differ in {different}"
-    across = dict.fromkeys([*differing, *(path.partition(".")[0] for path in fewest)])
+    across = dict.fromkeys(differing)
+    for path in fewest:
+        group, _, _ = path.partition(".")
+        across[group] = None
     if across.keys() <= {*ACROSS}:
         text += f"; --across {','.join(across)} compares them anyway"
     return text
 
 
-def parameter_differences(old: Cell, new: Cell, across: Collection[str] = ()) -> dict[str, str]:
+def parameter_differences(
+    old: Cell,
+    new: Cell,
+    across: Collection[str] = (),
+) -> dict[str, str]:
     """Return the parameters in which two cells differ, except those of `across`, with both values
     as text."""
     before = flatten(old.params())
     after = flatten(new.params())
-    return {
-        name: f"{name} {before.get(name)} → {after.get(name)}"
-        for name in {**before, **after}
-        if before.get(name) != after.get(name) and not is_below(name, across)
-    }
+    texts = {}
+    for name in before | after:
+        old_value = before.get(name)
+        new_value = after.get(name)
+        if old_value != new_value and not is_below(name, across):
+            texts[name] = f"{name} {old_value} → {new_value}"
+    return texts
 
 
-def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:
+def differences(
+    before: Side,
+    after: Side,
+    across: Sequence[str],
+) -> list[str]:
     """Return the differences between the sides as texts: parameters that the user accepts
     (`across`), hardware, software, flags, protocol and machine."""
     parameters: dict[str, None] = {}
@@ -532,6 +620,8 @@ def differences(before: Side, after: Side, across: Sequence[str]) -> list[str]:
 def software_changed(before: Side, after: Side) -> str | None:
     """Return the first software version of `after` that `before` did not have, as text."""
     for diff in diff_conditions(before.conditions, after.conditions):
-        if diff.kind == "software" and not set(diff.after) <= set(diff.before):
+        if diff.kind != "software":
+            continue
+        if not set(diff.after) <= set(diff.before):
             return diff.text(diff.name, "→", "not set")
     return None

@@ -1,5 +1,5 @@
-"""Find out whether a sweep can run again here: its interpreter, and its revision in a worktree of
-this repository."""
+"""Find out whether a sweep can run again here: its interpreter (`current`), and the baseline's
+revision in a worktree of this repository (`origin`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ Facts = Mapping[str, Any]
 
 
 def current(
-    facts: Facts | None, sweep_id: str, cells: Sequence[Cell], since: dt.datetime
+    facts: Facts | None,
+    sweep_id: str,
+    cells: Sequence[Cell],
+    since: dt.datetime,
 ) -> Interpreter:
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
     Raises UsageError if that is impossible here, or if the cells' code has changed `since` the
@@ -58,14 +61,13 @@ def current(
     if names:
         check_unchanged(facts, folder)
     interpreter = Interpreter.from_facts(facts)
-    for file in untracked(names, replace(interpreter, folder=str(folder))):
+    there = replace(interpreter, folder=str(folder))
+    for file in untracked(names, there):
         if file.stat().st_mtime > since.timestamp():
             raise UsageError(
                 f"{file} was written after sweep {sweep_id} began, and git does not track it"
             )
-    if folder != Path.cwd():
-        return replace(interpreter, folder=str(folder))
-    return interpreter
+    return interpreter if folder == Path.cwd() else there
 
 
 def check_unchanged(facts: Facts, folder: Path) -> None:
@@ -104,7 +106,8 @@ def origin(
     if python == new["python"]:
         python = here.python
     other = Interpreter(python, here.folder)
-    root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
+    top = git(here.home, "rev-parse", "--show-toplevel")
+    root = Path(top or here.home).resolve()
     used = targets(cells)
     changing: list[str] = []
     if not is_same_code(old, new):
@@ -112,7 +115,13 @@ def origin(
     if changing:
         with worktree(old, root) as place:
             homes = homes_of(changing, here, root)
-            yield Interpreter(python, folder_in(place, homes, python, changing))
+            folder = folder_in(
+                place,
+                homes,
+                python,
+                changing,
+            )
+            yield Interpreter(python, folder)
     elif other != here:
         yield other
     elif software:
@@ -166,7 +175,8 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
     place = own / commit[:12]
     try:
         own.mkdir(parents=True, exist_ok=True)
-        if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
+        added = git(root, "worktree", "add", "--detach", "--force", str(place), commit)
+        if added is None:
             raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
         yield place
     finally:
@@ -184,11 +194,16 @@ def homes_of(names: Sequence[str], here: Interpreter, root: Path) -> list[Path]:
             if path.name == "__init__.py":
                 path = path.parent
             homes.append(path.parent)
-    inside = dict.fromkeys(home for home in homes if home.is_relative_to(root))
-    return [home.relative_to(root) for home in inside]
+    inside = [home.relative_to(root) for home in homes if home.is_relative_to(root)]
+    return list(dict.fromkeys(inside))
 
 
-def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
+def folder_in(
+    place: Path,
+    homes: Iterable[Path],
+    python: str | None,
+    names: Sequence[str],
+) -> str:
     """Return the first of the folders `homes` in which `python` imports all targets from the
     worktree `place`. Raises UsageError without such a folder, because otherwise other code would be
     measured."""
@@ -198,9 +213,11 @@ def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Seq
         folder = place / home
         if not folder.is_dir():
             continue
+        outside = []
         paths = sources(names, Interpreter(python, str(folder)))
-        inside = {name for name, path in paths.items() if path and path.is_relative_to(place)}
-        outside = [name for name in paths if name not in inside]
+        for name, path in paths.items():
+            if path is None or not path.is_relative_to(place):
+                outside.append(name)
         if not outside:
             return str(folder.resolve())
         reason = f"its {outside[0]} is missing, or imported from elsewhere"
@@ -210,13 +227,13 @@ def folder_in(place: Path, homes: Iterable[Path], python: str | None, names: Seq
 def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:
     """Return the files of these targets that git does not track; of a package, `__init__.py`
     only."""
-    return [
-        path
-        for path in sources(names, interpreter).values()
-        if path is not None
-        and path.is_file()
-        and git(path.parent, "ls-files", "--error-unmatch", path.name) is None
-    ]
+    files = []
+    for path in sources(names, interpreter).values():
+        if path is None or not path.is_file():
+            continue
+        if git(path.parent, "ls-files", "--error-unmatch", path.name) is None:
+            files.append(path)
+    return files
 
 
 def is_versioned(path: Path, root: Path) -> bool:
@@ -230,8 +247,10 @@ def targets(cells: Iterable[Cell]) -> list[str]:
     effbench's and torch's."""
     names: dict[str, None] = {}
     for cell in cells:
-        names |= dict.fromkeys([*targets_in(cell.model["module"]), *targets_in(cell.mode)])
-        names[str((cell.training or {}).get("loss", "mean"))] = None
+        names |= dict.fromkeys(targets_in(cell.model["module"]))
+        names |= dict.fromkeys(targets_in(cell.mode))
+        training = cell.training or {}
+        names[str(training.get("loss"))] = None
     return [name for name in names if "." in name and not name.startswith(OWN_TARGETS)]
 
 
@@ -242,21 +261,22 @@ def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | 
     paths: dict[str, Path | None] = {}
     packages: dict[str, str] = {}
     for name in names:
-        if ":" in name or name.endswith(".py"):  # `path/to/file.py:Name`
-            file = home / name.partition(":")[0]
-            paths[name] = None
-            if file.is_file():
-                paths[name] = file.resolve()
-        else:  # `package.module.Name`
+        file, colon, _ = name.partition(":")  # `path/to/file.py:Name`
+        if not colon and not name.endswith(".py"):  # `package.module.Name`
             packages[name] = name.partition(".")[0]
+        elif (home / file).is_file():
+            paths[name] = (home / file).resolve()
+        else:
+            paths[name] = None
     if packages:
         command = [interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))]
         text = output(command, TIMEOUT_S, home) or ""
         # a sitecustomize may print before the answer; without an answer no path is known
-        lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
-        paths |= dict.fromkeys(packages)
+        answers = [line for line in text.splitlines() if line.startswith('["effbench"')]
+        known: dict[str, str | None] = {}
+        if answers:
+            _, known = json.loads(answers[-1])
         for name, package in packages.items():
-            path = lines and json.loads(lines[-1])[1][package]
-            if path:
-                paths[name] = Path(path).resolve()
+            path = known.get(package)
+            paths[name] = Path(path).resolve() if path else None
     return paths

@@ -8,7 +8,8 @@ A cell that was measured on one side only is `missing` or `new`. Metrics are com
 same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond the limit; `exact` by
 its integers; `bound` by a factor and an absolute difference, times only of two trials per side.
 
-What makes a trial `degraded` or `incorrect` is decided where it runs: `judge` in worker/trial.py.
+What makes a trial `degraded` or `incorrect` is decided where it runs: `RunningTrial.judge` in
+worker/trial.py.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Change:
         if self.ratio is None or self.low is None or self.high is None:
             return Verdict.AMBIGUOUS
         most = 1 + floor
-        least = 1 / (1 + floor)
+        least = 1 / most
         if is_significant and self.ratio > most:
             return Verdict.SLOWER
         if is_significant and self.ratio < least:
@@ -210,16 +211,22 @@ class Figures:
         gaps = []
         for when, side in zip(("before", "now"), pair.sides, strict=True):
             figures = side.figures.get(name, {})
-            valid = {
-                at: float(figure) for at, figure in figures.items() if is_valid(figure, metric)
-            }
+            valid = {}
+            for number, figure in figures.items():
+                if is_valid(figure, metric):
+                    valid[number] = float(figure)
             sides.append(valid)
+            odd = len(figures) - len(valid)
             # if no trial has the metric, it was not measured
-            if len(valid) < len(figures) and set(figures.values()) != {None}:
-                odd = len(figures) - len(valid)
+            if odd and set(figures.values()) != {None}:
                 gaps.append(f"{odd} of {len(figures)} trials {when} have no valid figure")
         before, after = sides
-        return cls(metric, before, after, joined(*gaps))
+        return cls(
+            metric,
+            before,
+            after,
+            joined(*gaps),
+        )
 
     @property
     def missing(self) -> str | None:
@@ -268,7 +275,12 @@ def judge(
         if whole is not None:
             changes.append(whole)
         else:
-            changes += figure_changes(pair, limits, thresholds or {}, interleaved)
+            changes += figure_changes(
+                pair,
+                limits,
+                thresholds or {},
+                interleaved,
+            )
     tested = [change for change in changes if change.floor is not None]
     # families of tests, so that ignored changes do not affect the others
     families = grouped(tested, lambda change: (change.ignored, change.metric in SIZES))
@@ -338,8 +350,15 @@ def status_change(pair: CellPair, limits: Limits) -> Change | None:
     if verdict is None:
         return None
     limit = limits.of(pair.about, STATUS)
-    change = Change(pair.key, pair.name, STATUS, verdict, reason=pair.why, about=pair.about)
-    change.ignored = bool(limit.ignore)
+    change = Change(
+        pair.key,
+        pair.name,
+        STATUS,
+        verdict,
+        reason=pair.why,
+        ignored=bool(limit.ignore),
+        about=pair.about,
+    )
     if after is None:
         change.ignored |= limits.on_missing == OnFailure.ignore
         if before and not Status(before.status).is_measured:
@@ -360,7 +379,10 @@ def status_change(pair: CellPair, limits: Limits) -> Change | None:
 
 
 def figure_changes(
-    pair: CellPair, limits: Limits, thresholds: Thresholds, interleaved: bool
+    pair: CellPair,
+    limits: Limits,
+    thresholds: Thresholds,
+    interleaved: bool,
 ) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for name in limits.metrics:
@@ -368,19 +390,36 @@ def figure_changes(
         if not figures.before and not figures.after and not figures.gaps:
             continue
         limit = limits.of(pair.about, name)
-        change = Change(pair.key, pair.name, name, reason=figures.gaps, about=pair.about)
-        change.limit = least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0))
-        change.ignored = bool(limit.ignore)
-        change.before = figures.summary(figures.before)
-        change.after = figures.summary(figures.after)
+        change = Change(
+            pair.key,
+            pair.name,
+            name,
+            before=figures.summary(figures.before),
+            after=figures.summary(figures.after),
+            limit=least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0)),
+            reason=figures.gaps,
+            ignored=bool(limit.ignore),
+            about=pair.about,
+        )
         if not change.has_both:
             change.doubt(figures.missing)
         elif figures.metric.is_timed and pair.disturbance is not None:
             leave_unjudged(change, pair, limits)
         elif figures.have_ratio:
-            judge_ratio(change, pair, figures, limit, interleaved)
+            judge_ratio(
+                change,
+                pair,
+                figures,
+                limit,
+                interleaved,
+            )
         else:
-            judge_range(change, pair, figures, limit.least or 0.0)
+            judge_range(
+                change,
+                pair,
+                figures,
+                limit.least or 0.0,
+            )
         change.add_reason(exception_text(limit))
         yield change
 
@@ -410,14 +449,25 @@ def leave_unjudged(change: Change, pair: CellPair, limits: Limits) -> None:
 
 
 def judge_ratio(
-    change: Change, pair: CellPair, figures: Figures, limit: Limit, interleaved: bool
+    change: Change,
+    pair: CellPair,
+    figures: Figures,
+    limit: Limit,
+    interleaved: bool,
 ) -> None:
     """Add the test of the ratio. The tests of all rows decide together, unless the difference is
     too small to matter."""
     # parts of a sweep that was resumed after an update have different rounds
-    is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
-    test = add_test(change, pair, figures, is_paired)
-    if limit.least and abs((change.after or 0.0) - (change.before or 0.0)) <= limit.least:
+    rounds = figures.before.keys() & figures.after.keys()
+    is_paired = interleaved and len(rounds) >= 2
+    test = add_test(
+        change,
+        pair,
+        figures,
+        is_paired,
+    )
+    difference = (change.after or 0.0) - (change.before or 0.0)
+    if limit.least and abs(difference) <= limit.least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
     change.floor = limit.floor
@@ -429,7 +479,12 @@ def judge_ratio(
         change.doubt("a side has only one trial, so the spread is unknown")
 
 
-def add_test(change: Change, pair: CellPair, figures: Figures, is_paired: bool) -> RatioTest:
+def add_test(
+    change: Change,
+    pair: CellPair,
+    figures: Figures,
+    is_paired: bool,
+) -> RatioTest:
     """Add ratio, interval and p-value, and return the test."""
     by_chance: frozenset[str] = frozenset()
     if change.metric not in SIZES:
@@ -438,16 +493,30 @@ def add_test(change: Change, pair: CellPair, figures: Figures, is_paired: bool) 
     run_test = compare_pairs if is_paired else compare
     old, new = (side.compilations for side in pair.sides)
     compiled = Compilations(old, new, by_chance)
-    change.test = test = run_test(figures.before, figures.after, change.limit or 0.0, compiled)
-    change.ratio, change.low, change.high = test.ratio, test.low, test.high
+    test = run_test(
+        figures.before,
+        figures.after,
+        change.limit or 0.0,
+        compiled,
+    )
+    change.test = test
+    change.ratio = test.ratio
+    change.low = test.low
+    change.high = test.high
     change.p_value = test.p_value
     # these may be means over compilations, like those of results
     if test.before is not None:
-        change.before, change.after = test.before, test.after
+        change.before = test.before
+        change.after = test.after
     return test
 
 
-def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) -> None:
+def judge_range(
+    change: Change,
+    pair: CellPair,
+    figures: Figures,
+    least: float,
+) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit, and is not likely to be a coincidence."""
     factor = 1 + (change.limit or 0.0)
@@ -461,7 +530,8 @@ def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) 
     metric = figures.metric
     if metric.compare != "ratio":
         set_plain_ratio(change)
-    if are_equal or not exceeds(max(*old, *new), min(*old, *new)):
+    every = [*old, *new]
+    if are_equal or not exceeds(max(every), min(every)):
         change.verdict = Verdict.SAME
     elif exceeds(min(new), max(old)):
         change.verdict = Verdict.SLOWER
@@ -469,8 +539,9 @@ def judge_range(change: Change, pair: CellPair, figures: Figures, least: float) 
         change.verdict = Verdict.FASTER
     else:
         text = "{:.15g}".format if metric.compare == "exact" else metric.format
-        before = f"{text(min(old))} to {text(max(old))} before"
-        change.doubt(f"its trials differ: {before}, {text(min(new))} to {text(max(new))} now")
+        then = f"{text(min(old))} to {text(max(old))} before"
+        now = f"{text(min(new))} to {text(max(new))} now"
+        change.doubt(f"its trials differ: {then}, {now}")
     if change.verdict in CHANGED:
         doubt_range(change, pair, figures)
 

@@ -1,4 +1,5 @@
-"""Decide which mode wins at a point (model, other swept parameters, batch size) by a metric.
+"""Decide which mode wins at a point (model, other swept parameters, batch size) by a metric:
+`winners` holds the rule.
 
 A mode wins if it is significantly better than every other one; several that are not significantly
 different win together, which is a tie.
@@ -37,7 +38,10 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     winning = _best_and_ties(candidates, decisive)
     best = winning[0].result
     for row in ok:
-        if row not in winning and _may_tie(row.result, best, metric, decisive):
+        if row in winning:
+            continue
+        is_tied = _is_tied_baseline(row.result, best, metric)
+        if is_tied or _may_be_better(row.result, best, decisive):
             winning.append(row)
     return winning
 
@@ -60,7 +64,8 @@ def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     """Return the rows whose figure is not marked; none if that is only the baseline's speedup."""
     unmarked = []
     for row in rows:
-        if why_marked(row.result, metric) is None and (row.result.value(metric) or 0) > 0:
+        value = row.result.value(metric) or 0
+        if value > 0 and why_marked(row.result, metric) is None:
             unmarked.append(row)
     if metric in SPEEDUPS and all(row.result.is_baseline for row in unmarked):
         # the baseline's ratio of 1 was not measured: it wins against none that is marked
@@ -71,12 +76,13 @@ def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
 def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     """Return the row with the best figure, then those whose difference from it is not significant,
     which all are if it has no interval."""
-    costs = {place: _cost(row.result, metric) for place, row in enumerate(rows)}
-    best = min(costs, key=lambda place: costs[place].value)
-    winning = [rows[best]]
-    for place, cost in costs.items():
-        if place != best and not is_less(costs[best], cost):
-            winning.append(rows[place])
+    costs = [_cost(row.result, metric) for row in rows]
+    least = min(costs, key=lambda cost: cost.value)
+    best = rows[costs.index(least)]
+    winning = [best]
+    for row, cost in zip(rows, costs, strict=True):
+        if row is not best and not is_less(least, cost):
+            winning.append(row)
     return winning
 
 
@@ -88,23 +94,15 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     return estimate
 
 
-def _may_tie(result: Result, best: Result, metric: str, decisive: str) -> bool:
-    """Return whether a result is the baseline, from which the best one does not differ by `metric`,
-    or marked and maybe better by the decisive metric."""
-    if result.is_baseline and not _differs_from_baseline(best, metric):
-        return True
-    return _may_be_better(result, best, decisive)
-
-
-def _differs_from_baseline(result: Result, metric: str) -> bool:
-    """Return whether a speedup's interval excludes 1, or nothing suggests that it includes 1."""
-    low, high = bounds_of(result, metric)
-    is_ratio = metric in SPEEDUPS and not result.is_baseline
-    if not is_ratio or low is None or high is None:
-        return True
-    if result.trials == 1 or why_marked(result, metric) is not None:
-        return True
-    return not low <= 1 <= high
+def _is_tied_baseline(result: Result, best: Result, metric: str) -> bool:
+    """Return whether a result is the baseline, and the best one's speedup `metric` has an interval
+    that includes 1."""
+    if not result.is_baseline or best.is_baseline or metric not in SPEEDUPS:
+        return False
+    low, high = bounds_of(best, metric)
+    if low is None or high is None or best.trials == 1:
+        return False
+    return why_marked(best, metric) is None and low <= 1 <= high
 
 
 def _may_be_better(result: Result, best: Result, metric: str) -> bool:
@@ -128,5 +126,11 @@ def log_of(result: Result, metric: str, df_per_trial: float = 1.0) -> LogEstimat
     assert value is not None
     low, high = bounds_of(result, metric)
     return stored_log_mean(
-        value, low, high, result.trials, result.compilations, df_per_trial, result.hosts
+        value,
+        low,
+        high,
+        result.trials,
+        result.compilations,
+        df_per_trial,
+        result.hosts,
     )

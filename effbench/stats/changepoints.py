@@ -1,5 +1,5 @@
 """Find change points of series: places where the level changed and stayed changed. Pure numpy, no
-randomness.
+randomness. `find_changes` finds those of measured values, `find_exact` those of counters.
 
 Candidates come from a fit of levels to the values (the Potts model): each value gets a level from a
 grid, and the total cost is minimal. A change of level has a price. A value costs its squared
@@ -100,14 +100,22 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
         return []
     series = NoisySeries.of(logs)
     splits = fit(series)
-    segments = series.segments(splits)
-    weakest = _weakest(series, segments, least)
-    while weakest is not None:
-        del splits[weakest]  # which joins its segments
+    while True:
         segments = series.segments(splits)
         weakest = _weakest(series, segments, least)
+        if weakest is None:
+            break
+        del splits[weakest]  # which joins its segments
     spread = series.spread(segments)
-    changes = [_change(series, old, new, spread.sd) for old, new in pairwise(segments)]
+    changes = []
+    for old, new in pairwise(segments):
+        change = _change(
+            series,
+            old,
+            new,
+            spread.sd,
+        )
+        changes.append(change)
     return [*mark_undone(changes, least), *_unconfirmed(series, segments, least)]
 
 
@@ -126,7 +134,15 @@ def find_exact(values: Sequence[Any]) -> list[LevelChange]:
         lasts = end - start >= EXACT_PERSISTENCE
         is_new = level is not None and value != level
         if is_new and (lasts or end == len(values)):
-            changes.append(LevelChange(start, level, value, start, start, is_confirmed=lasts))
+            change = LevelChange(
+                start,
+                level,
+                value,
+                start,
+                start,
+                is_confirmed=lasts,
+            )
+            changes.append(change)
         if lasts:
             level = value
         start = end
@@ -167,7 +183,8 @@ class Segment:
     def kept(self) -> Floats:
         """The values without outliers; at least their median."""
         middle = np.median(self.values)
-        kept = self.values[np.abs(self.values - middle) <= OUTLYING * self.noise]
+        distances = np.abs(self.values - middle)
+        kept = self.values[distances <= OUTLYING * self.noise]
         return kept if len(kept) else np.array([middle])
 
     @cached_property
@@ -218,7 +235,11 @@ class NoisySeries:
             medians = np.median(sliding_window_view(differences, _WINDOW), axis=1)
             half = _WINDOW // 2
             around = np.pad(medians, (half, half + 1), mode="edge")
-            noise = np.where(around > NOISIER * least, around, noise)
+            noise = np.where(
+                around > NOISIER * least,
+                around,
+                noise,
+            )
         return cls(values, noise)
 
     def __len__(self) -> int:
@@ -234,7 +255,9 @@ class NoisySeries:
         return [self.segment(start, end) for start, end in pairwise(bounds)]
 
     def segment(self, start: int, end: int) -> Segment:
-        return Segment(start, self.values[start:end], self.noise[start:end])
+        values = self.values[start:end]
+        noise = self.noise[start:end]
+        return Segment(start, values, noise)
 
     def spread(self, segments: Sequence[Segment]) -> Spread:
         """Return the spread over these segments, which cover the start of the series.
@@ -254,11 +277,18 @@ class NoisySeries:
         products = squares = 0.0
         bound = OUTLYING * sd
         for segment in segments:
-            distances = np.clip(segment.values - segment.mean, -bound, bound)
+            distances = np.clip(
+                segment.values - segment.mean,
+                -bound,
+                bound,
+            )
             products += float(distances[1:] @ distances[:-1])
             squares += float(distances @ distances)
-        if squares > 0.0 and products / squares * math.sqrt(len(self)) >= 1.0:
-            r = min(products / squares, 0.9)
+        r = 0.0
+        if squares > 0.0:
+            r = products / squares
+        if r * math.sqrt(len(self)) >= 1.0:
+            r = min(r, 0.9)
             sd *= math.sqrt((1 + r) / (1 - r))
         return Spread(sd, df)
 
@@ -276,7 +306,8 @@ def fit(series: NoisySeries) -> list[int]:
         after_change = total[source[step]] + PRICE
         jumped[step] = after_change < total
         distance = (levels - series.values[step]) / series.noise[step]
-        total = np.minimum(total, after_change) + np.minimum(distance**2, BOUND)
+        total = np.minimum(total, after_change)
+        total += np.minimum(distance**2, BOUND)
     splits = []
     level = total.argmin()
     for step in range(length - 1, 0, -1):
@@ -296,16 +327,27 @@ def _levels(series: NoisySeries) -> Floats:
             windows = sliding_window_view(values, width)
             tried += [np.median(windows, axis=1), windows.mean(axis=1)]
     step = _STEP * float(series.noise.min())
-    steps = np.unique(np.round((np.concatenate(tried) - values[0]) / step))
+    first = values[0]
+    distances = np.concatenate(tried) - first
+    steps = np.unique(np.round(distances / step))
     if len(steps) > _LEVELS:
-        steps = steps[np.linspace(0, len(steps) - 1, _LEVELS).astype(int)]
-    return np.asarray(steps * step + values[0], dtype=float)
+        spread = np.linspace(
+            0,
+            len(steps) - 1,
+            _LEVELS,
+        )
+        steps = steps[spread.astype(int)]
+    return np.asarray(steps * step + first, dtype=float)
 
 
 # --- tests of changes ---
 
 
-def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> int | None:
+def _weakest(
+    series: NoisySeries,
+    segments: Sequence[Segment],
+    floor: float,
+) -> int | None:
     """Return the split between these segments that is least likely a change; None if all pass the
     tests. `floor`: a logarithm."""
     pairs = list(pairwise(segments))
@@ -313,10 +355,21 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
         return None
     for index, segment in enumerate(segments):
         if segment.n < PERSISTENCE:  # it joins the neighbour with the nearer level
-            around = range(max(0, index - 1), min(index + 1, len(pairs)))
-            return min(around, key=lambda split: abs(pairs[split][1].mean - pairs[split][0].mean))
+            steps = [abs(new.mean - old.mean) for old, new in pairs]
+            first = max(0, index - 1)
+            around = range(first, min(index + 1, len(pairs)))
+            return min(around, key=lambda split: steps[split])
     spread = series.spread(segments)
-    doubts = [_doubt(series, old, new, spread, floor) for old, new in pairs]
+    doubts = []
+    for old, new in pairs:
+        doubt = _doubt(
+            series,
+            old,
+            new,
+            spread,
+            floor,
+        )
+        doubts.append(doubt)
     if not any(doubts):
         gains = [_line_gain(series, old, new) for old, new in pairs]
         doubts = [max(0.0, gain + _SEARCHED) for gain in gains]
@@ -325,11 +378,18 @@ def _weakest(series: NoisySeries, segments: Sequence[Segment], floor: float) -> 
     return int(np.argmax(doubts))
 
 
-def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floor: float) -> float:
+def _doubt(
+    series: NoisySeries,
+    old: Segment,
+    new: Segment,
+    spread: Spread,
+    floor: float,
+) -> float:
     """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
     the floor."""
     step = new.mean - old.mean
-    local = float(np.median(series.segment(old.start, new.end).noise))
+    both = series.segment(old.start, new.end)
+    local = float(np.median(both.noise))
     sd = spread.sd
     if local > NOISIER * series.noise.min():
         # a noisier part has more spread than the whole series
@@ -343,11 +403,16 @@ def _doubt(series: NoisySeries, old: Segment, new: Segment, spread: Spread, floo
     return p_value
 
 
-def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
+def _line_gain(
+    series: NoisySeries,
+    old: Segment,
+    new: Segment,
+) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
     both = series.segment(old.start, new.end)
-    levels = np.repeat([old.mean, new.mean], [len(old.values), len(new.values)])
+    lengths = [len(old.values), len(new.values)]
+    levels = np.repeat([old.mean, new.mean], lengths)
     from_levels = (both.values - levels) / both.noise
     # omit outliers of the levels, from which a line must not gain
     x = np.flatnonzero(np.abs(from_levels) <= OUTLYING)
@@ -355,31 +420,49 @@ def _line_gain(series: NoisySeries, old: Segment, new: Segment) -> float:
         return -math.inf
     values = both.values[x]
     noise = both.noise[x]
-    line = np.polyval(np.polyfit(x, values, 1, w=1 / noise), x)
+    coefficients = np.polyfit(
+        x,
+        values,
+        1,
+        w=1 / noise,
+    )
+    line = np.polyval(coefficients, x)
     from_line = (values - line) / noise
-    return float((from_levels[x] ** 2).sum() - (from_line**2).sum())
+    cost_of_levels = (from_levels[x] ** 2).sum()
+    cost_of_line = (from_line**2).sum()
+    return float(cost_of_levels - cost_of_line)
 
 
-def _change(series: NoisySeries, old: Segment, new: Segment, spread: float) -> LevelChange:
+def _change(
+    series: NoisySeries,
+    old: Segment,
+    new: Segment,
+    spread: float,
+) -> LevelChange:
     """Return the change between these segments with the 95 % bounds of its size and position."""
     both = series.segment(old.start, new.end)
     noise = np.maximum(both.noise, spread)
-    before = np.minimum(((both.values - old.mean) / noise) ** 2, BOUND)
-    after = np.minimum(((both.values - new.mean) / noise) ** 2, BOUND)
-    cost = np.cumsum(before - after)[:-1]  # of a change after each value
-    likely = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    from_old = (both.values - old.mean) / noise
+    from_new = (both.values - new.mean) / noise
+    saved = np.minimum(from_old**2, BOUND) - np.minimum(from_new**2, BOUND)
+    cost = np.cumsum(saved)[:-1]  # of a change after each value
+    likely = np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    first = old.start + 1 + int(likely[0])
+    last = old.start + 1 + int(likely[-1])
     return LevelChange(
         at=new.start,
         before=old.mean,
         after=new.mean,
-        earliest=min(int(likely[0]), new.start),
-        latest=max(int(likely[-1]), new.start),
+        earliest=min(first, new.start),
+        latest=max(last, new.start),
         ratio=log_difference(new.log_mean(), old.log_mean()).interval(),
     )
 
 
 def _unconfirmed(
-    series: NoisySeries, segments: Sequence[Segment], floor: float
+    series: NoisySeries,
+    segments: Sequence[Segment],
+    floor: float,
 ) -> Iterator[LevelChange]:
     """Yield the newest one or two values as a change if they exceed noise and floor around the last
     level."""
@@ -388,15 +471,25 @@ def _unconfirmed(
         at = len(series) - count
         before = series.segment(last.start, at)
         off = series.values[at:] - before.mean
-        is_beyond = bool((off > floor).all() or (off < -floor).all())
-        if before.n < PERSISTENCE or not is_beyond:
+        are_above = bool((off > floor).all())
+        are_below = bool((off < -floor).all())
+        if before.n < PERSISTENCE or not (are_above or are_below):
             continue
         spread = series.spread([*segments[:-1], before])
-        errors = np.maximum(series.noise[at:], spread.sd) * math.sqrt(1 + 1 / before.n)
+        sd = np.maximum(series.noise[at:], spread.sd)
+        errors = sd * math.sqrt(1 + 1 / before.n)
         p_values = [t_tail(float(t), spread.df) for t in off / errors]
         if max(p_values) < series.p_value:
             step = float(off.mean())
             ratio = Interval(math.exp(min(step, 709.0)))
             after = before.mean + step
-            yield LevelChange(at, before.mean, after, at, at, ratio, is_confirmed=False)
+            yield LevelChange(
+                at,
+                before.mean,
+                after,
+                at,
+                at,
+                ratio,
+                is_confirmed=False,
+            )
             return

@@ -60,10 +60,6 @@ class LogEstimate:
     below: float = 0.0
     above: float = 0.0
 
-    @property
-    def is_widened(self) -> bool:
-        return self.below > 0.0 or self.above > 0.0
-
     def half_width(self) -> float:
         """Return half of the interval of the logarithm, without the offsets."""
         if self.error is None:
@@ -73,7 +69,7 @@ class LogEstimate:
     def interval(self) -> Interval:
         """Return the mean or ratio itself, with its confidence bounds."""
         value = _exp(self.value)
-        if self.error is None and not self.is_widened:
+        if self.error is None and not self.below and not self.above:
             return Interval(value)
         half = self.half_width()
         low = _exp(self.value - half - self.below)
@@ -88,9 +84,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 def is_clear(low: float | None, high: float | None) -> bool:
     """Return whether a mean with these bounds may be quoted. A mean without bounds may."""
-    if low is None or high is None:
-        return True
-    return not high > CLEAR * low
+    return low is None or high is None or not high > CLEAR * low
 
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
@@ -101,7 +95,8 @@ def log_mean(values: Iterable[float]) -> LogEstimate:
 
 @lru_cache(maxsize=64)  # a comparison needs the mean of the same values several times
 def _log_mean(values: tuple[float, ...]) -> LogEstimate:
-    if not values or not all(0 < value < math.inf for value in values):
+    are_valid = all(0 < value < math.inf for value in values)
+    if not values or not are_valid:
         raise ValueError(f"a geometric mean requires positive, finite values, got {[*values]!r}")
     n = len(values)
     df = n - 1
@@ -111,7 +106,11 @@ def _log_mean(values: tuple[float, ...]) -> LogEstimate:
         return LogEstimate(mean, None, 0)
     squares = [(value - mean) ** 2 for value in logs]
     variance = math.fsum(squares) / df
-    return LogEstimate(mean, math.sqrt(variance / n), df)
+    return LogEstimate(
+        mean,
+        math.sqrt(variance / n),
+        df,
+    )
 
 
 def log_mean_of_compilations(
@@ -147,7 +146,11 @@ def log_mean_of_compilations(
     if len(groups) < len(values):
         return estimate
     # one trial per compilation tells nothing about the processes of one: the wider interval counts
-    return max(estimate, log_mean(values), key=LogEstimate.half_width)
+    return max(
+        estimate,
+        log_mean(values),
+        key=LogEstimate.half_width,
+    )
 
 
 def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEstimate:
@@ -157,15 +160,22 @@ def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEs
     means = [log_mean(group) for group in groups]
     squares = 0.0  # of the distances from the means of their groups
     for mean, group in zip(means, groups, strict=True):
-        squares += mean.df * len(group) * (mean.error or 0.0) ** 2
-    within = squares / max(1, sum(mean.df for mean in means))
-    processes = within * math.fsum(1 / len(group) for group in groups) / count
+        error = mean.error or 0.0
+        squares += mean.df * len(group) * error**2
+    df_within = sum(mean.df for mean in means)
+    within = squares / max(1, df_within)
+    shares = math.fsum(1 / len(group) for group in groups)
+    processes = within * shares / count
     value = math.fsum(mean.value for mean in means) / count
     between = math.fsum((mean.value - value) ** 2 for mean in means)
     df = PRIOR_DF + count - 1
     prior = PRIOR_DF * (expected + processes)
     variance = (prior + between) / df
-    return LogEstimate(value, math.sqrt(variance / count), df)
+    return LogEstimate(
+        value,
+        math.sqrt(variance / count),
+        df,
+    )
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
@@ -188,20 +198,35 @@ def stored_log_mean(
         n = hosts
         compilations = None
         df_per_trial = 1.0
-    # this condition is also true for NaN, which means unknown in a frame
-    if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
-        return LogEstimate(math.log(value), None, 0)
+    without_error = LogEstimate(
+        math.log(value),
+        None,
+        0,
+    )
+    if low is None or high is None or n is None:
+        return without_error
+    # NaN means unknown in a frame, and has no bounds either
+    has_bounds = n >= 2 and 0 < low <= high < math.inf
+    if not has_bounds:
+        return without_error
     df = df_per_trial * (int(n) - 1)
     if compilations is not None and compilations > 1:
         df = max(df, PRIOR_DF + compilations - 1)
     half_width = math.log(high / low) / 2
-    return LogEstimate(math.log(value), half_width / t_quantile(df), df)
+    error = half_width / t_quantile(df)
+    return replace(without_error, error=error, df=df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
     """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom.
     The interval covers 94 to 96.5 % with equal numbers of trials on both sides."""
-    negative = LogEstimate(-b.value, b.error, b.df, below=b.above, above=b.below)
+    negative = LogEstimate(
+        -b.value,
+        b.error,
+        b.df,
+        below=b.above,
+        above=b.below,
+    )
     return _sum([a, negative])
 
 
@@ -228,9 +253,13 @@ def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     mean = mean_of_estimates(estimates)
     if mean.error is None:
         return mean
-    error = math.fsum(estimate.error or 0.0 for estimate in estimates) / len(estimates)
+    total = math.fsum(estimate.error or 0.0 for estimate in estimates)
     uncertain = (estimate.df for estimate in estimates if estimate.error)
-    return replace(mean, error=error, df=min(uncertain, default=mean.df))
+    return replace(
+        mean,
+        error=total / len(estimates),
+        df=min(uncertain, default=mean.df),
+    )
 
 
 def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
@@ -240,14 +269,27 @@ def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     above = math.fsum(estimate.above for estimate in estimates)
     errors = [estimate.error for estimate in estimates if estimate.error is not None]
     if len(errors) < len(estimates):
-        return LogEstimate(value, None, 0, below, above)
+        return LogEstimate(
+            value,
+            None,
+            0,
+            below,
+            above,
+        )
     variance = math.fsum(error**2 for error in errors)
     if variance == 0.0:
         df = math.fsum(estimate.df for estimate in estimates)
     else:
         pairs = zip(errors, estimates, strict=True)
-        df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
-    return LogEstimate(value, math.sqrt(variance), df, below, above)
+        terms = [error**4 / estimate.df for error, estimate in pairs]
+        df = variance**2 / math.fsum(terms)
+    return LogEstimate(
+        value,
+        math.sqrt(variance),
+        df,
+        below,
+        above,
+    )
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -276,10 +318,16 @@ def median_interval(samples: Sequence[float]) -> Interval:
     rank = _median_rank(n)
     if not rank:
         return Interval(value)
-    return Interval(value, ordered[rank - 1], ordered[n - rank])
+    low = ordered[rank - 1]
+    high = ordered[n - rank]
+    return Interval(value, low, high)
 
 
-def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
+def enough(
+    mean: LogEstimate,
+    rounds: int,
+    target: float,
+) -> bool:
     """Return whether the 95 % interval of a mean over this many rounds is within ± `target` (0.01 =
     1 %), so that further rounds may be skipped.
 

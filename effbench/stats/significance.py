@@ -1,4 +1,5 @@
-"""Test whether a figure of a cell has changed, and which change could have been detected.
+"""Test whether a figure of a cell has changed (`compare`, `compare_pairs`), and which change could
+have been detected (`smallest_slowdown`).
 
 Each trial gives one value; lower is better. The tests use logarithms: a floor of 2 % means a ratio
 above 1.02 or below 1 ÷ 1.02.
@@ -33,7 +34,7 @@ MOST_PAIRS = 20
 #: and a stop as soon as the interval is decided, fewer than 1 % of unchanged cells look slower
 #: (benchmarks/duets.py).
 LEAST_DUETS = 3
-#: Minimum number of sweeps, in the same environment, for a noise threshold.
+#: Minimum number of sweeps for a noise threshold, if all ran in the same environment.
 LEAST_SWEEPS = 6
 #: Width of the noise threshold, in standard deviations of the difference between consecutive
 #: sweeps.
@@ -76,7 +77,15 @@ class RatioTest:
         else:  # values without spread
             p_value = float(abs(difference.value) <= _ROUNDING)
         slowdown = smallest_slowdown(error, df, floor)
-        return cls(ratio.value, ratio.low, ratio.high, p_value, error, df, slowdown)
+        return cls(
+            ratio.value,
+            ratio.low,
+            ratio.high,
+            p_value,
+            error,
+            df,
+            slowdown,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,9 @@ def compare(
 
 
 def _log_mean(
-    values: Mapping[int, float], caches: Mapping[int, int | None], kernels: Collection[str]
+    values: Mapping[int, float],
+    caches: Mapping[int, int | None],
+    kernels: Collection[str],
 ) -> LogEstimate:
     used = [caches.get(number) for number in values]
     return log_mean_of_compilations([*values.values()], used, kernels)
@@ -134,20 +145,31 @@ def compare_pairs(
     compiling = sum(None not in caches for caches in (old_caches, new_caches))
     kernels = compiled.kernels if compiling else ()
     caches = list(zip(old_caches, new_caches, strict=True))
-    ratios = log_mean_of_compilations(quotients, caches, kernels, compiling)
+    ratios = log_mean_of_compilations(
+        quotients,
+        caches,
+        kernels,
+        compiling,
+    )
     return RatioTest.of(ratios, floor)
 
 
-def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = LEAST_PAIRS) -> bool:
+def confirms(
+    low: float | None,
+    pairs: int,
+    floor: float = FLOOR,
+    least: int = LEAST_PAIRS,
+) -> bool:
     """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low`
     exceeds the floor."""
-    if low is None or pairs < least:
-        return False
-    return low > 1 + floor
+    return low is not None and pairs >= least and low > 1 + floor
 
 
 def is_decided(
-    low: float | None, high: float | None, floor: float = FLOOR, only_slowdowns: bool = False
+    low: float | None,
+    high: float | None,
+    floor: float = FLOOR,
+    only_slowdowns: bool = False,
 ) -> bool:
     """Return whether the bounds of a ratio are all inside the floor, or all beyond it.
     `only_slowdowns`: whether they show or exclude a slowdown beyond it."""
@@ -155,11 +177,11 @@ def is_decided(
         return False
     most = 1 + floor
     least = 1 / most
+    is_slower = low > most
     if only_slowdowns:
-        return low > most or high <= most
+        return is_slower or high <= most
     is_inside = least <= low and high <= most
-    is_beyond = low > most or high < least
-    return is_inside or is_beyond
+    return is_slower or is_inside or high < least
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
@@ -175,7 +197,11 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
     return [p is not None and p <= limit for p in p_values]
 
 
-def smallest_slowdown(error: float, df: float, floor: float = FLOOR) -> float:
+def smallest_slowdown(
+    error: float,
+    df: float,
+    floor: float = FLOOR,
+) -> float:
     """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is both
     significant and beyond the floor with probability POWER. `error`, `df`: standard error and
     degrees of freedom of the logarithm of such a ratio."""
