@@ -31,10 +31,10 @@ def shared_statements():
     original = sa.create_engine
     kept = {"sqlite": SharedStatements(), "postgresql": SharedStatements()}
 
-    def create_engine(url, *, execution_options, **options):
-        kind = url.get_backend_name()
-        shared = {**execution_options, "compiled_cache": kept[kind]}
-        engine = original(url, execution_options=shared, **options)
+    def create_engine(url, **options):
+        kind = sa.make_url(url).get_backend_name()
+        own = options.pop("execution_options", {})
+        engine = original(url, execution_options={**own, "compiled_cache": kept[kind]}, **options)
         if kind == "sqlite":
             sa.event.listen(engine, "connect", do_not_wait_for_the_disk)
         return engine
