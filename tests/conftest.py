@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from compiled_once import shared_statements, shared_templates  # noqa: F401
 from hydra.core.config_search_path import SearchPathElement
-from postgres_server import own_postgres, own_server, postgres  # noqa: F401
+from postgres_server import own_postgres, own_server, postgres, postgres_url  # noqa: F401
 
 from effbench.run.client import ForkServer
 
