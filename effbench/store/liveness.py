@@ -33,33 +33,34 @@ def identity() -> dict[str, Any]:
 def has_ended(process: Any) -> bool:
     """Return whether the process with this identity (which may be forged) has certainly ended;
     False if that is unknown."""
-    here = identity()
-    if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
-        return False
-    if process.get("boot") != here["boot"]:
-        return True
-    # another container, whose processes are invisible here
-    if process.get("namespace") != here["namespace"]:
-        return False
-    try:
-        os.kill(process["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # it exists, and belongs to another user
-        pass
-    except (KeyError, TypeError, OverflowError):
-        return False
-    return _started(process["pid"]) not in (None, process.get("started"))
+    return _exists(process) is False
 
 
 def is_running(process: Any) -> bool:
     """Return whether another process with this identity (which may be forged) certainly exists on
     this machine."""
+    return _exists(process) is True and process["pid"] != os.getpid()
+
+
+def _exists(process: Any) -> bool | None:
+    """Return whether the process with this identity exists; None if that is unknown."""
     here = identity()
-    if not isinstance(process, dict) or process.get("pid") in (None, here["pid"]):
+    if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
+        return None
+    if process.get("boot") != here["boot"]:
         return False
-    is_here = all(process.get(name) == here[name] for name in ("hostname", "boot", "namespace"))
-    return is_here and not has_ended(process)
+    # another container, whose processes are invisible here
+    if process.get("namespace") != here["namespace"]:
+        return None
+    try:
+        os.kill(process["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it exists, and belongs to another user
+        pass
+    except (KeyError, TypeError, OverflowError):
+        return None
+    return _started(process["pid"]) in (None, process.get("started"))
 
 
 def _started(pid: int) -> str | None:
