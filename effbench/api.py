@@ -146,14 +146,30 @@ def compare(
     with Store.open(db, mode="read") as store:
         old = find(store, before, other=after)
         if by is not None:
-            compared = compare_parts(store, old, by, limits, [str(value) for value in values])
+            compared = compare_parts(
+                store,
+                old,
+                by,
+                limits,
+                [str(value) for value in values],
+            )
         else:
             assert after is not None
-            compared = compare_sweeps(store, old, find(store, after, other=before), limits)
+            compared = compare_sweeps(
+                store,
+                old,
+                find(store, after, other=before),
+                limits,
+            )
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
     # a column in which nothing is known would have another dtype than in other comparisons
     numbers = dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float)
-    frame = frame.astype({**dict.fromkeys(COLUMNS, "string"), **numbers, "gates": bool})
+    dtypes = {
+        **dict.fromkeys(COLUMNS, "string"),
+        **numbers,
+        "gates": bool,
+    }
+    frame = frame.astype(dtypes)
     frame.attrs = {
         "differences": compared.differences,
         "notes": compared.notes,

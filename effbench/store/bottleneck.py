@@ -71,7 +71,8 @@ def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str
         return "launch"
     if floors.compute is None and floors.memory is None:
         return None
-    compute, memory = floors.compute or 0.0, floors.memory or 0.0
+    compute = floors.compute or 0.0
+    memory = floors.memory or 0.0
     if busy_ms is None or max(compute, memory) < NEAR_A_CEILING * busy_ms:
         return "latency"
     return "memory" if memory >= compute else "compute"
@@ -89,7 +90,9 @@ def roofline_fraction(period_ms: float | None, floors: Floors) -> float | None:
 def why(result: Result) -> str | None:
     """Return a sentence that explains the period of a result, or its latency if it has no period;
     None without a profile."""
-    busy, period, idle = result.gpu_busy_ms, result.period_ms, result.gpu_idle_fraction
+    busy = result.gpu_busy_ms
+    period = result.period_ms
+    idle = result.gpu_idle_fraction
     if busy is None:
         return None
     if period is None and result.latency_ms:  # a request that generates tokens
@@ -103,8 +106,9 @@ def why(result: Result) -> str | None:
     verb = "take"
     if result.kernels == 1:
         verb = "takes"
-    took = f"{count(result.kernels or 0, 'kernel')} {verb} {significant(min(busy, period), 3)}"
-    text = f"the GPU is {state} of the time: {took} of {_ms(period)}"
+    kernels = count(result.kernels or 0, "kernel")
+    took = significant(min(busy, period), 3)
+    text = f"the GPU is {state} of the time: {kernels} {verb} {took} of {_ms(period)}"
     limit = _limit(result, period)
     if limit:
         return f"{text}; {limit}"

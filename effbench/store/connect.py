@@ -197,7 +197,12 @@ class Database:
         # absolute, because the working directory may change later
         self._file = Path(parsed.database or "").absolute()
         _check_path(Path(parsed.database or ""), create=create)
-        mode = _mode_of(self._file, self.name, write, create)
+        mode = _mode_of(
+            self._file,
+            self.name,
+            write,
+            create,
+        )
         if write:
             self._file_id = identity(self._file)
         self._engine = _sqlite_engine(parsed, self.name, partial(self._open, mode))
@@ -316,7 +321,7 @@ def require_head(current: str, name: str) -> None:
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
     """Return a database's error as a StoreError with an explanation."""
     text = _first_line(error)
-    if "disk I/O" in text and name and not Path(name).exists():
+    if "disk I/O" in text and not Path(name).exists():
         return moved(name)
     if re.search(_DAMAGE, text.lower()):
         return DamagedError(f"{name} is damaged; restore a copy ({text})")
@@ -422,7 +427,12 @@ def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
     return engine.execution_options(postgresql_readonly=True)
 
 
-def _mode_of(file: Path, name: str, write: bool, create: bool) -> str:
+def _mode_of(
+    file: Path,
+    name: str,
+    write: bool,
+    create: bool,
+) -> str:
     """Return how SQLite opens the file, after opening it once. Raises StoreError."""
     try:
         mode = "rwc" if create else "rw"

@@ -42,7 +42,10 @@ class BaselineInfo:
 
 
 def set_baseline(
-    connection: sa.Connection, name: str, sweep_id: str, note: str | None = None
+    connection: sa.Connection,
+    name: str,
+    sweep_id: str,
+    note: str | None = None,
 ) -> list[str]:
     """Make the sweep the baseline `name` on all hardware on which it has trials; return this
     hardware. Raises UsageError for an invalid name, NothingFoundError for a sweep without
@@ -58,7 +61,11 @@ def set_baseline(
         raise NothingFoundError(
             f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline"
         )
-    given = {"sweep_id": sweep_id, "set_at": now(), "note": note and text(note)}
+    given = {
+        "sweep_id": sweep_id,
+        "set_at": now(),
+        "note": note and text(note),
+    }
     for machine in machines:
         row = insert(connection, BASELINE).values(name=name, hardware=machine, **given)
         connection.execute(
@@ -72,9 +79,8 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     unknown name."""
     columns = SWEEP.c.name.label("sweep_name"), *SWEEP.c["label", "started_at"]
     # a sweep may have been deleted by hand
-    every = sa.select(BASELINE, *columns).outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)
-    in_order = every.order_by(*BASELINE.primary_key)
-    known = [BaselineInfo(**row) for row in as_dicts(connection, in_order)]
+    every = sa.select(BASELINE, *columns).outerjoin(SWEEP).order_by(*BASELINE.primary_key)
+    known = [BaselineInfo(**row) for row in as_dicts(connection, every)]
     named = [baseline for baseline in known if name in (None, baseline.name)]
     if named or name is None:
         return named
@@ -99,8 +105,8 @@ def remove_baseline(
             f"baseline {name!r} is set on {places}, not on {hardware}; use one of these"
         )
     for baseline in removed:
-        is_removed = BASELINE.c.name == name, BASELINE.c.hardware == baseline.hardware
-        connection.execute(sa.delete(BASELINE).where(*is_removed))
+        row = sa.delete(BASELINE).filter_by(name=name, hardware=baseline.hardware)
+        connection.execute(row)
     return removed
 
 

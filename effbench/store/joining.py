@@ -27,7 +27,13 @@ from effbench.core.errors import StoreError, UsageError
 from effbench.core.printable import count
 from effbench.store import sweeps, trials
 from effbench.store.connect import insert
-from effbench.store.schema import PLANNED, RESULT, SAMPLE, SWEEP, TRIAL
+from effbench.store.schema import (
+    PLANNED,
+    RESULT,
+    SAMPLE,
+    SWEEP,
+    TRIAL,
+)
 from effbench.store.values import now, text, trial_row
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
@@ -60,7 +66,12 @@ class HostSweep:
                 f"{sweep_id} has trials in {number}; --join takes sweeps with one environment each"
             )
         plan = sweeps.planned(connection, sweep_id)
-        return cls(sweep, environments[0], plan, trials.trials(connection, sweep_id))
+        return cls(
+            sweep,
+            environments[0],
+            plan,
+            trials.trials(connection, sweep_id),
+        )
 
     @property
     def hostname(self) -> str:
@@ -135,13 +146,30 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
         raise StoreError("the sweeps cannot be joined: they have no cell in common")
     ids = sorted(part.sweep.id for part in parts)
     sweep_id = f"joined-{digest([name, ids])[:12]}"
-    _write_sweep(connection, sweep_id, name, parts)
+    _write_sweep(
+        connection,
+        sweep_id,
+        name,
+        parts,
+    )
     plan = [cell for cell in parts[0].plan if cell in shared]
     sweeps.extend_sweep(connection, sweep_id, plan)
-    number = _write_trials(connection, sweep_id, parts, {cell.key for cell in plan})
+    number = _write_trials(
+        connection,
+        sweep_id,
+        parts,
+        {cell.key for cell in plan},
+    )
     trials.rebuild_results(connection, sweep_id)
     hosts = [part.host for part in parts]
-    return JoinedSweep(sweep_id, name, hosts, len(plan), len(every - shared), number)
+    return JoinedSweep(
+        sweep_id,
+        name,
+        hosts,
+        len(plan),
+        len(every - shared),
+        number,
+    )
 
 
 def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
@@ -187,7 +215,10 @@ def _named(parts: Sequence[HostSweep]) -> list[HostSweep]:
 
 
 def _write_sweep(
-    connection: sa.Connection, sweep_id: str, name: str, parts: Sequence[HostSweep]
+    connection: sa.Connection,
+    sweep_id: str,
+    name: str,
+    parts: Sequence[HostSweep],
 ) -> None:
     """Write the row of the joined sweep, which baselines may refer to, and remove what belongs to
     an earlier one."""
@@ -214,10 +245,10 @@ def _write_sweep(
     }
     new = insert(connection, SWEEP).values(**row)
     connection.execute(new.on_conflict_do_update(index_elements=["id"], set_=row))
-    earlier = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
+    earlier = sa.select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
     connection.execute(sa.delete(SAMPLE).where(SAMPLE.c.trial_id.in_(earlier)))
     for table in (RESULT, TRIAL, PLANNED):
-        connection.execute(sa.delete(table).where(table.c.sweep_id == sweep_id))
+        connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
 
 
 def _shared(values: Iterable[str | None]) -> str | None:
@@ -246,7 +277,8 @@ def _write_trials(
             copy = replace(trial, host=part.host, round=trial.round + rounds)
             if trial.compilation is not None:
                 copy.compilation = trial.compilation + compilations
-            new = sa.insert(TRIAL).values(**trial_row(copy), **keys).returning(TRIAL.c.id)
+            row = trial_row(copy) | keys
+            new = sa.insert(TRIAL).values(**row).returning(TRIAL.c.id)
             _copy_samples(connection, trial.id, connection.scalar(new))
             number += 1
         rounds += part.rounds
@@ -255,9 +287,9 @@ def _write_trials(
 
 
 def _copy_samples(connection: sa.Connection, trial_id: int, copy_id: int) -> None:
-    columns = {column.name: column for column in SAMPLE.c} | {"trial_id": sa.literal(copy_id)}
-    samples = sa.select(*columns.values()).where(SAMPLE.c.trial_id == trial_id)
-    connection.execute(sa.insert(SAMPLE).from_select(list(columns), samples))
+    names = ("timer", "count", "stored", "codec", "data")
+    samples = sa.select(*SAMPLE.c[names], sa.literal(copy_id)).filter_by(trial_id=trial_id)
+    connection.execute(sa.insert(SAMPLE).from_select((*names, "trial_id"), samples))
 
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:

@@ -17,7 +17,12 @@ import sqlalchemy as sa
 
 from effbench.core.errors import StoreError
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, METADATA, SAMPLE, SWEEP
+from effbench.store.schema import (
+    HEAD_REVISION,
+    METADATA,
+    SAMPLE,
+    SWEEP,
+)
 from effbench.store.trials import rebuild_results
 from effbench.store.values import decode_samples
 
@@ -50,7 +55,8 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
             if copy is not None:
                 copy_file(url, copy)
             renew(connection, before)
-            for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
+            sweep_ids = connection.scalars(sa.select(SWEEP.c.id)).all()
+            for sweep_id in sweep_ids:
                 rebuild_results(connection, sweep_id)
     return before, HEAD_REVISION
 
@@ -67,12 +73,13 @@ def renew(connection: sa.Connection, before: str) -> None:
     if connection.dialect.name == "postgresql":
         extend_tables(connection)
         schema.make(connection)
-    else:
-        copies = set_aside(connection)
-        schema.make(connection)
-        for table, copy in reversed(copies.items()):
-            insert = sa.insert(table).from_select(copy.columns.keys(), sa.select(copy))
-            connection.execute(insert)
+        return
+    copies = set_aside(connection)
+    schema.make(connection)
+    for table, copy in reversed(copies.items()):
+        names = copy.columns.keys()
+        insert = sa.insert(table).from_select(names, sa.select(copy))
+        connection.execute(insert)
 
 
 def set_aside(connection: sa.Connection) -> dict[sa.Table, sa.TableClause]:
@@ -81,12 +88,15 @@ def set_aside(connection: sa.Connection) -> dict[sa.Table, sa.TableClause]:
     inspector = sa.inspect(connection)
     copies = {}
     for table in reversed(METADATA.sorted_tables):  # those that refer to others come first
-        columns = {column["name"] for column in inspector.get_columns(table.name)}
-        shared = [column.name for column in table.columns if column.name in columns]
-        copies[table] = sa.table(f"old_{table.name}", *map(sa.column, shared))
-        rows = f"SELECT * FROM {table.name}"
-        connection.execute(sa.text(f"CREATE TEMPORARY TABLE old_{table.name} AS {rows}"))
-        connection.execute(sa.text(f"DROP TABLE {table.name}"))
+        name = table.name
+        known = {column["name"] for column in inspector.get_columns(name)}
+        shared = [column.name for column in table.columns if column.name in known]
+        copies[table] = sa.table(f"old_{name}", *map(sa.column, shared))
+        for statement in (
+            f"CREATE TEMPORARY TABLE old_{name} AS SELECT * FROM {name}",
+            f"DROP TABLE {name}",
+        ):
+            connection.exec_driver_sql(statement)
     return copies
 
 
@@ -95,19 +105,23 @@ def extend_tables(connection: sa.Connection) -> None:
     their privileges."""
     inspector = sa.inspect(connection)
     for table in METADATA.sorted_tables:
-        columns = inspector.get_columns(table.name)
-        checks = inspector.get_check_constraints(table.name)
-        known = {part["name"] for part in (*columns, *checks)}
+        parts = [
+            *inspector.get_columns(table.name),
+            *inspector.get_check_constraints(table.name),
+        ]
+        known = {part["name"] for part in parts}
+        additions = []
         for column in table.columns:
             if column.name not in known:
                 declared = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {declared}")
+                additions.append(f"ADD COLUMN {declared}")
         for check in table.constraints:
-            if not isinstance(check, sa.CheckConstraint) or check.info.get(schema.ONLY_SQLITE):
+            if not isinstance(check, sa.CheckConstraint):
                 continue
-            if check.name not in known:
-                added = f"ADD CONSTRAINT {check.name} CHECK ({check.sqltext})"
-                connection.exec_driver_sql(f"ALTER TABLE {table.name} {added}")
+            if check.name not in known and not check.info.get(schema.ONLY_SQLITE):
+                additions.append(f"ADD CONSTRAINT {check.name} CHECK ({check.sqltext})")
+        for addition in additions:
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} {addition}")
 
 
 def mark_noisy_trials(connection: sa.Connection) -> None:
@@ -184,7 +198,8 @@ def check(url: str | os.PathLike[str]) -> list[str]:
 def require_undamaged(connection: sa.Connection) -> None:
     """Raise DamagedError if the SQLite file is damaged, or holds values that are not allowed."""
     try:
-        text = "\n".join(connection.exec_driver_sql("PRAGMA integrity_check").scalars())
+        lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
+        text = "\n".join(lines)
     except sa.exc.DatabaseError as error:
         text = str(error.orig)
     damage = [line for line in text.splitlines() if line != "ok" and not line.startswith("***")]
@@ -196,7 +211,7 @@ def require_undamaged(connection: sa.Connection) -> None:
 def broken_references(connection: sa.Connection) -> list[str]:
     """Return a line for each kind of reference to missing rows."""
     rows = connection.exec_driver_sql("PRAGMA foreign_key_check")
-    broken = Counter((row[0], row[2]) for row in rows)
+    broken = Counter((row.table, row.parent) for row in rows)
     return [
         f"{number} rows of {table} refer to missing rows of {other}"
         for (table, other), number in broken.items()

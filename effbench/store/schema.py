@@ -68,9 +68,6 @@ class Boolean(sa.Boolean):
 class Json(sa.JSON):
     """JSON that a STRICT table of SQLite can hold, too."""
 
-    def __init__(self) -> None:
-        super().__init__(none_as_null=True)
-
 
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     """An aware UTC datetime, which SQLite stores without its zone, also in a STRICT table."""
@@ -116,7 +113,7 @@ METADATA = sa.MetaData(
 BIG_INTEGER = sa.BigInteger().with_variant(Integer(), "sqlite")
 DOUBLE: sa.Double[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 BOOLEAN = Boolean()
-JSON = Json()
+JSON = Json(none_as_null=True)
 TYPES: dict[type, sa.types.TypeEngine[Any]] = {
     float: DOUBLE,
     int: BIG_INTEGER,

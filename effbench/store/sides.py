@@ -7,15 +7,24 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, StoredEnvironment, Trial
+from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric
 from effbench.store.schema import RESULT, SWEEP, TRIAL
-from effbench.store.summary import FACTS, PREPARING, CountedTrials, figure_of
+from effbench.store.summary import (
+    FACTS,
+    PREPARING,
+    CountedTrials,
+    column_of,
+    figure_of,
+    largest,
+    mean_of,
+)
 from effbench.store.sweeps import (
     NEWEST_FIRST,
     SweepInfo,
@@ -43,6 +52,8 @@ PER_SWEEP = tuple(
 _OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
 #: (cell key, metric) -> environment id -> values of earlier results
 Levels = dict[tuple[str, str], dict[str, list[float]]]
+#: round, or number of a host in a joined sweep -> figure
+Figures = Mapping[int, float | None]
 
 
 # --- the figures of a sweep ---
@@ -61,7 +72,7 @@ class CellResult:
     bound: str | None = None
     disturbed_fraction: float | None = None
     disturbance: str | None = None
-    figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)
     compilations: Mapping[int, int | None] = field(default_factory=dict)
     kernels: frozenset[str] = frozenset()
 
@@ -71,16 +82,19 @@ class CellResult:
 
 def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
     """Return the results of a sweep, with the figures of their counted trials."""
-    is_of_sweep = TRIAL.c.sweep_id == sweep_id
     prepared = (preparing.column for preparing in PREPARING.values())
-    of_sweep = read(connection, (*FACTS, *prepared, *PER_TRIAL), is_of_sweep)
-    hosts = sorted({str(trial.host) for trial in of_sweep})
-    if hosts == ["None"]:  # it joins no hosts
-        hosts = []
+    of_sweep = read(connection, (*FACTS, *prepared, *PER_TRIAL), sweep_id=sweep_id)
+    # none unless it joins hosts
+    hosts = sorted({trial.host for trial in of_sweep if trial.host is not None})
     trials = by_result(of_sweep)
-    columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
+    columns = RESULT.c[
+        *ResultKey._fields,
+        *_OF_RESULTS,
+        *PER_SWEEP,
+    ]
+    query = sa.select(*columns).filter_by(sweep_id=sweep_id)
     results = {}
-    for row in as_dicts(connection, sa.select(*columns).where(RESULT.c.sweep_id == sweep_id)):
+    for row in as_dicts(connection, query):
         key = ResultKey(row["cell_key"], row["environment_id"])
         counted = CountedTrials.of(trials.get(key, ()))
         results[key] = _cell_result(row, counted, hosts)
@@ -92,13 +106,15 @@ def _cell_result(
 ) -> CellResult:
     """Return a stored result with the figures of its counted trials, or of the hosts of a joined
     sweep."""
-    figures: dict[str, dict[int, float | None]] = {name: {0: row[name]} for name in PER_SWEEP}
+    figures: dict[str, Figures] = {name: {0: row[name]} for name in PER_SWEEP}
     for name in (*PER_TRIAL, *PREPARING):
-        figures[name] = _figures(METRICS[name], counted, hosts)
+        metric = METRICS[name]
+        figures[name] = _figures(metric, counted, hosts)
     measured = [trial for trial in counted.kept if trial.status.is_measured]
     compilations = {trial.round: trial.compilation for trial in measured}
     if hosts:
-        compilations = dict.fromkeys(hosts.index(str(trial.host)) for trial in measured)
+        numbers = [hosts.index(str(trial.host)) for trial in measured]
+        compilations = dict.fromkeys(numbers)
     kernels = {trial.kernel_fingerprint for trial in measured}
     return CellResult(
         **{name: row[name] for name in _OF_RESULTS},
@@ -108,30 +124,20 @@ def _cell_result(
     )
 
 
-def _figures(
-    metric: Metric, counted: CountedTrials, hosts: Sequence[str]
-) -> dict[int, float | None]:
-    """Return round -> figure of its trial, or number of the host -> figure of its trials, which are
-    not independent."""
+def _figures(metric: Metric, counted: CountedTrials, hosts: Sequence[str]) -> Figures:
+    """Return round -> figure of its trial, or number of the host -> mean of a time over its trials,
+    which are not independent, or the largest of their other figures."""
     trials = counted.comparable(metric)
     if not hosts:
         return {trial.round: figure_of(trial, metric) for trial in trials}
     figures: dict[int, float | None] = {}
-    for host, of_host in grouped(trials, lambda trial: str(trial.host)).items():
-        figure = _figure_of_host(of_host, metric)
+    for host, of_host in grouped(trials, attrgetter("host")).items():
+        figure = largest(figure_of(trial, metric) for trial in of_host)
+        if metric.is_timed:
+            figure = mean_of(of_host, column_of(metric))
         if figure is not None:
             figures[hosts.index(host)] = figure
     return figures
-
-
-def _figure_of_host(trials: Sequence[Trial], metric: Metric) -> float | None:
-    """Return the geometric mean of a time over the trials of a host, else the largest figure."""
-    figures = [figure_of(trial, metric) for trial in trials]
-    known = [figure for figure in figures if figure is not None]
-    if not metric.is_timed:
-        return max(known, default=None)
-    times = [figure for figure in known if figure > 0]
-    return statistics.geometric_mean(times) if times else None
 
 
 # --- earlier sweeps ---
@@ -189,16 +195,19 @@ def levels(
         sweeps=earlier[:MOST_LEVELS],
         environments=list(environment_ids),
     )
-    known = [name for name in metrics if name in RESULT.columns]
-    values = sa.select(*RESULT.c[*ResultKey._fields, *known]).where(is_level)
-    values = values.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
-    found: Levels = {}
-    for row in as_dicts(connection, values.order_by(SWEEP.c.started_at, SWEEP.c.id)):
-        for name in known:
+    values = (
+        sa.select(*RESULT.c[*ResultKey._fields, *metrics])
+        .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+        .where(is_level)
+        .order_by(*SWEEP.c["started_at", "id"])
+    )
+    levels: Levels = {}
+    for row in as_dicts(connection, values):
+        for name in metrics:
             if row[name] is not None:
-                by_environment = found.setdefault((row["cell_key"], name), {})
+                by_environment = levels.setdefault((row["cell_key"], name), {})
                 by_environment.setdefault(row["environment_id"], []).append(row[name])
-    return found
+    return levels
 
 
 def _is_like(sweep: Any, other: Any) -> bool:
@@ -273,22 +282,28 @@ def past_results(
     only the newest sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection, brief=True)
     known_cells = cells(connection, models, modes)
-    names = dict.fromkeys(("sweep_id", *ResultKey._fields, "status", "reason", *columns))
-    results = sa.select(*RESULT.c[*names])
+    names = [
+        "sweep_id",
+        *ResultKey._fields,
+        "status",
+        "reason",
+        *columns,
+    ]
+    results = sa.select(*RESULT.c[*dict.fromkeys(names)])
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(known_cells.keys()))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
     if most is not None:
-        by_sweep = results.with_only_columns(RESULT.c.sweep_id, sa.func.count())
-        by_sweep = by_sweep.group_by(RESULT.c.sweep_id)
+        sweep_id = RESULT.c.sweep_id
+        by_sweep = results.with_only_columns(sweep_id, sa.func.count()).group_by(sweep_id)
         numbers: dict[str, int] = dict(map(tuple, connection.execute(by_sweep)))
         newest = [sweep.id for sweep in infos if sweep.id in numbers]
-        totals = accumulate(numbers[sweep_id] for sweep_id in newest)
+        totals = accumulate(numbers[key] for key in newest)
         kept = max(1, sum(total <= most for total in totals))
         older = max(0, len(newest) - kept)
-        results = results.where(RESULT.c.sweep_id.in_(newest[:kept]))
+        results = results.where(sweep_id.in_(newest[:kept]))
     return PastResults(
         sweeps=infos,
         environments={known.id: known for known in environments(connection)},

@@ -24,7 +24,14 @@ from effbench.core.cell import Cell, Environment
 from effbench.core.errors import StoreError
 from effbench.core.printable import one_line
 from effbench.store import connect, maintenance, sweeps
-from effbench.store.schema import CELL, ENVIRONMENT, METADATA, REVISIONS, SWEEP, SWEEP_ID
+from effbench.store.schema import (
+    CELL,
+    ENVIRONMENT,
+    METADATA,
+    REVISIONS,
+    SWEEP,
+    SWEEP_ID,
+)
 from effbench.store.values import cell_row
 
 #: rows in memory at a time

@@ -5,17 +5,30 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import sqlalchemy as sa
 
 from effbench.core.cell import Result, Trial
 from effbench.core.errors import StoreError
 from effbench.core.settings import db_setting
-from effbench.store import connect, decisions, joining, maintenance
+from effbench.store import (
+    connect,
+    decisions,
+    joining,
+    maintenance,
+)
 from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
@@ -27,25 +40,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Query: TypeAlias = Callable[Concatenate[sa.Connection, P], R]
 Method: TypeAlias = Callable[Concatenate["Store", P], R]
+Begin: TypeAlias = Callable[[connect.Database], AbstractContextManager[sa.Connection]]
 
 
 def reads(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction of its own."""
-    return method_of(query, write=False)
+    return method_of(query, connect.Database.reading)
 
 
 def writes(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction that may write."""
-    return method_of(query, write=True)
+    return method_of(query, connect.Database.writing)
 
 
-def method_of(query: Query[P, R], write: bool) -> Method[P, R]:
+def method_of(query: Query[P, R], begin: Begin) -> Method[P, R]:
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        begin = store.writing if write else store.reading
-
         def attempt() -> R:
-            with begin() as connection:
+            with begin(store) as connection:
                 return query(connection, *args, **kwargs)
 
         return connect.repeated(attempt, store.name)
@@ -132,7 +144,12 @@ class Store(connect.Database):
     _add_trial = writes(trial_queries.add_trial)
     _trials_of_cells = reads(trial_queries.trials_of_cells)
 
-    def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
+    def add_trial(
+        self,
+        sweep_id: str,
+        environment_id: str,
+        trial: Trial,
+    ) -> int:
         """Store a trial (see `trials.add_trial`). Also raises StoreError if the database file was
         moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
         trial_id = self._add_trial(sweep_id, environment_id, trial)

@@ -1,5 +1,9 @@
 """Summarise the trials of a cell in one sweep and one environment as a row of `result`.
 
+The interval of a speedup: `_speedups` chooses `estimate` over the trials' pairs, or else
+`speedup_over_hosts` over separate processes; `LogEstimate.interval` (stats/intervals.py) is its
+arithmetic. The rule for figures of cold and warm compile caches is `CountedTrials.giving`.
+
 Intervals are over trials. In a sweep that joins several hosts (see `joining`) they are over hosts:
 each counts once, with the mean of its trials, because trials of one host share its speed.
 """
@@ -12,10 +16,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from operator import attrgetter
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any, Self
 
-from effbench.core.cell import SEVERITY, Status, Summary, Trial
+from effbench.core.cell import (
+    SEVERITY,
+    Status,
+    Summary,
+    Trial,
+)
 from effbench.core.disturbances import reason_of_baseline
 from effbench.core.labels import grouped
 from effbench.core.metrics import (
@@ -32,7 +41,12 @@ from effbench.stats.intervals import (
     log_mean,
     log_mean_of_compilations,
 )
-from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
+from effbench.store.bottleneck import (
+    Floors,
+    bound,
+    idle_fraction,
+    roofline_fraction,
+)
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
@@ -79,7 +93,8 @@ def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
     kept = last_attempts(trials)
     hosts = grouped(kept, attrgetter("host"))
     if len(hosts) <= 1:
-        return _without_slower_hosts(_without_marked(kept, mark, least=ENOUGH_UNMARKED), mark)
+        unmarked = _without_marked(kept, mark, least=ENOUGH_UNMARKED)
+        return _without_slower_hosts(unmarked, mark)
     of_hosts = []
     for of_host in hosts.values():
         of_hosts += _without_marked(of_host, mark, least=1)
@@ -164,7 +179,8 @@ class CountedTrials:
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Self:
         trials = list(trials)
-        return cls(counted(trials), [trial for trial in trials if trial.status.is_measured])
+        measured = [trial for trial in trials if trial.status.is_measured]
+        return cls(counted(trials), measured)
 
     @property
     def decisive(self) -> Trial:
@@ -214,11 +230,11 @@ class CountedTrials:
         """Return the value of a metric over all trials that give it."""
         trials = self.giving(metric)
         if metric.combine == "mean":
-            return _mean(trials, column_of(metric))
+            return mean_of(trials, column_of(metric))
         values = [figure_of(trial, metric) for trial in trials]
         if metric.combine == "min":
             return min(_positive(values), default=None)
-        return max([value for value in values if value is not None], default=None)
+        return largest(values)
 
 
 def column_of(metric: Metric) -> str:
@@ -232,6 +248,11 @@ def figure_of(trial: Trial, metric: Metric) -> float | None:
     """Return a trial's figure of a metric of results."""
     figure: float | None = getattr(trial, column_of(metric))
     return figure
+
+
+def largest(figures: Iterable[float | None]) -> float | None:
+    """Return the largest known figure; None if all are unknown."""
+    return max((figure for figure in figures if figure is not None), default=None)
 
 
 # --- the summary ---
@@ -257,6 +278,9 @@ def summarise(
     for metric in METRICS.values():
         if metric.combine is not None and (metric.explains or status.is_measured):
             figures[metric.name] = of_cell.combined(metric)
+    if status.is_measured:
+        for name, means in of_cell.means.items():
+            figures |= _interval_columns(name, over_hosts(means))
     summary = Summary(
         status=status,
         reason=of_cell.decisive.reason,
@@ -266,11 +290,13 @@ def summarise(
     )
     if not status.is_measured:
         return summary
-    times: dict[str, Any] = {}
-    for name, means in of_cell.means.items():
-        times |= _interval_columns(name, over_hosts(means))
-    summary = replace(summary, **times)
-    summary = replace(summary, **_derived(summary, of_cell, bs, baseline))
+    derived = _derived(
+        summary,
+        of_cell,
+        bs,
+        baseline,
+    )
+    summary = replace(summary, **derived)
     if status is not Status.OK:
         return summary
     if is_baseline:
@@ -282,12 +308,19 @@ def summarise(
 
 
 def _derived(
-    summary: Summary, of_cell: CountedTrials, bs: float | None, baseline: CountedTrials | None
+    summary: Summary,
+    of_cell: CountedTrials,
+    bs: float | None,
+    baseline: CountedTrials | None,
 ) -> dict[str, Any]:
     """Return what is behind the figures of a summary, and what follows from them."""
     kept = of_cell.kept
-    floors = Floors(_mean(kept, "compute_floor_ms"), _mean(kept, "memory_floor_ms"))
-    busy_ms, period_ms = summary.gpu_busy_ms, summary.period_ms
+    floors = Floors(
+        compute=mean_of(kept, "compute_floor_ms"),
+        memory=mean_of(kept, "memory_floor_ms"),
+    )
+    busy_ms = summary.gpu_busy_ms
+    period_ms = summary.period_ms
     steady = [trial.steady for trial in kept if trial.steady is not None]
     unsteady_trials = steady.count(False) if steady else None
     return {
@@ -324,7 +357,11 @@ def _interval_columns(name: str, mean: LogEstimate | None) -> dict[str, Any]:
         return {}
     figure = mean.interval()
     low, high = INTERVALS[name]
-    return {name: figure.value, low: figure.low, high: figure.high}
+    return {
+        name: figure.value,
+        low: figure.low,
+        high: figure.high,
+    }
 
 
 def _relative_memory(summary: Summary, baseline: CountedTrials | None) -> float | None:
@@ -356,14 +393,18 @@ def _speedups(
     wait for it, and separate processes may meet different speeds without a trace.
     """
     separate = _separate_speedups(of_cell, baseline)
-    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status.is_measured]
+    decisive = counted(trials, "pair_disturbance")
+    kept = [trial for trial in decisive if trial.status.is_measured]
     if any(trial.pair_speedup is None for trial in kept):
         return separate
     disturbance = disturbance_of(kept, "pair_disturbance")
-    paired: dict[str, Any] = {"speedup_from": PAIRS, "speedup_disturbance": disturbance}
+    paired: dict[str, Any] = {
+        "speedup_from": PAIRS,
+        "speedup_disturbance": disturbance,
+    }
     busy: dict[str, float | None] = {}
     for name, columns in SPEEDUP_COLUMNS.items():
-        busy[columns.busy] = _mean(last_attempts(trials), f"{columns.paired}_disturbed")
+        busy[columns.busy] = mean_of(last_attempts(trials), f"{columns.paired}_disturbed")
         paired |= _interval_columns(name, estimate(kept, columns.paired))
     has_unmarked_times = bool(separate) and separate["speedup_disturbance"] is None
     is_on_gpu = all(trial.gpu_uuid is not None for trial in kept)
@@ -386,14 +427,20 @@ def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -
     disturbance = of_cell.disturbance
     if disturbance is None and baseline.disturbance is not None:
         disturbance = reason_of_baseline(baseline.disturbance)
-    return columns | {"speedup_from": SEPARATE, "speedup_disturbance": disturbance}
+    return {
+        **columns,
+        "speedup_from": SEPARATE,
+        "speedup_disturbance": disturbance,
+    }
 
 
 def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrials) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
     baseline_latency = over_hosts(baseline.means[SPEEDUPS["speedup"]])
-    if baseline_latency is None or summary.latency_ms is None or summary.speedup is None:
+    if baseline_latency is None:
+        return None
+    if summary.latency_ms is None or summary.speedup is None:
         return None
     if summary.marked or baseline.disturbance is not None:
         return None
@@ -401,8 +448,9 @@ def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrial
     # arrivals, CPU streams: their median does not tell the time saved per call
     if not is_significant or summary.throughput_per_s is None:
         return None
+    preparation_s = _preparation_s(summary, of_cell.kept)
     baseline_ms = baseline_latency.interval().value
-    return break_even_calls(_preparation_s(summary, of_cell.kept), baseline_ms, summary.latency_ms)
+    return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
 
 
 def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:
@@ -411,7 +459,7 @@ def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:
         return summary.compile_cold_s
     if any(trial.compile_s is not None for trial in kept):
         return None  # only seen compiling with a warm cache
-    return _mean(kept, "prepare_s")
+    return mean_of(kept, "prepare_s")
 
 
 def break_even_calls(
@@ -453,17 +501,21 @@ def over_hosts(means: HostMeans) -> LogEstimate | None:
     a joined sweep tells nothing about others, so its mean has no error."""
     if not means or None in means:  # of a sweep that joins no hosts
         return means.get(None)
-    below = math.fsum(mean.below for mean in means.values()) / len(means)
-    above = math.fsum(mean.above for mean in means.values()) / len(means)
-    mean = log_mean(math.exp(mean.value) for mean in means.values())
+    hosts = means.values()
+    mean = log_mean(math.exp(host.value) for host in hosts)
+    below = fmean(host.below for host in hosts)
+    above = fmean(host.above for host in hosts)
     return replace(mean, below=below, above=above)
 
 
 def speedup_over_hosts(old: HostMeans, new: HostMeans) -> LogEstimate | None:
     """Return the logarithm of `old` ÷ `new`; in a joined sweep the mean of the ratios on each host,
     whose speed affects both sides. None if no host has both."""
-    shared = [host for host in old if host in new]
-    return over_hosts({host: log_difference(old[host], new[host]) for host in shared})
+    ratios: HostMeans = {}
+    for host in old:
+        if host in new:
+            ratios[host] = log_difference(old[host], new[host])
+    return over_hosts(ratios)
 
 
 def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None:
@@ -475,7 +527,8 @@ def _mean_of_processes(trials: Sequence[Trial], name: str) -> LogEstimate | None
     kernels: set[str | None] = set()
     if len(set(compilations)) > 1:
         kernels = {trial.kernel_fingerprint for trial in trials}
-    mean = log_mean_of_compilations([getattr(trial, name) for trial in used], compilations, kernels)
+    values = [getattr(trial, name) for trial in used]
+    mean = log_mean_of_compilations(values, compilations, kernels)
     below, above = offsets(used, name)
     return replace(mean, below=below, above=above)
 
@@ -501,7 +554,12 @@ BOUNDS = {
     "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
 }
 for _paired in (columns.paired for columns in SPEEDUP_COLUMNS.values()):
-    BOUNDS[_paired] = Bounds(_paired, f"{_paired}_low", f"{_paired}_high", "pair_disturbance")
+    BOUNDS[_paired] = Bounds(
+        _paired,
+        f"{_paired}_low",
+        f"{_paired}_high",
+        "pair_disturbance",
+    )
 
 
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
@@ -517,11 +575,14 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
         return 0.0, 0.0
     bounds = BOUNDS[name]
     is_only = len(trials) == 1 and trials[0].host is None and bounds.mark == "pair_disturbance"
-    below, above = 0.0, 0.0
+    below = 0.0
+    above = 0.0
     for trial in trials:
         value = getattr(trial, bounds.value)
         is_marked = getattr(trial, bounds.mark) is not None
-        if not value or not (is_marked or is_only):
+        if not value:
+            continue
+        if not (is_marked or is_only):
             continue
         least = getattr(trial, bounds.low) or value
         most = getattr(trial, bounds.high) or value
@@ -534,7 +595,7 @@ def _positive(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and 0 < value < inf]
 
 
-def _mean(trials: Iterable[Trial], name: str) -> float | None:
+def mean_of(trials: Iterable[Trial], name: str) -> float | None:
     """Return the geometric mean of a figure; in a joined sweep that of the means of its hosts."""
     means = []
     for of_host in grouped(trials, attrgetter("host")).values():

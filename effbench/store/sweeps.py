@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, Environment, StoredEnvironment, digest
+from effbench.core.cell import (
+    Cell,
+    Environment,
+    StoredEnvironment,
+    digest,
+)
 from effbench.core.errors import NothingFoundError, StoreError, UsageError
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_setting
@@ -22,12 +27,18 @@ from effbench.store.schema import (
     CELL,
     ENVIRONMENT,
     PLANNED,
-    RESULT,
     SWEEP,
     SWEEP_ID,
     TRIAL,
 )
-from effbench.store.values import as_dicts, cell_row, now, scalar, text
+from effbench.store.values import (
+    as_dicts,
+    cell_row,
+    now,
+    scalar,
+    sql_query,
+    text,
+)
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
@@ -37,6 +48,10 @@ PARTS = "first_rounds"
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
 MOST_LISTED = 20
+_STATUSES = """
+    SELECT sweep_id, status, count(*) AS number FROM result
+    WHERE sweep_id IN :sweeps GROUP BY sweep_id, status ORDER BY sweep_id, status
+"""
 #: Order of sweeps.
 NEWEST_FIRST = (SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
 
@@ -92,34 +107,24 @@ def sweeps(
     `brief`: without numbers, but `trials` is 1 if there are any: counting takes long in a large
     database."""
     query = sa.select(SWEEP).order_by(*NEWEST_FIRST)
-    statuses: dict[str, dict[str, int]] = {}
+    if sweep_id is not None:
+        query = query.filter_by(id=sweep_id)
     if brief:
         has_trials = sa.exists().where(TRIAL.c.sweep_id == SWEEP.c.id)
         query = query.add_columns(sa.cast(has_trials, sa.Integer).label("trials"))
     else:
         for name, table in (("cells", PLANNED), ("trials", TRIAL)):
-            number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
+            is_of_sweep = table.c.sweep_id == SWEEP.c.id
+            number = sa.select(sa.func.count()).where(is_of_sweep)
             query = query.add_columns(number.scalar_subquery().label(name))
-        statuses = _statuses(connection, sweep_id)
-    if sweep_id is not None:
-        query = query.where(SWEEP.c.id == sweep_id)
-    infos = []
+    infos = {}
     for facts in as_dicts(connection, query):
         facts["state"] = _state_now(facts["state"], facts["host"])
-        infos.append(SweepInfo(**facts, statuses=statuses.get(facts["id"], {})))
-    return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
-
-
-def _statuses(connection: sa.Connection, sweep_id: str | None) -> dict[str, dict[str, int]]:
-    """Return sweep id -> status -> number of results."""
-    by = RESULT.c["sweep_id", "status"]
-    query = sa.select(*by, sa.func.count().label("number")).group_by(*by).order_by(*by)
-    if sweep_id is not None:
-        query = query.where(RESULT.c.sweep_id == sweep_id)
-    statuses: dict[str, dict[str, int]] = {}
-    for row in connection.execute(query):
-        statuses.setdefault(row.sweep_id, {})[row.status] = row.number
-    return statuses
+        infos[facts["id"]] = SweepInfo(**facts)
+    if not brief:
+        for row in connection.execute(sql_query(_STATUSES, sweeps=[*infos])):
+            infos[row.sweep_id].statuses[row.status] = row.number
+    return sorted(infos.values(), key=lambda sweep: is_future(sweep.started_at))
 
 
 def is_rerun(name: str | None) -> bool:
@@ -143,11 +148,14 @@ def _state_now(state: str, host: Mapping[str, Any]) -> str:
 def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
     """Return the identities of the processes that run the sweep, or its `shard`, as its facts
     `host` say."""
-    process, of_shards = host.get("process"), host.get("processes") or {}
-    running = [name for name, state in (host.get("shards") or {}).items() if state == "running"]
+    process = host.get("process")
+    of_shards = host.get("processes") or {}
+    states = host.get("shards") or {}
+    running = [name for name in states if states[name] == "running"]
     if shard is None and not running:
         return [process]
-    return [of_shards.get(name, process) for name in running if shard in (None, name)]
+    chosen = [name for name in running if shard in (None, name)]
+    return [of_shards.get(name, process) for name in chosen]
 
 
 def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
@@ -174,8 +182,8 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
         )
     columns = SWEEP.c["id", "name", "label", "started_at", "imported_at"]
     user = SWEEP.c.host["user"].as_string().label("user")
-    rows = connection.execute(sa.select(*columns, user).order_by(*NEWEST_FIRST))
-    known = recorded_here_first(rows)
+    newest_first = sa.select(*columns, user).order_by(*NEWEST_FIRST)
+    known = recorded_here_first(connection.execute(newest_first))
     database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
@@ -234,7 +242,7 @@ def _title(sweep: Any) -> str:
 def lock(connection: sa.Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
     """Lock the sweep, so that no process derives results while another adds trials; return its id
     and columns with these names."""
-    query = sa.select(*SWEEP.c["id", *names]).where(SWEEP.c.id == sweep_id).with_for_update()
+    query = sa.select(*SWEEP.c["id", *names]).filter_by(id=sweep_id).with_for_update()
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
@@ -277,13 +285,24 @@ def begin_sweep(
     if shard is not None:
         add_shard(connection, shard, row)
         positions = {cell.key: position for position, cell in enumerate(shard.matrix)}
-        extend_sweep(connection, shard.sweep_id, plan, cell_overrides, positions)
+        extend_sweep(
+            connection,
+            shard.sweep_id,
+            plan,
+            cell_overrides,
+            positions,
+        )
         return shard.sweep_id
     is_added = False
     while not is_added:  # the id may be taken
         row["id"] = f"{row['started_at']:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         is_added = add_sweep(connection, row)
-    extend_sweep(connection, row["id"], plan, cell_overrides)
+    extend_sweep(
+        connection,
+        row["id"],
+        plan,
+        cell_overrides,
+    )
     return str(row["id"])
 
 
@@ -303,7 +322,12 @@ def add_shard(connection: sa.Connection, shard: Shard, row: Mapping[str, Any]) -
         "shards": {shard.name: "running"},
         "processes": {shard.name: process},
     }
-    if add_sweep(connection, {**row, "host": host, "id": shard.sweep_id}):
+    new = {
+        **row,
+        "host": host,
+        "id": shard.sweep_id,
+    }
+    if add_sweep(connection, new):
         return
     known = lock(connection, shard.sweep_id, "host").host
     if shard.name in known["shards"]:
@@ -313,12 +337,18 @@ def add_shard(connection: sa.Connection, shard: Shard, row: Mapping[str, Any]) -
         )
         raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
     joined = {**with_shards(known, host), "process": process}
-    update(connection, shard.sweep_id, host=joined, state="running", finished_at=None)
+    update(
+        connection,
+        shard.sweep_id,
+        host=joined,
+        state="running",
+        finished_at=None,
+    )
 
 
 def update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
     """Change columns of a sweep."""
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
+    connection.execute(sa.update(SWEEP).filter_by(id=sweep_id).values(**values))
 
 
 def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -352,27 +382,24 @@ def extend_sweep(
     """Append cells to the sweep's plan; cells that are already planned keep their position.
     `positions`: cell key -> position in the plan."""
     lock(connection, sweep_id)
-    of_plan = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(
-        PLANNED.c.sweep_id == sweep_id
-    )
-    known = {row.cell_key: row.position for row in connection.execute(of_plan)}
-    rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
-    if not rows:
+    plan = sa.select(PLANNED).filter_by(sweep_id=sweep_id)
+    known = {row.cell_key: row.position for row in connection.execute(plan)}
+    new = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
+    if not new:
         return
-    if positions is None:
-        first = 1 + max(known.values(), default=-1)
-        positions = {key: position for position, key in enumerate(rows, first)}
+    first = 1 + max(known.values(), default=-1)
     words = cell_overrides or {}
-    places = [
-        {
+    chosen = positions or {}
+    places = []
+    for number, key in enumerate(new, first):
+        place = {
             "sweep_id": sweep_id,
             "cell_key": key,
-            "position": positions[key],
+            "position": chosen.get(key, number),
             "overrides": words.get(key),
         }
-        for key in rows
-    ]
-    connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
+        places.append(place)
+    connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(new.values()))
     connection.execute(sa.insert(PLANNED), places)
 
 
@@ -383,14 +410,15 @@ def note_environments(
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
     known = host.get("environments") or {}
-    update(connection, sweep_id, host={**host, "environments": {**known, **facts, **known}})
+    in_order = known | facts | known
+    update(connection, sweep_id, host={**host, "environments": in_order})
 
 
 def add_rounds(
     connection: sa.Connection,
     sweep_id: str,
-    protocol: Mapping[str, Any],
-    overrides: Sequence[str],
+    protocol: dict[str, Any],
+    overrides: list[str],
     starts_part: bool,
 ) -> None:
     """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it.
@@ -398,35 +426,53 @@ def add_rounds(
     `starts_part`: its compile caches are gone, so the new rounds compile again.
     """
     sweep = lock(connection, sweep_id, "rounds", "host")
-    host = dict(sweep.host)
     if starts_part:
-        host[PARTS] = [*(host.get(PARTS) or [0]), sweep.rounds]
-    row = {"protocol": dict(protocol), "overrides": list(overrides), "host": host}
-    update(connection, sweep_id, rounds=protocol["rounds"], **row)
+        parts = sweep.host.get(PARTS) or [0]
+        sweep.host[PARTS] = [*parts, sweep.rounds]
+    update(
+        connection,
+        sweep_id,
+        rounds=protocol["rounds"],
+        protocol=protocol,
+        overrides=overrides,
+        host=sweep.host,
+    )
 
 
 def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
     """Return the first round of each part of the sweep, which has compile caches of its own. Only
     its first part has the round 0."""
-    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)) or {}
-    return list(host.get(PARTS) or [0])
+    query = sa.select(SWEEP.c.host).filter_by(id=sweep_id)
+    host: dict[str, Any] = connection.scalar(query) or {}
+    return host.get(PARTS) or [0]
 
 
 def finish_sweep(
-    connection: sa.Connection, sweep_id: str, state: str, shard: str | None = None
+    connection: sa.Connection,
+    sweep_id: str,
+    state: str,
+    shard: str | None = None,
 ) -> None:
     """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
     names this process as the one that runs it."""
-    host = dict(lock(connection, sweep_id, "host").host)
-    finished_at = None if state == "running" else now()
+    host = lock(connection, sweep_id, "host").host
+    finished_at = None
     if state == "running":
         host["process"] = liveness.identity()
+    else:
+        finished_at = now()
     if shard is not None:
         host["shards"] = {**(host.get("shards") or {}), shard: state}
         if state == "running":
             host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
         state = state_of(host["shards"])
-    update(connection, sweep_id, state=state, finished_at=finished_at, host=host)
+    update(
+        connection,
+        sweep_id,
+        state=state,
+        finished_at=finished_at,
+        host=host,
+    )
 
 
 # --- plans ---
@@ -434,8 +480,12 @@ def finish_sweep(
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    query = sa.select(CELL.c.params).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    query = (
+        sa.select(CELL.c.params)
+        .join(PLANNED)
+        .filter_by(sweep_id=sweep_id)
+        .order_by(PLANNED.c.position)
+    )
     return [Cell.from_params(params) for params in connection.scalars(query)]
 
 
@@ -453,11 +503,8 @@ def cells(
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
     """Return cell key -> overrides that reproduce the cell (None if they are unknown), in the order
     of the plan."""
-    query = sa.select(PLANNED.c.cell_key, PLANNED.c.overrides).where(PLANNED.c.sweep_id == sweep_id)
-    return {
-        row.cell_key: row.overrides
-        for row in connection.execute(query.order_by(PLANNED.c.position))
-    }
+    query = sa.select(PLANNED).filter_by(sweep_id=sweep_id).order_by(PLANNED.c.position)
+    return {row.cell_key: row.overrides for row in connection.execute(query)}
 
 
 # --- environments ---
@@ -467,7 +514,11 @@ def add_environment(connection: sa.Connection, env: Environment, details: dict[s
     """Store an environment unless it is known; return its id. `details` of a known environment stay
     unchanged."""
     row = {field.name: scalar(getattr(env, field.name)) for field in fields(Environment)}
-    row |= {"id": env.id, "details": details, "first_seen_at": now()}
+    row |= {
+        "id": env.id,
+        "details": details,
+        "first_seen_at": now(),
+    }
     connection.execute(insert(connection, ENVIRONMENT).values(**row).on_conflict_do_nothing())
     return env.id
 
@@ -484,7 +535,7 @@ def environments(
 
 def environments_of(connection: sa.Connection, sweep_id: str) -> list[StoredEnvironment]:
     """Return the environments in which the sweep has trials, oldest first."""
-    used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
+    used = sa.select(TRIAL.c.environment_id).filter_by(sweep_id=sweep_id).distinct()
     return environments(connection, connection.scalars(used))
 
 
@@ -495,18 +546,28 @@ def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
 
 
 def add_calibration(
-    connection: sa.Connection, environment_id: str, gpu_uuid: str | None, ceilings: dict[str, Any]
+    connection: sa.Connection,
+    environment_id: str,
+    gpu_uuid: str | None,
+    ceilings: dict[str, Any],
 ) -> None:
     """Store the measured ceilings of a GPU in this environment; older rows stay."""
-    row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now()}
+    row = {
+        "environment_id": environment_id,
+        "gpu_uuid": gpu_uuid,
+        "measured_at": now(),
+    }
     connection.execute(sa.insert(CALIBRATION).values(**row, ceilings=ceilings))
 
 
 def ceilings(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
     """Return the environment's newest measured ceilings; None if they were not measured."""
-    query = sa.select(CALIBRATION.c.ceilings).where(
-        CALIBRATION.c.environment_id == environment_id, CALIBRATION.c.ceilings.is_not(None)
+    newest = (
+        sa.select(CALIBRATION.c.ceilings)
+        .filter_by(environment_id=environment_id)
+        .where(CALIBRATION.c.ceilings.is_not(None))
+        # by time, because ids follow the order of import
+        .order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
+        .limit(1)
     )
-    # by time, because ids follow the order of import
-    newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
-    return connection.scalar(newest_first.limit(1))
+    return connection.scalar(newest)

@@ -59,7 +59,15 @@ _KEYS = {
 #: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
 #: passwords are masked, and the target's decisions stay
 _MAY_DIFFER = {
-    SWEEP: {"state", "started_at", "finished_at", "imported_at", "command", "overrides", "host"},
+    SWEEP: {
+        "state",
+        "started_at",
+        "finished_at",
+        "imported_at",
+        "command",
+        "overrides",
+        "host",
+    },
     ENVIRONMENT: {"details", "first_seen_at"},
     PLANNED: {"overrides"},
     BASELINE: {"sweep_id", "set_at", "note"},
@@ -96,7 +104,14 @@ def copy(
     fails.
     """
     for sweep_id in sweep_ids:
-        attempt = partial(_copy_sweep, source, target, sweep_id, baselines, samples)
+        attempt = partial(
+            _copy_sweep,
+            source,
+            target,
+            sweep_id,
+            baselines,
+            samples,
+        )
         try:
             yield connect.repeated(attempt, target.name)
         except RefusedError as error:
@@ -104,14 +119,24 @@ def copy(
 
 
 def _copy_sweep(
-    source: Source, target: Store, sweep_id: str, baselines: bool, samples: bool
+    source: Source,
+    target: Store,
+    sweep_id: str,
+    baselines: bool,
+    samples: bool,
 ) -> Arrival:
     """Copy a sweep in one transaction. Raises RefusedError if it is damaged or contradicts
     `target`."""
     arrival = Arrival(one_line(sweep_id, 64))
     try:
         with target.writing() as connection:
-            SweepCopy(source, connection, sweep_id, arrival).copy(baselines, samples)
+            copying = SweepCopy(
+                source,
+                connection,
+                sweep_id,
+                arrival,
+            )
+            copying.copy(baselines, samples)
             return arrival
     except (ArithmeticError, TypeError, ValueError) as error:
         fault: Exception = error
@@ -148,8 +173,9 @@ class SweepCopy:
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
         is_planned = PLANNED.c.sweep_id == self.sweep_id
         environments = sa.select(TRIAL.c.environment_id).where(of_sweep)
+        cells = sa.select(PLANNED.c.cell_key).where(is_planned)
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
-        self.take(CELL, CELL.c.key.in_(sa.select(PLANNED.c.cell_key).where(is_planned)))
+        self.take(CELL, CELL.c.key.in_(cells))
         self.take(PLANNED, is_planned)
         self.take(TRIAL, of_sweep)
         if samples:
@@ -160,7 +186,7 @@ class SweepCopy:
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
-        self.take(VERDICT, sa.and_(is_of_sweep, VERDICT.c.environment_id.in_(environments)))
+        self.take(VERDICT, is_of_sweep, VERDICT.c.environment_id.in_(environments))
         if baselines:
             self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
@@ -171,25 +197,25 @@ class SweepCopy:
         elif has_gone_on or self.arrival.added:
             self.arrival.outcome = "completed"
 
-    def read(self, table: sa.Table, where: sa.ColumnElement[bool]) -> Iterator[Row]:
+    def read(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> Iterator[Row]:
         """Yield rows of the source without ids that belong to one database, and without
         passwords."""
-        for row in self.source.rows(table, where):
+        for row in self.source.rows(table, *where):
             if "id" not in _KEYS[table]:
                 row.pop("id", None)
             if row.get("overrides"):
                 row["overrides"] = masked_db(row["overrides"])
             yield row
 
-    def take(self, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
-        for rows in batched(self.read(table, where), CHUNK):
+    def take(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
+        for rows in batched(self.read(table, *where), CHUNK):
             self.merge(table, rows)
 
     def take_samples(self, of_sweep: sa.ColumnElement[bool]) -> None:
         """Take the samples, which belong to trials by their numbers here."""
-        keys = sa.select(*TRIAL.c["id", *_KEYS[TRIAL]]).where(of_sweep)
-        numbers = {tuple(row[1:]): row[0] for row in self.connection.execute(keys)}
-        trials = {row[0]: numbers[tuple(row[1:])] for row in self.source.fetch(keys)}
+        query = sa.select(TRIAL.c.id, *TRIAL.c[_KEYS[TRIAL]]).where(of_sweep)
+        numbers = {tuple(row[1:]): row.id for row in self.connection.execute(query)}
+        trials = {row.id: numbers[tuple(row[1:])] for row in self.source.fetch(query)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
         for samples in batched(self.read(SAMPLE, in_sweep), CHUNK):
             for sample in samples:
@@ -218,7 +244,12 @@ class SweepCopy:
         self.connection.execute(insert, list(missing.values()))
         self.arrival.added[table.name] += len(missing)
 
-    def compare(self, table: sa.Table, row: Row, known: sa.RowMapping) -> None:
+    def compare(
+        self,
+        table: sa.Table,
+        row: Row,
+        known: sa.RowMapping,
+    ) -> None:
         """Raise RefusedError if a row differs from the one that is there."""
         may_differ = _MAY_DIFFER.get(table, set())
         for name, value in row.items():
@@ -258,7 +289,11 @@ class SweepCopy:
 
 
 def write_file(
-    source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True
+    source: Source,
+    sweep_ids: Sequence[str],
+    path: Path,
+    *,
+    samples: bool = True,
 ) -> None:
     """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged
     sweep."""
@@ -270,6 +305,13 @@ def write_file(
     except sqlite3.Error as error:  # else it would count as an error of the source
         raise connect.explain(error, str(path)) from error
     with Store.open(path, mode="write", bulk=True) as store:
-        for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
+        arrivals = copy(
+            source,
+            store,
+            sweep_ids,
+            baselines=True,
+            samples=samples,
+        )
+        for arrival in arrivals:
             if arrival.reason:
                 raise RefusedError(arrival.reason)

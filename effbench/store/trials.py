@@ -4,14 +4,24 @@ connection."""
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Result, StoredTrial, Summary, Trial
+from effbench.core.cell import (
+    Result,
+    StoredTrial,
+    Summary,
+    Trial,
+)
 from effbench.core.errors import StoreError
 from effbench.core.labels import grouped
 from effbench.core.printable import one_line
@@ -37,6 +47,7 @@ from effbench.store.values import (
     result_of,
     scalar,
     sql_query,
+    text,
     trial_of,
     trial_row,
 )
@@ -89,20 +100,28 @@ _ORDER = ("cell_key", "environment_id", "round", "attempt")
 _READ = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
 
-def add_trial(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
+def add_trial(
+    connection: sa.Connection,
+    sweep_id: str,
+    environment_id: str,
+    trial: Trial,
+) -> int:
     """Store a trial with its samples, and derive the results of its cell and of all cells compared
     with it; return its id. Recording the same trial twice changes nothing.
 
     Raises StoreError if another trial is recorded in its place.
     """
     lock(connection, sweep_id)
-    row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
+    row = {
+        "sweep_id": sweep_id,
+        "environment_id": environment_id,
+        **trial_row(trial),
+    }
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     trial_id: int | None = connection.scalar(new)
     if trial_id is None:
-        names = ("sweep_id", *_ORDER)
-        same = sa.select(TRIAL).filter_by(**{name: row[name] for name in names})
-        known = connection.execute(same).mappings().one()
+        identity = {name: row[name] for name in ("sweep_id", *_ORDER)}
+        known = connection.execute(sa.select(TRIAL).filter_by(**identity)).mappings().one()
         if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
             what = f"round {trial.round + 1}, attempt {trial.attempt + 1}"
             raise StoreError(
@@ -110,28 +129,45 @@ def add_trial(connection: sa.Connection, sweep_id: str, environment_id: str, tri
             )
         return int(known["id"])  # the connection broke after its commit
     _add_samples(connection, trial_id, trial)
-    key = sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key)
-    rebuild_results(connection, sweep_id, environment_id, connection.scalar(key))
+    key = sa.select(CELL.c.comparison_key).filter_by(key=trial.cell_key)
+    rebuild_results(
+        connection,
+        sweep_id,
+        environment_id,
+        connection.scalar(key),
+    )
     return trial_id
 
 
 def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None:
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        row = {"trial_id": trial_id, "timer": scalar(timer), "count": len(values)}
-        row |= {"stored": stored, "codec": CODEC, "data": data}
-        connection.execute(sa.insert(SAMPLE).values(**row))
+        row = {
+            "trial_id": trial_id,
+            "timer": text(timer),
+            "count": len(values),
+            "stored": stored,
+            "codec": CODEC,
+            "data": data,
+        }
+        connection.execute(sa.insert(SAMPLE), row)
 
 
 def read(
-    connection: sa.Connection, columns: Iterable[str], *where: sa.ColumnElement[bool]
+    connection: sa.Connection,
+    columns: Iterable[str],
+    *where: sa.ColumnElement[bool],
+    **values: str,
 ) -> list[StoredTrial]:
-    """Return the trials that meet these conditions, by cell, environment, round and attempt.
+    """Return the trials that meet these conditions and have these `values`, by cell, environment,
+    round and attempt.
 
     Columns that are not read have the value of a trial that did not measure them.
     """
-    names = dict.fromkeys(("id", *_ORDER, "status", *columns))
-    query = sa.select(*TRIAL.c[*names]).where(*where).order_by(*TRIAL.c[_ORDER])
+    names = dict.fromkeys(["id", *_ORDER, "status", *columns])
+    query = sa.select(*TRIAL.c[*names])
+    query = query.where(*where).filter_by(**values)
+    query = query.order_by(*TRIAL.c[_ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
@@ -142,9 +178,8 @@ def by_result(trials: Iterable[StoredTrial]) -> dict[ResultKey, list[StoredTrial
 
 def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
     """Return the trials of the sweep in the order they were recorded, all attempts."""
-    return sorted(
-        read(connection, TRIAL_FIELDS, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id")
-    )
+    of_sweep = read(connection, TRIAL_FIELDS, sweep_id=sweep_id)
+    return sorted(of_sweep, key=attrgetter("id"))
 
 
 def history(
@@ -152,29 +187,30 @@ def history(
 ) -> dict[str, list[Trial]]:
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
-    is_chosen = TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id
-    by_cell = grouped(read(connection, TRIAL_FIELDS, *is_chosen), attrgetter("cell_key"))
-    return {key: last_attempts(trials) for key, trials in by_cell.items()}
+    trials = read(
+        connection,
+        TRIAL_FIELDS,
+        sweep_id=sweep_id,
+        environment_id=environment_id,
+    )
+    by_cell = grouped(trials, attrgetter("cell_key"))
+    return {key: last_attempts(of_cell) for key, of_cell in by_cell.items()}
 
 
 _DURATIONS = """
     SELECT device, cell.phase, mode, model, compile_cache, wall_s
     FROM trial JOIN cell ON cell.key = cell_key
     WHERE sweep_id IN :sweeps AND environment_id IN :environments AND wall_s IS NOT NULL
-    ORDER BY trial.id DESC LIMIT :most
+    ORDER BY trial.id DESC LIMIT 50000
 """
 
 
 def durations(
-    connection: sa.Connection,
-    sweep_ids: Iterable[str],
-    environment_ids: Iterable[str],
-    most: int = 50_000,
+    connection: sa.Connection, sweep_ids: list[str], environment_ids: list[str]
 ) -> list[TrialDuration]:
-    """Return the durations of the newest trials of these sweeps in these environments."""
-    values = {"sweeps": list(sweep_ids), "environments": list(environment_ids), "most": most}
-    rows = connection.execute(sql_query(_DURATIONS, **values))
-    return [TrialDuration(**row) for row in rows.mappings()]
+    """Return the durations of the newest 50,000 trials of these sweeps in these environments."""
+    query = sql_query(_DURATIONS, sweeps=sweep_ids, environments=environment_ids)
+    return [TrialDuration(**row) for row in connection.execute(query).mappings()]
 
 
 @dataclass
@@ -209,9 +245,9 @@ class HostSpeeds:
         if median_ms is None:
             return None
         limit_ms = FAR_SLOWER * median_ms
-        return _quantile(
-            [high_ms for high_ms in self.high[-RECENT_TRIALS:] if high_ms <= limit_ms], 0.8
-        )
+        recent = self.high[-RECENT_TRIALS:]
+        usual = [high_ms for high_ms in recent if high_ms <= limit_ms]
+        return _quantile(usual, 0.8)
 
 
 def _quantile(values: Sequence[float], fraction: float) -> float | None:
@@ -226,18 +262,18 @@ def _quantile(values: Sequence[float], fraction: float) -> float | None:
 def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
     """Return what the newest trials of this machine in an environment tell of the speed of its
     host."""
-    of_machine = sa.select(SWEEP.c.id).where(
-        SWEEP.c.host["hostname"].as_string() == platform.node(), SWEEP.c.imported_at.is_(None)
+    is_of_machine = SWEEP.c.host["hostname"].as_string() == platform.node()
+    of_machine = sa.select(SWEEP.c.id).where(is_of_machine).filter_by(imported_at=None)
+    newest = (
+        sa.select(TRIAL.c.id)
+        .filter_by(environment_id=environment_id)
+        .where(TRIAL.c.host_ms.is_not(None), TRIAL.c.sweep_id.in_(of_machine))
+        .order_by(TRIAL.c.id.desc())
+        .limit(4 * RECENT_TRIALS)
     )
-    is_recent = (
-        TRIAL.c.environment_id == environment_id,
-        TRIAL.c.host_ms.is_not(None),
-        TRIAL.c.sweep_id.in_(of_machine),
-    )
-    newest = sa.select(TRIAL.c.id).where(*is_recent).order_by(TRIAL.c.id.desc())
     names = ("gpu_uuid", "host_ms", "host_high_ms", "disturbance")
-    recent = read(connection, names, TRIAL.c.id.in_(newest.limit(4 * RECENT_TRIALS)))
     speeds = HostSpeeds()
+    recent = read(connection, names, TRIAL.c.id.in_(newest))
     for trial in sorted(recent, key=attrgetter("id")):
         speeds.add(trial)
     return speeds
@@ -249,20 +285,24 @@ def trial_facts(
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
     parts = [TRIAL.c.extra[name].label(name) for name in names]
-    of_sweep = sa.select(*TRIAL.c["cell_key", "environment_id"], *parts)
-    of_sweep = of_sweep.where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
+    of_sweep = (
+        sa.select(*TRIAL.c[ResultKey._fields], *parts)
+        .filter_by(sweep_id=sweep_id)
+        .order_by(TRIAL.c.id)
+    )
     newest: dict[ResultKey, dict[str, Any]] = {}
     for row in as_dicts(connection, of_sweep):
+        key = ResultKey(row["cell_key"], row["environment_id"])
         facts = {name: row[name] for name in names if row[name] is not None}
         if facts:
-            newest[ResultKey(row["cell_key"], row["environment_id"])] = facts
+            newest[key] = facts
     return newest
 
 
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit."""
-    of_trial = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
+    of_trial = sa.select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
     return {row["timer"]: _decoded(row) for row in connection.execute(of_trial).mappings()}
 
 
@@ -274,19 +314,23 @@ def _decoded(row: sa.RowMapping) -> Samples:
 
 
 def trials_of_cells(
-    connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
+    connection: sa.Connection,
+    sweep_id: str,
+    environment_ids: list[str],
+    cell_keys: list[str],
 ) -> list[SampledTrial]:
     """Return the trials of these cells with their samples, ordered by cell key, environment, round
     and attempt. Samples that are damaged are omitted, and `extra` says so."""
-    cells = (
-        TRIAL.c.sweep_id == sweep_id,
-        TRIAL.c.environment_id.in_(environment_ids),
-        TRIAL.c.cell_key.in_(cell_keys),
+    are_chosen = TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.cell_key.in_(cell_keys)
+    chosen = read(
+        connection,
+        TRIAL_FIELDS,
+        *are_chosen,
+        sweep_id=sweep_id,
     )
-    sampled = {
-        trial.id: SampledTrial(trial, {}) for trial in read(connection, TRIAL_FIELDS, *cells)
-    }
-    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
+    sampled = {trial.id: SampledTrial(trial, {}) for trial in chosen}
+    of_chosen = SAMPLE.c.trial_id.in_(sampled)
+    blobs = sa.select(SAMPLE).where(of_chosen).order_by(*SAMPLE.primary_key)
     for blob in connection.execute(blobs).mappings():
         of_trial = sampled[blob["trial_id"]]
         try:
@@ -310,8 +354,8 @@ def rebuild_results(
     """Replace results of the sweep by newly derived ones: all, or those of the cells with this
     `comparison_key` in one environment."""
     baseline_mode = lock(connection, sweep_id, "baseline_mode").baseline_mode
-    plan = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-    plan = plan.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    plan = sa.select(CELL).join(PLANNED).filter_by(sweep_id=sweep_id)
+    plan = plan.order_by(PLANNED.c.position)
     if comparison_key is not None:
         plan = plan.where(CELL.c.comparison_key == comparison_key)
     cells = connection.execute(plan).all()
@@ -323,16 +367,20 @@ def rebuild_results(
         is_of_cells = table.c.cell_key.in_([cell.key for cell in cells])
         return sa.and_(is_of_sweep, is_of_cells, table.c.environment_id == environment_id)
 
-    trials = by_result(read(connection, _READ, is_in_scope(TRIAL)))
+    trials = read(connection, _READ, is_in_scope(TRIAL))
     rows = []
-    for environment in dict.fromkeys(key.environment_id for key in trials):
-        keys = {"sweep_id": sweep_id, "environment_id": environment}
-        measured = [cell for cell in cells if ResultKey(cell.key, environment) in trials]
-        for compared in grouped(measured, attrgetter("comparison_key")).values():
-            of_cells = {cell.key: trials[ResultKey(cell.key, environment)] for cell in compared}
+    for environment, measured in grouped(trials, attrgetter("environment_id")).items():
+        of_cells = grouped(measured, attrgetter("cell_key"))
+        tried = [cell for cell in cells if cell.key in of_cells]
+        for compared in grouped(tried, attrgetter("comparison_key")).values():
             for key, summary in _summaries(compared, of_cells, baseline_mode):
-                figures = {name: scalar(value) for name, value in vars(summary).items()}
-                rows.append({**keys, "cell_key": key, **figures})
+                row = {name: scalar(value) for name, value in vars(summary).items()}
+                row |= {
+                    "sweep_id": sweep_id,
+                    "environment_id": environment,
+                    "cell_key": key,
+                }
+                rows.append(row)
     connection.execute(sa.delete(RESULT).where(is_in_scope(RESULT)))
     if rows:
         connection.execute(sa.insert(RESULT), rows)
@@ -343,16 +391,18 @@ def _summaries(
 ) -> Iterator[tuple[str, Summary]]:
     """Yield key and summary of cells that are compared with each other."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    references = [cell.key for cell in cells if cell.mode == baseline_mode]
-    baseline = CountedTrials.of(trials[references[0]]) if references else None
+    reference = next((cell.key for cell in cells if cell.mode == baseline_mode), None)
+    baseline = None
+    if reference is not None:
+        baseline = CountedTrials.of(trials[reference])
     for cell in cells:
-        is_baseline = cell.key in references[:1]
-        size = _samples_per_call(cell)
-        of_cell = trials[cell.key]
-        yield (
-            cell.key,
-            summarise(of_cell, bs=size, is_baseline=is_baseline, baseline=baseline),
+        summary = summarise(
+            trials[cell.key],
+            bs=_samples_per_call(cell),
+            is_baseline=cell.key == reference,
+            baseline=baseline,
         )
+        yield cell.key, summary
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:
@@ -371,16 +421,17 @@ def _samples_per_call(cell: sa.Row[Any]) -> float | None:
 
 def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
     """Yield the results of these sweeps (empty: all, oldest first), in the order of the plan."""
-    is_place = sa.and_(
-        PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key
-    )
-    in_order = sa.select(RESULTS).join(PLANNED, is_place)
-    in_order = in_order.order_by(PLANNED.c.position, RESULTS.c.environment_id)
     every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
     ids = list(sweep_ids) or connection.scalars(every).all()
     for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
-        of_sweep = in_order.where(PLANNED.c.sweep_id == sweep_id)
-        yield from map(result_of, as_dicts(connection, of_sweep.execution_options(yield_per=500)))
+        query = (
+            sa.select(RESULTS)
+            .join(PLANNED, PLANNED.c.cell_key == RESULTS.c.cell_key)
+            .where(RESULTS.c.sweep_id == sweep_id, PLANNED.c.sweep_id == sweep_id)
+            .order_by(PLANNED.c.position, RESULTS.c.environment_id)
+            .execution_options(yield_per=500)
+        )
+        yield from map(result_of, as_dicts(connection, query))
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:

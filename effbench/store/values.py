@@ -9,16 +9,39 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    TypeVar,
+)
 
 import sqlalchemy as sa
 
-from effbench.core.cell import Cell, Result, Status, StoredTrial, Trial, encodable
+from effbench.core.cell import (
+    Cell,
+    Result,
+    Status,
+    StoredTrial,
+    Trial,
+    encodable,
+)
 from effbench.core.errors import StoreError
-from effbench.store.schema import NOT_NEGATIVE, RESULT_COLUMNS, SAMPLE_LIMIT, TRIAL, utc
+from effbench.store.schema import (
+    NOT_NEGATIVE,
+    RESULT_COLUMNS,
+    SAMPLE_LIMIT,
+    TRIAL,
+    utc,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +54,6 @@ T = TypeVar("T")
 TRIAL_FIELDS = tuple(
     field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns
 )
-_FIELDS = frozenset(TRIAL_FIELDS)
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
 #: surrogates and NUL in JSON
@@ -57,7 +79,7 @@ def text(value: str) -> str:
 
 def as_json_value(value: Any) -> Any:
     """Return `value` for strict JSON: NaN and infinities become null, unknown types become text."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -79,9 +101,11 @@ def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[
 def sql_query(sql: str, **values: Any) -> sa.TextClause:
     """Return a query in SQL that every database understands, with these values in place of
     `:name`; a list is meant for `IN :name`."""
-    lists = [name for name, value in values.items() if isinstance(value, list)]
-    bound = sa.text(sql).bindparams(*(sa.bindparam(name, expanding=True) for name in lists))
-    return bound.bindparams(**values)
+    parameters: list[sa.BindParameter[Any]] = [
+        sa.bindparam(name, value, expanding=isinstance(value, list))
+        for name, value in values.items()
+    ]
+    return sa.text(sql).bindparams(*parameters)
 
 
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -102,8 +126,6 @@ def dump_json(value: Any) -> str:
 
 def scalar(value: Any) -> Any:
     """Return `value` for a typed column; an integer beyond 64 bits becomes None."""
-    if value is None or type(value) in (bool, float):  # most values
-        return value if type(value) is not float or math.isfinite(value) else None
     if hasattr(value, "item"):  # numpy's
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -153,16 +175,20 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     for name in NOT_NEGATIVE & row.keys():
         if row[name] is not None and row[name] < 0:  # such as of a counter that has wrapped around
             row[name] = None
-    return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
+    return {
+        **row,
+        "started_at": started_at,
+        "recorded_at": now(),
+    }
 
 
-def trial_of(row: Mapping[str, Any]) -> StoredTrial:
-    """Return the trial of a row of `trial`, or of some of its columns, without its samples."""
-    fields = {name: row[name] for name in row if name in _FIELDS}
-    fields["status"] = Status(row["status"])
-    if fields.get("started_at") is not None:
-        fields["started_at"] = fields["started_at"].isoformat()
-    return StoredTrial(**fields, id=row["id"], environment_id=row["environment_id"])
+def trial_of(row: dict[str, Any]) -> StoredTrial:
+    """Return the trial of a row with some of its fields, without its samples."""
+    started_at = row.get("started_at")
+    if started_at is not None:
+        row["started_at"] = started_at.isoformat()
+    row["status"] = Status(row["status"])
+    return StoredTrial(**row)
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
@@ -170,9 +196,8 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
     thinned out evenly."""
     import numpy as np
 
-    # a missing value becomes NaN, because order and spacing matter
     with np.errstate(over="ignore"):
-        array = np.asarray([np.nan if value is None else value for value in values], dtype="<f4")
+        array = np.asarray(values, dtype="<f4")  # None becomes NaN: order and spacing matter
     if len(array) > SAMPLE_LIMIT:
         array = array[np.linspace(0, len(array) - 1, SAMPLE_LIMIT).round().astype(np.int64)]
     return len(array), zlib.compress(array.tobytes(), 6)
