@@ -8,7 +8,7 @@ from effbench.analysis.limits import COMPARED, SHIPPED, CellFacts, Limit, limits
 from effbench.core.errors import ConfigError
 
 CELL = CellFacts("llama-7b", 8, "default", "bfloat16", "inference", "cuda", "NVIDIA H200")
-TODAY = dt.datetime.now(dt.UTC).date()
+TODAY = dt.date(2026, 7, 1)
 
 
 def exceptions(*rules):
@@ -70,8 +70,17 @@ def test_the_last_exception_that_fits_counts_and_it_alone():
     assert limits.notes([CELL]) == ["exception for mode=eager matches no cell here: fits not"]
 
 
+class Clock(dt.datetime):
+    """A minute before the end of `TODAY`."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls.combine(TODAY, dt.time(23, 59), tz)
+
+
 @pytest.mark.parametrize(("days", "floor"), [(0, 0.1), (-1, 0.02)])
-def test_an_exception_holds_through_its_last_day(days, floor):
+def test_an_exception_holds_through_its_last_day(days, floor, monkeypatch):
+    monkeypatch.setattr(dt, "datetime", Clock)
     until = TODAY + dt.timedelta(days)
     limits = exceptions({"floor": 0.1, "reason": "new driver", "until": str(until)})
     assert limits.of(CELL, "period_ms").floor == floor
