@@ -114,7 +114,7 @@ def prepared(
         step = lazy_graphs(module)
     else:
         mode = STRATEGIES[name]()
-        mode.batch = Batch(tuple(sizes), (0,), {})
+        mode.batch = Batch(tuple(sizes), (0,))
         step = mode.prepare(module, (stream[0],), {}).step
     for x in stream:
         step(x)

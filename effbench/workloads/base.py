@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,11 +66,11 @@ class InputSets:
 class Workload(ABC):
     """What is done with a module in a trial, which it records in `trial`.
 
-    `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `initial`:
-    the module's initial state, as far as eager changes it. `written`: inputs that the step writes
-    to; `values_before`: their values by id. `degraded`: which effect of eager's calls the mode
-    lacks, or why the figures are not those that the cell asks for; None after an ok trial. `step`:
+    `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `step`:
     what is timed, once it is prepared. `ran`: the module that the step runs, which may be a copy.
+    `initial`: the module's initial state, as far as eager changes it. `written`: inputs that the
+    step writes to; `values_before`: their values by id. `degraded`: which effect of eager's calls
+    the mode lacks, or why the figures are not those that the cell asks for; None after an ok trial.
     `grad_mode`: how all calls record gradients.
     """
 
@@ -80,12 +80,6 @@ class Workload(ABC):
     trial: Trial
     specs: Specs
     check_steps: int = 5
-    inputs: InputSets = field(init=False, default=InputSets([], []))
-    initial: dict[str, Any] = field(init=False, default_factory=dict)
-    written: set[str] = field(init=False, default_factory=set)
-    values_before: dict[int, Tensor] = field(init=False, default_factory=dict)
-    degraded: str | None = field(init=False, default=None)
-    grad_mode: str = field(init=False, default=gradients.GRAD)
 
     #: Whether back-to-back calls are timed on a GPU.
     has_period = True
@@ -100,9 +94,15 @@ class Workload(ABC):
         self.dtype: torch.dtype = getattr(torch, self.cell.dtype)
         self.seed: int = self.cell.numerics.get("seed", 0)
         self.tolerance: float | None = self.cell.model.get("tolerance")
+        self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
+        self.inputs = InputSets([], [])
         self.step: Step = self.module
         self.ran = self.module
-        self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
+        self.initial: dict[str, Any] = {}
+        self.written: set[str] = set()
+        self.values_before: dict[int, Tensor] = {}
+        self.degraded: str | None = None
+        self.grad_mode = gradients.GRAD
 
     # --- what a cell needs
 
@@ -160,17 +160,27 @@ class Workload(ABC):
         named = self.by_name(*given).items()
         return {f"input {name}": value for name, value in named if isinstance(value, Tensor)}
 
+    def changed_inputs(self, given: Inputs, after: Inputs) -> dict[str, Tensor]:
+        """Return the input tensors of a call, by names like `input x`, that have other values than
+        the `given` ones, whose dtypes may be others."""
+        before = self.input_tensors(given)
+        return {
+            name: value
+            for name, value in self.input_tensors(after).items()
+            if not torch.equal(value, before[name].to(value))
+        }
+
     def renew(self, given: Inputs) -> None:
         """Restore the inputs that the step writes to. The first call keeps their values, outside
         device memory."""
+        kept = self.values_before
         with torch.no_grad():  # the module may have made an input require gradients
             for name, value in self.input_tensors(given).items():
                 if name not in self.written:
                     continue
-                if id(value) not in self.values_before:
-                    before = value.cpu().pin_memory() if value.is_cuda else value.clone()
-                    self.values_before[id(value)] = before
-                value.copy_(self.values_before[id(value)], non_blocking=True)
+                if id(value) not in kept:
+                    kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
+                value.copy_(kept[id(value)], non_blocking=True)
 
     def restore_state(self, modules: Iterable[nn.Module]) -> None:
         """Restore the initial state of eager in these modules."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -13,18 +12,15 @@ from effbench.core.cell import Status
 from effbench.core.printable import describe
 from effbench.measure import accuracy, gradients
 from effbench.models.build import set_seed
-from effbench.models.inputs import Inputs
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended, chain, is_out_of_memory, without_float64
 from effbench.workloads.first_call import Success, first_success
 
-#: Wanted way to record gradients -> ways to try in the first call, which is outside inference mode,
-#: because a module may create its state.
+#: Wanted way to record gradients -> ways to try in the first call; any other: without gradients.
+#: The call is outside inference mode, because a module may create its state.
 FIRST_MODES = {
     gradients.AUTO: (gradients.NO_GRAD, gradients.GRAD),
-    gradients.INFERENCE: (gradients.NO_GRAD,),
-    gradients.NO_GRAD: (gradients.NO_GRAD,),
     gradients.GRAD: (gradients.GRAD,),
 }
 
@@ -43,21 +39,19 @@ class Calls(Workload):
 
     # --- how calls record gradients
 
-    def example_outputs(self, given: Inputs) -> accuracy.Parts:
-        """Call the module with a copy of these inputs, and return its outputs in host memory."""
+    def example_outputs(self) -> accuracy.Parts:
+        """Call the module with a copy of the first inputs, and return its outputs in host
+        memory."""
         set_seed(self.seed)
-        args, kwargs = copies(given)
+        args, kwargs = copies(self.inputs.checked[0])
         return state.on_host(accuracy.parts(self.module(*args, **kwargs)))
 
-    def first_call(self, given: Inputs) -> Success[accuracy.Parts]:
+    def first_call(self) -> Success[accuracy.Parts]:
         """Make the first call, which shows whether the module needs gradients."""
-        return first_success(
-            partial(self.example_outputs, given), FIRST_MODES[self.wanted_grad_mode]
-        )
+        modes = FIRST_MODES.get(self.wanted_grad_mode, (gradients.NO_GRAD,))
+        return first_success(self.example_outputs, modes)
 
-    def choose_grad_mode(
-        self, given: Inputs, first: Success[accuracy.Parts], start: Callable[[], None]
-    ) -> None:
+    def choose_grad_mode(self, first: Success[accuracy.Parts], start: Callable[[], None]) -> None:
         """Choose inference mode if the module allows it, else the mode of the `first` call, and
         record the choice.
 
@@ -67,7 +61,7 @@ class Calls(Workload):
         if self.wanted_grad_mode == gradients.AUTO:
             reason = first.reason
             if first.mode == gradients.NO_GRAD:
-                reason = self.unfit_for_inference_mode(given, first.result, start)
+                reason = self.unfit_for_inference_mode(first.result, start)
                 start()
             if reason:
                 self.grad_mode = first.mode
@@ -75,7 +69,7 @@ class Calls(Workload):
         self.trial.extra["grad_mode"] = self.grad_mode
 
     def unfit_for_inference_mode(
-        self, given: Inputs, outputs: accuracy.Parts, start: Callable[[], None]
+        self, outputs: accuracy.Parts, start: Callable[[], None]
     ) -> str | None:
         """Return why the module's calls differ in inference mode, or None. `outputs`: of a call
         without gradients."""
@@ -83,16 +77,13 @@ class Calls(Workload):
         def outputs_in(mode: str) -> accuracy.Parts:
             start()
             with gradients.recording(mode):
-                return self.example_outputs(given)
-
-        def compare(wanted: accuracy.Parts) -> str | None:
-            result = outputs_in(gradients.INFERENCE)
-            return accuracy.compare(result, wanted, self.tolerance, self.device, self.dtype).reason
+                return self.example_outputs()
 
         try:
-            reason = compare(outputs)
+            reason = self.compare(outputs_in(gradients.INFERENCE), outputs).reason
             if reason is not None:  # perhaps only because the first call has created the state
-                reason = compare(outputs_in(gradients.NO_GRAD))
+                outputs = outputs_in(gradients.NO_GRAD)
+                reason = self.compare(outputs_in(gradients.INFERENCE), outputs).reason
         except Exception as error:  # a module may raise anything without autograd
             if any(map(is_out_of_memory, chain(error))):
                 raise
@@ -121,11 +112,14 @@ class Calls(Workload):
             return None
         return f"outputs differ after timing: {reason}"
 
+    def compare(self, result: accuracy.Parts, wanted: accuracy.Parts) -> accuracy.AccuracyVerdict:
+        return accuracy.compare(result, wanted, self.tolerance, self.device, self.dtype)
+
     def differs(
         self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]
     ) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
-        verdict = accuracy.compare(result, eager, self.tolerance, self.device, self.dtype)
+        verdict = self.compare(result, eager)
         if verdict.error is not None:
             self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
         if verdict.reason is None or not verdict.only_values:

@@ -130,14 +130,10 @@ def suspects(module: nn.Module) -> list[list[Probability]]:
     return list(groups.values())
 
 
-def switch_off(probabilities: Iterable[Probability]) -> None:
+def switch(probabilities: Iterable[Probability], *, on: bool) -> None:
+    """Set these attributes to their values before effbench changed them, or to 0."""
     for probability in probabilities:
-        setattr(probability.owner, probability.name, 0.0)
-
-
-def put_back(probabilities: Iterable[Probability]) -> None:
-    for probability in probabilities:
-        setattr(probability.owner, probability.name, probability.value)
+        setattr(probability.owner, probability.name, probability.value if on else 0.0)
 
 
 def describe_changes(probabilities: Iterable[Probability]) -> list[str]:
@@ -160,19 +156,21 @@ class Observed:
     start: Callable[[int], None]
     call: Callable[[], float]
 
-    def loss(self, seed: int = 0) -> float:
+    def loss(self, seed: int) -> float:
         self.start(seed)
         return self.call()
 
-    def eval_loss(self) -> float | None:
-        """Return the loss of a call in eval mode, or None if the module has none in it."""
+    def loss_in(self, training: bool) -> float | None:
+        """Return the loss of a call in training or in eval mode, or None if the module has none in
+        it."""
         self.start(0)  # which restores the mode, too
-        self.module.eval()
+        self.module.train(training)
         try:
             return self.call()
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a module may return no loss, or raise anything, in eval mode
+        # a module may return no loss, or raise anything, in eval mode or for an unexpected value
+        except Exception:
             return None
         finally:
             self.module.train()
@@ -190,15 +188,11 @@ class Observed:
     def lacks_only_dropout(self, eval_loss: float) -> bool:
         """Return whether only dropout may be missing: in eval mode, which has none, the loss is
         still the same."""
-        try:
-            if not math.isfinite(self.loss()):
-                return False
-            without = self.eval_loss()
-            return without is not None and is_same_loss(without, eval_loss)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # the module may raise anything for a value that it does not expect
+        loss = self.loss_in(training=True)
+        if loss is None or not math.isfinite(loss):
             return False
+        without = self.loss_in(training=False)
+        return without is not None and is_same_loss(without, eval_loss)
 
 
 def random_state() -> bytes:
@@ -222,21 +216,21 @@ def find_guilty(groups: Iterable[list[Probability]], module: Observed) -> list[P
     """
     if not module.is_random():
         return []
-    eval_loss = module.eval_loss()
+    eval_loss = module.loss_in(training=False)
     if eval_loss is None:
         return []
     zeroed: list[list[Probability]] = []
     for group in groups:
-        switch_off(group)
+        switch(group, on=False)
         if module.lacks_only_dropout(eval_loss):
             zeroed.append(group)
         else:
-            put_back(group)
+            switch(group, on=True)
     is_still_random = bool(zeroed) and module.is_random()
     guilty: list[Probability] = []
     for group in zeroed:
-        put_back(group)
+        switch(group, on=True)
         if not is_still_random and module.is_random():
-            switch_off(group)
+            switch(group, on=False)
             guilty += group
     return guilty

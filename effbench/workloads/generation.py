@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,21 +34,18 @@ from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
 
 INPUTS = ["token", "position"]
-#: Called with the number of each token, from 0, and the logits [B, 1, V] that decided it.
-See = Callable[[int, Tensor], None]
 
 
 @dataclass(frozen=True)
 class Length:
-    """How many tokens a request has: `prompt` and `new` ones."""
+    """How many tokens a request has: the settings of a cell's `generate`."""
 
     prompt: int
-    new: int
+    new_tokens: int
 
-    @classmethod
-    def of(cls, cell: Cell) -> Self:
-        settings = cell.generate or {}
-        return cls(settings["prompt"], settings["new_tokens"])
+
+def length_of(cell: Cell) -> Length:
+    return Length(**(cell.generate or {}))
 
 
 def unsuitable(cell: Cell, names: Iterable[str]) -> str | None:
@@ -57,9 +54,9 @@ def unsuitable(cell: Cell, names: Iterable[str]) -> str | None:
     if names != INPUTS:
         needs = "a decode step with the inputs token and position, in this order"
         return f"phase=generate needs {needs}; {cell.model_name} has {', '.join(names)}"
-    length = Length.of(cell)
+    length = length_of(cell)
     slots = cell.model["module"].get("max_seq")
-    wanted = length.prompt + length.new
+    wanted = length.prompt + length.new_tokens
     if slots is None or wanted <= slots:
         return None
     return (
@@ -89,7 +86,7 @@ class Generator:
     def __init__(self, module: Step, step: Step, cell: Cell) -> None:
         self.module = module
         self.step = step
-        length = Length.of(cell)
+        length = length_of(cell)
         device = torch.device(cell.device)
         self.synchronize = timing.synchronizer(device)
         # no inference tensors, for which Dynamo would compile a second graph, nor views of one
@@ -97,43 +94,43 @@ class Generator:
         with torch.inference_mode(False):
             self.prompt = torch.arange(length.prompt, device=device)
             self.positions = [
-                torch.tensor([length.prompt + number], device=device)
-                for number in range(length.new - 1)
+                torch.tensor([position], device=device)
+                for position in range(length.prompt, length.prompt + length.new_tokens - 1)
             ]
             self.tokens = [
-                torch.zeros(cell.bs, 1, dtype=torch.int64, device=device) for _ in range(length.new)
+                torch.zeros(cell.bs, 1, dtype=torch.int64, device=device)
+                for _ in range(length.new_tokens)
             ]
         self.events: list[torch.cuda.Event] = []
         if device.type == "cuda":
             self.events = [torch.cuda.Event(enable_timing=True) for _ in self.tokens]
         self.began_ns = 0
-        self.read_ns = [0] * length.new
+        self.read_ns = [0] * length.new_tokens
 
-    def __call__(
-        self, prompt: Tensor, fed: Sequence[Tensor] | None = None, see: See | None = None
-    ) -> list[Tensor]:
+    def logits_of(self, prompt: Tensor, fed: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the logits [B, 1, V] that decide each token. `fed`: the tokens to go on with, read
+        once each is needed."""
+        yield self.module(prompt, self.prompt)
+        for token, position in zip(fed, self.positions, strict=False):
+            yield self.step(token, position)
+
+    def __call__(self, prompt: Tensor, fed: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the tokens, [B, 1] each, which the next call overwrites. `fed`: the tokens to go
         on with, instead of the generated ones."""
-        fed = fed or self.tokens
+        tokens = self.tokens
         events = self.events
         read_ns = self.read_ns
         clock = time.perf_counter_ns
         self.began_ns = clock()
-        logits = self.module(prompt, self.prompt)
-        for number, token in enumerate(self.tokens):
-            if number:
-                before = number - 1
-                logits = self.step(fed[before], self.positions[before])
-            torch.argmax(logits, -1, out=token)
+        for number, logits in enumerate(self.logits_of(prompt, fed or tokens)):
+            torch.argmax(logits, -1, out=tokens[number])
             if events:
                 events[number].record()
             if not number:
                 self.synchronize()
             read_ns[number] = clock()
-            if see:
-                see(number, logits)
         self.logits = logits
-        return self.tokens
+        return tokens
 
     def sample(self, ms: float) -> RequestLatency:
         """Return the last call as a sample, after synchronising. `ms`: its whole time."""
@@ -168,7 +165,7 @@ class Generation(Calls):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.length = Length.of(self.cell)
+        self.length = length_of(self.cell)
         reason = unsuitable(self.cell, self.specs)
         if reason is not None:
             raise UnsupportedError(reason)
@@ -189,7 +186,7 @@ class Generation(Calls):
 
     def settling_calls(self) -> int:
         # a request makes several calls of the mode's step
-        return math.ceil(self.mode.settling_calls / (self.length.new - 1))
+        return math.ceil(self.mode.settling_calls / (self.length.new_tokens - 1))
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         generator = self.calling(self.module)
@@ -205,19 +202,15 @@ class Generation(Calls):
     # --- comparison with eager
 
     def answer(
-        self,
-        generator: Generator,
-        given: Inputs,
-        fed: Sequence[Tensor] | None = None,
-        see: See | None = None,
+        self, generator: Generator, given: Inputs, fed: Sequence[Tensor] | None = None
     ) -> GeneratedTokens:
         (prompt,), _ = copies(given)
-        tokens = generator(prompt, fed, see)
+        tokens = generator(prompt, fed)
         logits = {"logits": generator.logits.detach().to("cpu", copy=True)}
         return GeneratedTokens(torch.cat(tokens, 1).cpu(), logits)
 
-    def example_outputs(self, given: Inputs) -> accuracy.Parts:
-        (prompt,), _ = copies(given)
+    def example_outputs(self) -> accuracy.Parts:
+        (prompt,), _ = copies(self.inputs.checked[0])
         logits = self.module(prompt, self.calling(self.module).prompt)
         if not isinstance(logits, Tensor) or logits.shape[:-1] != (self.cell.bs, 1):
             shape = type(logits).__name__
@@ -230,12 +223,11 @@ class Generation(Calls):
     def take_reference(self) -> None:
         """Keep eager's answers to all prompts. Raises Ended for logits of another shape, or that
         are not finite."""
-        inputs = self.inputs.checked
         # a call writes all slots that it reads, so that there is no state to restore
-        self.choose_grad_mode(inputs[0], self.first_call(inputs[0]), start=lambda: None)
+        self.choose_grad_mode(self.first_call(), start=lambda: None)
         eager = self.calling(self.module)
         with self.context():
-            self.references = [self.answer(eager, given) for given in inputs]
+            self.references = [self.answer(eager, given) for given in self.inputs.checked]
         has_odd = any(accuracy.not_finite(answer.logits) for answer in self.references)
         if has_odd and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
@@ -288,10 +280,9 @@ class Generation(Calls):
         A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root
         mean square of all logits (without masks), because either may be off by the tolerance.
         """
-        wrong_tokens: list[str] = []
+        (prompt,), _ = copies(given)
         tolerance = accuracy.limit_of(self.dtype, self.tolerance)
-
-        def see(number: int, logits: Tensor) -> None:
+        for number, logits in enumerate(self.calling(self.module).logits_of(prompt, fed)):
             for row in (chosen[:, number] != eager[:, number]).nonzero().flatten().tolist():
                 values = logits[row, 0].double()
                 token = int(chosen[row, number])
@@ -299,13 +290,11 @@ class Generation(Calls):
                 gap = float(values[right] - values[token])
                 limit = 2 * tolerance * accuracy.rms(values, values)
                 if not gap <= limit:
-                    wrong_tokens.append(
+                    return (
                         f"token {number + 1} of request {row + 1} is {token}, but eager's is"
                         f" {right}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})"
                     )
-
-        self.answer(self.calling(self.module), given, fed, see)
-        return wrong_tokens[0] if wrong_tokens else None
+        return None
 
     # --- figures
 
@@ -316,15 +305,16 @@ class Generation(Calls):
         between = [ms for request in requests for ms in request.between_ms]
         trial.samples["ttft_ms"] = first
         trial.samples["tpot_ms"] = between
-        per_request = 1000 * self.length.new / latency_ms
+        per_request = 1000 * self.length.new_tokens / latency_ms
         trial.tokens_per_s = self.cell.bs * per_request
         facts: dict[str, Any] = {
             "requests": len(requests) * self.cell.bs,
             "tokens_per_s_per_request": per_request,
         }
         for name, values in (("latency", requests), ("ttft", first), ("tpot", between)):
-            facts[f"{name}_p50_ms"] = float(np.quantile(values, 0.5))
-            facts[f"{name}_p99_ms"] = float(np.quantile(values, 0.99))
+            p50, p99 = np.quantile(values, (0.5, 0.99))
+            facts[f"{name}_p50_ms"] = float(p50)
+            facts[f"{name}_p99_ms"] = float(p99)
         trial.ttft_ms = facts["ttft_p50_ms"]
         trial.tpot_ms = facts["tpot_p50_ms"]
         trial.tpot_p99_ms = facts["tpot_p99_ms"]

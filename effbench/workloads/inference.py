@@ -5,12 +5,9 @@ Outputs, the inputs that a call writes to, and the state that it changes are com
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
-import torch
 from torch import nn
 
 from effbench.core.cell import Status
@@ -25,7 +22,9 @@ from effbench.workloads.endings import Ended
 class Inference(Calls):
     """Calls of the module. `references`: eager's results by checked input, in host memory."""
 
-    references: Sequence[accuracy.Parts] = ()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.references: list[accuracy.Parts] = []
 
     def follow(
         self,
@@ -43,26 +42,31 @@ class Inference(Calls):
             if is_wide:
                 args, kwargs = accuracy.wide((args, kwargs))
             result = accuracy.parts(step(*args, **kwargs))
-            before = self.input_tensors(given)
             timing.synchronizer(self.device)()
-            for name, value in self.input_tensors((args, kwargs)).items():
-                if not torch.equal(value, before[name].to(value)):
-                    result[name] = value
+            result |= self.changed_inputs(given, (args, kwargs))
             if number == len(inputs):
-                result |= accuracy.tensors(state.save(module, self.compared_state()))
+                result |= self.changed_state(module)
             yield result
 
     def compared_state(self) -> list[str]:
         """Return the names of the state that the mode must change as eager does."""
         return [name for name in self.initial if name.split(" ")[0] in self.mode.writes_state]
 
+    def changed_state(self, module: nn.Module) -> accuracy.Parts:
+        """Return the tensors of the compared state."""
+        return accuracy.tensors(state.save(module, self.compared_state()))
+
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
-        inputs = self.inputs.checked
         marks = state.marks(self.module)
-        first = self.first_call(inputs[0])
+        first = self.first_call()
         watch = state.Watch(self.module)
-        names = changeable_state(watch, marks)
+        # what calls may change: buffers, attributes, and parameters that the first call has changed
+        names = {
+            name
+            for name in watch.names
+            if not name.startswith("parameter ") or watch.marks.get(name) != marks.get(name)
+        }
         initial = state.save(self.module, names)
 
         def start() -> None:
@@ -70,8 +74,8 @@ class Inference(Calls):
             saved = {name: value for name, value in initial.items() if name in changed}
             state.restore(self.module, saved, self.device)
 
-        self.choose_grad_mode(inputs[0], first, start)
-        references, written = self.follow_eager(names)
+        self.choose_grad_mode(first, start)
+        written = self.follow_eager(names)
         final = state.save(self.module, names)
         # inductor cannot write to inference tensors, which calls may have left in the state
         state.make_ordinary(self.module)
@@ -80,11 +84,9 @@ class Inference(Calls):
             for name, value in initial.items()
             if name in written or not state.same(value, final.get(name))
         }
-        for reference in references:
+        for reference in self.references:
             self.refuse_unusable(reference)
-        compared = {name: final[name] for name in self.compared_state() if name in final}
-        references[-1] |= accuracy.tensors(compared)
-        self.references = references
+        self.references[-1] |= self.changed_state(self.module)
         # a mode may change other attributes, but not the weights or `training`
         kept = {
             name
@@ -93,18 +95,16 @@ class Inference(Calls):
         }
         self.intact = state.marks(self.module, kept)
 
-    def follow_eager(self, names: set[str]) -> tuple[list[accuracy.Parts], set[str]]:
-        """Return eager's results in host memory, and which of the named state its calls write
-        to."""
+    def follow_eager(self, names: set[str]) -> set[str]:
+        """Keep eager's results, and return which of the named state its calls write to."""
         watch = state.Watch(self.module)
-        references = []
         written: set[str] = set()
         with self.context():
             for result in self.follow(self.module, self.module, self.inputs.checked):
-                references.append(state.on_host(result))
+                self.references.append(state.on_host(result))
                 # after each call, because a position may return to where it began
                 written |= watch.changed(names)
-        return references, written
+        return written
 
     def refuse_unusable(self, reference: accuracy.Parts) -> None:
         """Raise Ended for outputs of eager with which nothing can be compared."""
@@ -120,48 +120,47 @@ class Inference(Calls):
         """Return how the step's outputs, the inputs that it writes to or the module's state differ
         from eager's."""
         inputs = self.inputs.checked
-
-        @functools.cache
-        def exact_results() -> Iterator[tuple[int, accuracy.Parts]]:
-            module = self.in_float64()
-            return enumerate(self.follow(module, module, inputs, is_wide=True))
+        exact_results = enumerate(self.follow_in_float64())
 
         def exact(number: int, given: accuracy.Parts) -> accuracy.Parts:
             # `differs` asks for rising numbers: each input runs once, after all before it
-            result = next(result for index, result in exact_results() if index == number)
-            return given | result
+            return given | next(result for index, result in exact_results if index == number)
 
         # one result at a time, on the device: those of a large vocabulary take gigabytes
         results = zip(self.follow(self.step, self.ran, inputs), self.references, strict=True)
         for number, (result, eager) in enumerate(results):
             given = self.input_tensors(inputs[number])
-            self.note_written_inputs(given, result, eager)
             wanted = {**given, **eager}
-            for name in given.keys() - result.keys():
+            for name in given:
+                if name in result:
+                    self.written.add(name)
+                    continue
                 del wanted[name]
+                if name in eager:
+                    self.degraded = (
+                        f"the module writes to its {name}, but this mode leaves the caller's tensor"
+                        " unchanged"
+                    )
             reason = self.differs(result, wanted, partial(exact, number, given))
             if reason is not None:
                 self.refuse_own_state()
                 return reason
         return None
 
-    def note_written_inputs(
-        self, given: accuracy.Parts, result: accuracy.Parts, eager: accuracy.Parts
-    ) -> None:
-        """Note which inputs the step writes to, and which ones only eager does."""
-        for name in eager.keys() & given.keys() - result.keys():
-            self.degraded = (
-                f"the module writes to its {name}, but this mode leaves the caller's tensor"
-                " unchanged"
-            )
-        self.written |= result.keys() & given.keys()
+    def follow_in_float64(self) -> Iterator[accuracy.Parts]:
+        """Yield the results of a copy of the module in float64, which is made if one is wanted."""
+        module = self.in_float64()
+        yield from self.follow(module, module, self.inputs.checked, is_wide=True)
 
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
         Earlier calls have changed the copy, which cannot be restored."""
         compared = self.compared_state()
-        others = [name for name in self.initial if name not in compared]
-        copied = [name for name in others if not name.startswith("attribute ")]
+        copied = [
+            name
+            for name in self.initial
+            if name not in compared and not name.startswith("attribute ")
+        ]
         if not copied:
             return
         given = self.inputs.checked[0]
@@ -179,13 +178,3 @@ class Inference(Calls):
             if name.startswith("attribute "):
                 return f"each call changes the module's {name}"
         return None
-
-
-def changeable_state(watch: state.Watch, before: Mapping[str, Any]) -> set[str]:
-    """Return the names of the state that calls may change: buffers, attributes, and the parameters
-    that differ from the marks `before` the first call."""
-    names = set()
-    for name in watch.names:
-        if not name.startswith("parameter ") or watch.marks.get(name) != before.get(name):
-            names.add(name)
-    return names

@@ -120,20 +120,17 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
             place = now.get(name)
             if place is None or is_restored(place.value, value):
                 continue
-            if isinstance(value, Tensor):
-                # a copy, because the module may write to it
-                place.held[place.key] = value.to(device, copy=True)
-            else:
-                place.held[place.key] = value
+            if isinstance(value, Tensor):  # a copy, because the module may write to it
+                value = value.to(device, copy=True)
+            place.held[place.key] = value
 
 
 def is_restored(current: Any, value: Any) -> bool:
     """Restore the saved `value` in the `current` one. Return False if only replacing it does."""
     if not (isinstance(value, Tensor) and isinstance(current, Tensor)):
         return False
-    if current.shape != value.shape:
-        return False
-    if current.is_inference() and not torch.is_inference_mode_enabled():
+    is_read_only = current.is_inference() and not torch.is_inference_mode_enabled()
+    if is_read_only or current.shape != value.shape:
         return False
     if is_expanded(current):
         return bool(torch.equal(current, value.to(current)))
@@ -176,8 +173,9 @@ def same(a: Any, b: Any) -> bool:
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with tensors copied to host memory."""
-    copied = dict(values)
+    copied = {}
     for name, value in values.items():
         if isinstance(value, Tensor):
-            copied[name] = value.detach().to("cpu", copy=True)
+            value = value.detach().to("cpu", copy=True)
+        copied[name] = value
     return copied

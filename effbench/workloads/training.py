@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,47 +51,13 @@ DETACHED = (
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The settings of a cell's training; `config.Training` documents them."""
+    """The settings of a cell's training; `settings.Training` documents them."""
 
     optimizer: str
     implementation: str
     lr: float
     set_to_none: bool
     loss: str
-
-    @classmethod
-    def of(cls, cell: Cell) -> Self:
-        return cls(**(cell.training or {}))
-
-
-def make_optimizer(
-    parameters: Iterable[Tensor], settings: TrainingSettings, captured: bool = False
-) -> torch.optim.Optimizer:
-    """Return an optimizer with these settings. `captured`: its step will be part of a CUDA graph.
-    Raises UnsupportedError if torch lacks this implementation for these parameters."""
-    parameters = list(parameters)
-    how, device = settings.implementation, parameters[0].device
-    if how == "capturable" and settings.optimizer == "sgd":
-        raise UnsupportedError(
-            "sgd has no capturable implementation, because it does not count steps; use another one"
-        )
-    if how == "capturable" and device.type != "cuda":
-        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {device}")
-    flags = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
-    if settings.optimizer != "sgd":
-        # the optimizer must count its steps on the device, because a graph cannot count on the host
-        flags["capturable"] = captured or how == "capturable"
-    # torch warns if such an optimizer steps outside a graph, which the warm-up does
-    warnings.filterwarnings("ignore", message=".*capturable=True.*")
-    try:
-        return OPTIMIZERS[settings.optimizer](parameters, lr=settings.lr, **flags)
-    except RuntimeError as error:
-        if how != "fused":
-            raise
-        raise UnsupportedError(
-            f"{settings.optimizer} has no fused implementation for these parameters; choose"
-            f" training.implementation=foreach ({str(error).splitlines()[0]})"
-        ) from error
 
 
 class TrainingSteps(Workload):
@@ -106,8 +72,7 @@ class TrainingSteps(Workload):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.module.train()
-        self.settings = TrainingSettings.of(self.cell)
-        self.captured = self.mode.captures_step
+        self.settings = TrainingSettings(**(self.cell.training or {}))
         self.loss = self.new_loss()
         self.dropped: list[dropout.Probability] = []
         self.switch_off(dropout.known(self.module))
@@ -133,18 +98,49 @@ class TrainingSteps(Workload):
         return make_loss(self.settings.loss, self.seed + 104729)
 
     def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
-        return make_optimizer(parameters.values(), self.settings, self.captured)
+        """Return an optimizer, whose step may become part of a CUDA graph. Raises UnsupportedError
+        if torch lacks this implementation for these parameters."""
+        name = self.settings.optimizer
+        implementation = self.settings.implementation
+        is_capturable = implementation == "capturable"
+        if is_capturable and name == "sgd":
+            raise UnsupportedError(
+                "sgd has no capturable implementation, because it does not count steps; use another"
+                " one"
+            )
+        if is_capturable and not self.on_cuda:
+            raise UnsupportedError(
+                f"a capturable optimizer needs CUDA, but this cell runs on {self.device}"
+            )
+        flags = {
+            "foreach": implementation in ("foreach", "capturable"),
+            "fused": implementation == "fused",
+        }
+        if name != "sgd":
+            # it must count its steps on the device, because a graph cannot count on the host
+            flags["capturable"] = is_capturable or self.mode.captures_step
+        # torch warns if such an optimizer steps outside a graph, which the warm-up does
+        warnings.filterwarnings("ignore", message=".*capturable=True.*")
+        try:
+            return OPTIMIZERS[name](parameters.values(), lr=self.settings.lr, **flags)
+        except RuntimeError as error:
+            if implementation != "fused":
+                raise
+            raise UnsupportedError(
+                f"{name} has no fused implementation for these parameters; choose"
+                f" training.implementation=foreach ({str(error).splitlines()[0]})"
+            ) from error
 
     # --- dropout
 
     def switch_off(self, probabilities: list[dropout.Probability]) -> None:
         """Set these probabilities to 0, and record all that were changed."""
-        dropout.switch_off(probabilities)
+        dropout.switch(probabilities, on=False)
         self.dropped += probabilities
         if self.dropped:
             self.trial.extra["dropout_off"] = dropout.describe_changes(self.dropped)
 
-    def find_dropout(self, given: Inputs) -> None:
+    def find_dropout(self) -> None:
         """Switch off dropout that no library defines, which only calls of the module reveal."""
         suspects = dropout.suspects(self.module)
         if not suspects:
@@ -160,7 +156,7 @@ class TrainingSteps(Workload):
             set_seed(self.seed + number)
 
         def loss() -> float:
-            args, kwargs = accuracy.clone(given)
+            args, kwargs = accuracy.clone(self.inputs.checked[0])
             output = self.module(*args, **kwargs)
             # a new one, because the shape of its targets may be another one in eval mode
             return float(self.new_loss()(output, self.by_name(args, kwargs)).detach())
@@ -251,7 +247,7 @@ class TrainingSteps(Workload):
             given = self.inputs_of_step(number)
             args, kwargs = accuracy.clone(given)
             losses.append(step(*args, **kwargs).clone())
-            self.note_written_inputs(given, (args, kwargs))
+            self.written |= self.changed_inputs(given, (args, kwargs)).keys()
             for name, value in self.gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
             optimizer.step()
@@ -266,12 +262,6 @@ class TrainingSteps(Workload):
             alone=on_host(alone),
         )
 
-    def note_written_inputs(self, given: Inputs, after: Inputs) -> None:
-        before = self.input_tensors(given)
-        for name, value in self.input_tensors(after).items():
-            if not torch.equal(value, before[name]):
-                self.written.add(name)
-
     def inputs_of_step(self, number: int) -> Inputs:
         """Return the inputs of step `number` (from 0). The last step has a set of its own, to
         expose stale inputs."""
@@ -285,7 +275,7 @@ class TrainingSteps(Workload):
     def take_reference(self) -> None:
         """Keep the trajectory of eager's steps. Raises Ended if it is not finite, or if they create
         a parameter."""
-        self.find_dropout(self.inputs.checked[0])
+        self.find_dropout()
         self.reference = self.follow(self.step_over(self.module))
         reason = self.reference.not_finite()
         if reason is not None:

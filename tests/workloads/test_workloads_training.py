@@ -406,7 +406,7 @@ def test_switching_off_dropout_leaves_the_initial_state():
     module = nn.Sequential(Does(rain, droplet=0.25, dropout=0.5), nn.BatchNorm1d(8))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     made = training(module)
-    made.find_dropout(inputs()[0])
+    made.find_dropout()
     assert module[0].dropout == 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
@@ -430,7 +430,7 @@ def test_dropout_of_torch_is_known_by_type():
         "LSTM.dropout=0.25",
         "MultiheadAttention.dropout=0.1",
     ]
-    dropout.switch_off(found)
+    dropout.switch(found, on=False)
     assert dropout.known(module) == [] and module[1].dropout == 0
 
 
@@ -447,7 +447,7 @@ def test_dropout_of_libraries_is_known_by_type():
     bart.backdrop = 0.5  # transformers has no such attribute
     path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
     block = vision.ops.DropBlock2d(0.3, 3)
-    dropout.switch_off(dropout.known(nn.ModuleList([path, depth, block, bart])))
+    dropout.switch(dropout.known(nn.ModuleList([path, depth, block, bart])), on=False)
     layer = bart.encoder.layers[0]
     assert (path.drop_prob, depth.p, block.p, layer.dropout, layer.self_attn.dropout) == (0,) * 5
     assert (bart.encoder.layerdrop, bart.config.attention_dropout, bart.backdrop) == (0, 0, 0.5)
