@@ -14,12 +14,8 @@ from typing import NamedTuple
 
 from effbench.models.presets import PRESETS
 
-#: Library -> module of effbench.models with its `check` and `network`.
-LIBRARIES = {
-    "torchvision": "libraries.torchvision",
-    "timm": "libraries.timm",
-    "transformers": "libraries.transformers",
-}
+#: Libraries, each with a module of this name in effbench.models.libraries.
+LIBRARIES = ("torchvision", "timm", "transformers")
 REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\(", re.M)
 MODEL_TYPE = re.compile(r"^ +\(?\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
 

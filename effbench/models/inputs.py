@@ -62,12 +62,16 @@ def _make(
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
         return torch.full(shape, spec.value, dtype=dtype, device=device)
-    where = device
-    if math.prod(shape) <= HOST_ELEMENTS:
-        where = torch.device("cpu")
-    generator = torch.Generator(where).manual_seed(seed)
+    generator = seeded_generator(math.prod(shape), device, seed)
     values = _draw(spec, shape, dtype, generator)
     return values.to(device=device, dtype=dtype)
+
+
+def seeded_generator(elements: int, device: torch.device, seed: int) -> torch.Generator:
+    """Return a generator for this many values: on the CPU unless they are more than
+    `HOST_ELEMENTS`."""
+    where = "cpu" if elements <= HOST_ELEMENTS else device
+    return torch.Generator(where).manual_seed(seed)
 
 
 def _draw(

@@ -152,6 +152,8 @@ def _check_choice(where: str, spec: InputSpec) -> None:
 
 def _check_number(where: str, key: str, value: Any, dtype: str) -> None:
     """Raise ConfigError unless an input of this dtype can have this value, if there is one."""
+    if value is None:
+        return
     if dtype == "bool":
         fits = value in (False, True)
         allowed = "true or false"
@@ -164,7 +166,7 @@ def _check_number(where: str, key: str, value: Any, dtype: str) -> None:
     else:
         fits = _is_int(value) or (isinstance(value, float) and math.isfinite(value))
         allowed = "a finite number"
-    if value is not None and not fits:
+    if not fits:
         raise ConfigError(f"{where}.{key} must be {allowed} for {dtype}, got {value!r}")
 
 

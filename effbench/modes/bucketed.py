@@ -71,8 +71,8 @@ class BucketedGraph(Mode):
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
-        runner = BucketRunner(module, static, self.padding, self.outputs)
-        device = static.all[0].buffer.device
+        runner = BucketRunner(module, static, self.padding, self.outputs, sizes)
+        device = static.buffers[0].device
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -82,11 +82,13 @@ class BucketedGraph(Mode):
         with no_garbage_collection(), recompile_limit(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
-                runner.capture(size, compiled if size in few else module, capture)
+                inputs, named = static.of(size)
+                function = compiled if size in few else module
+                runner.graphs[size] = capture(function, inputs, named)
                 seconds[str(size)] = time.perf_counter() - began
                 before, held = held, graph_pool_bytes(device) or 0
                 pool_bytes[str(size)] = held - before
-        a_pass = usage(runner.sizes, Counter(self.batch.sizes))
+        a_pass = usage(sizes, Counter(self.batch.sizes))
         facts: Facts = {
             "buckets": sizes,
             "compiled_buckets": few,
@@ -94,7 +96,7 @@ class BucketedGraph(Mode):
             # by captured size
             "capture_seconds": seconds,
             "pool_bytes": pool_bytes,
-            "static_input_bytes": static.nbytes,
+            "static_input_bytes": sum(buffer.nbytes for buffer in static.buffers),
             # of a pass over the stream, or of a call
             "padding_waste": a_pass.padding_waste,
             "fallbacks_per_pass": a_pass.fallbacks,
@@ -126,63 +128,64 @@ def recompile_limit(compilations: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class StaticInput:
-    """The buffer of an input. `dim`: its batch dimension, or None."""
-
-    buffer: Tensor
-    dim: int | None
-
-    @classmethod
-    def of(cls, value: Tensor, dim: int | None, size: int) -> StaticInput:
-        """Return an input with `size` rows, which repeat those of `value`."""
-        if dim is None:
-            return cls(value.clone(), None)
-        repeats = -(-size // value.size(dim))
-        rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
-        return cls(rows.clone(), dim)  # a clone keeps the memory format
-
-    def rows(self, start: int, count: int) -> Tensor:
-        """Return a view of `count` rows from row `start`, or all without a batch dimension."""
-        if self.dim is None:
-            return self.buffer
-        return self.buffer.narrow(self.dim, start, count)
-
-
 class StaticInputs:
     """Buffers of the largest size for all inputs, at fixed addresses and with valid rows from the
-    start. `all`: those by position, then those by name."""
+    start: those by position, then those by name. `dims`: the batch dimension of each, or None."""
 
-    def __init__(self, batch: Batch, args: Args, kwargs: Kwargs, size: int) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        args: Args,
+        kwargs: Kwargs,
+        size: int,
+    ) -> None:
         self.size = size
         self.names = list(kwargs)
-        self.all = []
-        for value, dim in zip((*args, *kwargs.values()), batch.dims, strict=True):
-            self.all.append(StaticInput.of(value, dim, size))
-        self.batched = [entry for entry in self.all if entry.dim is not None]
-        if not self.batched:
+        self.dims = batch.dims
+        values = zip((*args, *kwargs.values()), self.dims, strict=True)
+        self.buffers = [repeated(value, dim, size) for value, dim in values]
+        batched = [(place, dim) for place, dim in enumerate(self.dims) if dim is not None]
+        if not batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
-        self.carrier = self.all.index(self.batched[0])
-        self.carrier_dim = self.batched[0].dim
+        self.carrier, self.carrier_dim = batched[0]
 
     def values(self, args: Args, kwargs: Kwargs) -> list[Tensor]:
-        """Return the inputs of a call in the order of `all`."""
+        """Return the inputs of a call in the order of the buffers."""
         return [*args, *(kwargs[name] for name in self.names)]
 
     def raw_size(self, values: Sequence[Tensor]) -> int:
         """Return the number of rows of a call."""
-        rows: int = values[self.carrier].size(self.carrier_dim)
-        return rows
+        return values[self.carrier].size(self.carrier_dim)
+
+    def rows(self, size: int) -> list[Tensor]:
+        """Return views of the first `size` rows, or all of a buffer without a batch dimension."""
+        views = []
+        for buffer, dim in zip(self.buffers, self.dims, strict=True):
+            views.append(buffer if dim is None else buffer.narrow(dim, 0, size))
+        return views
+
+    def padding(self, raw: int, size: int) -> list[Tensor]:
+        """Return views of the rows from `raw` up to `size`."""
+        views = []
+        for buffer, dim in zip(self.buffers, self.dims, strict=True):
+            if dim is not None:
+                views.append(buffer.narrow(dim, raw, size - raw))
+        return views
 
     def of(self, size: int) -> Inputs:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
-        return as_arguments([entry.rows(0, size) for entry in self.all], self.names)
+        return as_arguments(self.rows(size), self.names)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(entry.buffer.nbytes for entry in self.all)
+
+def repeated(value: Tensor, dim: int | None, size: int) -> Tensor:
+    """Return a copy with `size` rows, which repeat those of `value`. `dim`: its batch dimension."""
+    if dim is None:
+        return value.clone()
+    repeats = -(-size // value.size(dim))
+    rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
+    return rows.clone()  # which keeps the memory format
 
 
 @dataclass(frozen=True)
@@ -205,9 +208,9 @@ class ReplayPlan:
 
 @dataclass(eq=False)
 class BucketRunner:
-    """A step that replays captured graphs. A call uses the smallest graph that holds its rows, with
-    padding; a call that is larger than all graphs runs `eager`. `calls`: size -> number of calls so
-    far.
+    """A step that replays captured graphs, one for each of `sizes` (ascending). A call uses the
+    smallest graph that holds its rows, with padding; a call that is larger than all graphs runs
+    `eager`. `calls`: size -> number of calls so far.
 
     `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. The
     constructor calls `eager` to find the outputs' batch dimensions.
@@ -217,41 +220,36 @@ class BucketRunner:
     static: StaticInputs
     padding: str
     outputs: str
+    sizes: Sequence[int]
 
     def __post_init__(self) -> None:
         self.graphs: dict[int, Captured] = {}
-        self.sizes: list[int] = []
         self.batch_dims = batch_dims(self.eager, self.static)
         self.plans: dict[int, ReplayPlan | None] = {}
         self.calls: Counter[int] = Counter()
-
-    def capture(self, size: int, function: Step, capture: Capture) -> None:
-        args, kwargs = self.static.of(size)
-        self.graphs[size] = capture(function, args, kwargs)
-        self.sizes = sorted(self.graphs)
-        self.plans.clear()
 
     def plan(self, raw: int) -> ReplayPlan | None:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all
         graphs."""
         if raw not in self.plans:
-            self.plans[raw] = self.make_plan(raw, bucket_of(self.sizes, raw))
+            self.plans[raw] = self.make_plan(raw)
         return self.plans[raw]
 
-    def make_plan(self, raw: int, size: int | None) -> ReplayPlan | None:
+    def make_plan(self, raw: int) -> ReplayPlan | None:
+        size = bucket_of(self.sizes, raw)
         if size is None:
             return None
-        inputs = [entry.rows(0, raw) for entry in self.static.all]
+        graph = self.graphs[size]
         padding = []
         if raw < size and self.padding == "zero":
-            padding = [entry.rows(raw, size - raw) for entry in self.static.batched]
-        leaves, structure = tree_flatten(self.graphs[size].outputs)
+            padding = self.static.padding(raw, size)
+        leaves, structure = tree_flatten(graph.outputs)
         views = [
             cut_output(leaf, batch_dim, raw)
             for leaf, batch_dim in zip(leaves, self.batch_dims, strict=True)
         ]
         outputs = tree_unflatten(views, structure)
-        return ReplayPlan(self.graphs[size].replay, inputs, padding, outputs)
+        return ReplayPlan(graph.replay, self.static.rows(raw), padding, outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = self.static.values(args, kwargs)
@@ -295,12 +293,9 @@ class OutputBatch:
 
 def cut_output(leaf: Any, batch: OutputBatch | None, raw: int) -> Any:
     """Return the output without the rows of padding. `raw`: the call's size."""
-    if batch is None or not isinstance(leaf, Tensor):
+    if batch is None:
         return leaf
-    rows = raw * batch.each
-    if leaf.size(batch.dim) == rows:
-        return leaf
-    return leaf.narrow(batch.dim, 0, rows)
+    return leaf.narrow(batch.dim, 0, raw * batch.each)
 
 
 def batch_dims(function: Step, static: StaticInputs) -> list[OutputBatch | None]:
@@ -310,17 +305,13 @@ def batch_dims(function: Step, static: StaticInputs) -> list[OutputBatch | None]
     Raises UnsupportedError if a shape depends on the batch in another way, and for an object that
     may contain tensors.
     """
-    large, small = static.size, max(1, static.size - 1)
-    large_shapes = output_shapes(function, static, large)
-    small_shapes = output_shapes(function, static, small)
-    if len(large_shapes) != len(small_shapes):
+    sizes = (static.size, max(1, static.size - 1))
+    large, small = (output_shapes(function, static, size) for size in sizes)
+    if len(large) != len(small):
         raise UnsupportedError(
-            f"{len(large_shapes)} outputs for {large} rows, but {len(small_shapes)} for {small}"
+            f"{len(large)} outputs for {sizes[0]} rows, but {len(small)} for {sizes[1]}"
         )
-    return [
-        batch_dim(shape, other, (large, small))
-        for shape, other in zip(large_shapes, small_shapes, strict=True)
-    ]
+    return [batch_dim(*shapes, sizes) for shapes in zip(large, small, strict=True)]
 
 
 #: The shape of a leaf of an output; None if it is no tensor.

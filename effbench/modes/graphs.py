@@ -133,7 +133,7 @@ def capture(
     args: Args,
     kwargs: Kwargs,
     warmups: int,
-    mark: Callable[[Args, Kwargs], None],
+    mark: Callable[[Args, Kwargs], None] | None = None,
 ) -> Prepared:
     """Capture `function` and return a step that copies its inputs into static buffers and replays
     the graph.
@@ -142,7 +142,8 @@ def capture(
     with the static inputs before the first call.
     """
     static_args, static_kwargs = tree_map(torch.clone, (args, kwargs))
-    mark(static_args, static_kwargs)
+    if mark is not None:
+        mark(static_args, static_kwargs)
     captured = GraphCapture(warmups)(function, static_args, static_kwargs)
     copy_inputs = input_copier(static_args, static_kwargs)
     replay, outputs = captured.replay, captured.outputs

@@ -70,10 +70,9 @@ def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:
     """
     shared_code = None
     for name, part in parts.items():
-        if not share:
-            function = own_function(part.forward, f"{name.replace('.', '_')}_forward")
-        else:
-            function = own_function(part.forward, f"{type(part).__name__}_forward")
+        title = type(part).__name__ if share else name.replace(".", "_")
+        function = own_function(part.forward, f"{title}_forward")
+        if share:
             shared_code = shared_code or function.__code__
             function.__code__ = shared_code
         part.forward = torch.compile(function, **settings)

@@ -168,7 +168,7 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
         if module["_target_"].startswith(OWN_MODELS):
             modules.add(module["_target_"].rpartition(".")[0])
         if module["_target_"] == NETWORK and module.get("library") in LIBRARIES:
-            modules.add(OWN_MODELS + LIBRARIES[module["library"]])
+            modules.add(f"{OWN_MODELS}libraries.{module['library']}")
         if cell.mode["_target_"].startswith(OWN_MODES):
             modes.add((cell.mode["_target_"], cell.device))
     payload = {"modules": sorted(modules), "modes": sorted(modes)}

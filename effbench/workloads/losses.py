@@ -11,7 +11,7 @@ from torch import Tensor
 
 from effbench.measure import accuracy
 from effbench.models.build import resolve_target
-from effbench.models.inputs import HOST_ELEMENTS
+from effbench.models.inputs import seeded_generator
 
 #: Maps a module's output, and its inputs by name, to a scalar.
 TrainingLoss = Callable[[Any, dict[str, Any]], Tensor]
@@ -82,12 +82,11 @@ def float_outputs(output: Any) -> list[Tensor]:
 def make_target(out: Tensor, seed: int) -> Tensor:
     """Return normal values in the shape of `out`. Unless `out` is huge, they are the same on all
     devices."""
-    where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
-    generator = torch.Generator(where).manual_seed(seed)
+    generator = seeded_generator(out.numel(), out.device, seed)
     values = torch.randn(
         out.shape,
         generator=generator,
-        device=where,
+        device=generator.device,
         dtype=torch.float32,
     )
     return values.to(out.device)

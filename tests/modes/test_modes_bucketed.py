@@ -63,12 +63,12 @@ def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     left behind."""
     module, mode = Net(), BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs)
     runner = prepared(mode, module, range(1, 12)).step
-    addresses = [entry.buffer.data_ptr() for entry in runner.static.all]
+    addresses = [buffer.data_ptr() for buffer in runner.static.buffers]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         call(runner, 9, seed=100 + raw)
         torch.testing.assert_close(call(runner, raw, raw), call(module, raw, raw))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
-    assert [entry.buffer.data_ptr() for entry in runner.static.all] == addresses, (
+    assert [buffer.data_ptr() for buffer in runner.static.buffers] == addresses, (
         "graphs know addresses"
     )
 
@@ -100,7 +100,7 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    rows = runner.static.all[0].buffer
+    rows = runner.static.buffers[0]
     assert rows[0].tolist() == [1, 1]
     assert rows[1:].eq(expected).all()
 

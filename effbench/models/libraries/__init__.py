@@ -1,7 +1,7 @@
 """Networks of torchvision, timm and transformers by name, the import of these libraries, and
 weights without pickle.
 
-Each library has a module with `check` and `network`.
+Each library has a module with `check` and `network`, which gets only what `check` accepts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class LibraryWarning(UserWarning):
 def network(library: str, **settings: Any) -> nn.Module:
     """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and
     UnsupportedError."""
-    arch = settings.get("arch")
-    if isinstance(arch, str):
-        settings["arch"] = canonical(library, arch)
+    check(library, **settings)
+    settings["arch"] = canonical(library, settings["arch"])
     built: nn.Module = module_of(library).network(**settings)
     return built
 
@@ -81,7 +80,7 @@ def module_of(library: str) -> ModuleType:
             f"unknown model.module.library {library!r}; allowed: {', '.join(LIBRARIES)}"
         )
     try:
-        return importlib.import_module(f"effbench.models.{LIBRARIES[library]}")
+        return importlib.import_module(f"effbench.models.libraries.{library}")
     except ModuleNotFoundError as error:
         missing = (error.name or library).partition(".")[0]
         raise ConfigError(

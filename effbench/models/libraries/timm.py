@@ -35,7 +35,6 @@ def network(
 ) -> nn.Module:
     """Return a network; its attribute `inputs` describes images of the size in its configuration,
     or of `image_size`. `kwargs` are passed to its constructor. Raises ConfigError."""
-    check(arch, pretrained)
     settings = timm.get_pretrained_cfg(arch)
     arguments = dict(kwargs or {})
     if image_size and getattr(settings, "fixed_input_size", False):

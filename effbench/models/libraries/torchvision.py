@@ -37,7 +37,6 @@ def network(
     """Return a classification network; its attribute `inputs` describes images of the size of its
     published weights, or of `image_size`. `kwargs` are passed to its constructor. Raises
     ConfigError."""
-    check(arch, pretrained)
     arguments = dict(kwargs or {})
     if image_size and arch.startswith("vit_"):
         arguments.setdefault("image_size", image_size)

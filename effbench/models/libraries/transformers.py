@@ -50,8 +50,8 @@ Described = dict[str, dict[str, Any]]
 
 def check(
     arch: str,
-    task: str | None,
-    config: Mapping[str, Any],
+    task: str | None = None,
+    config: Mapping[str, Any] | None = None,
     pretrained: bool | str = False,
     seq: int = 1,
     **_: Any,
@@ -65,7 +65,7 @@ def check(
         raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
     preset = preset_of(arch)
     source_of(preset, pretrained)
-    settings = configure(preset, config, None)
+    settings = configure(preset, config or {}, None)
     # else it has no tokens to decode
     if task == "decode" and hasattr(settings.get_text_config(), "vocab_size"):
         describe_tokens(settings, seq)
@@ -86,23 +86,27 @@ def network(
     values of the configuration. Raises ConfigError for settings that the network does not have,
     UnsupportedError for a task that does not suit it.
     """
-    changes = config or {}
-    check(arch, task, changes, pretrained)
     preset = preset_of(arch)
     source = source_of(preset, pretrained)
-    settings = configure(preset, changes, source)
-    architecture = Architecture.of(settings)
-    task = task or architecture.default_task
-    call = architecture.call_for(arch, task)
+    settings = configure(preset, config or {}, source)
+    calls = task_calls(settings)
+    task = task or default_task(settings, calls)
+    if task not in calls:
+        cannot = f"does not support model.task={task}"
+        if task == "decode":  # phase=generate sets the task, too
+            cannot = "cannot generate tokens"
+        raise UnsupportedError(f"{arch} {cannot}; it supports {', '.join(calls) or 'none of them'}")
+    call = calls[task]
     model = build_model(call.kind, settings, source)
     # or it looks for padding in the inputs, which waits for the device
     model.config.pad_token_id = None
     if task == "decode":
         return make_decoder(model, settings, seq, max_batch)
-    if task == "encode" and architecture.is_encoder_decoder:
+    has_decoder = is_encoder_decoder(settings)
+    if has_decoder and task == "encode":
         model = model.get_encoder()
     inputs = describe_inputs(model, settings, seq)
-    if task != "encode" and architecture.is_encoder_decoder:
+    if has_decoder and task != "encode":
         inputs["decoder_input_ids"] = describe_tokens(settings, seq)
     return Network(model, inputs, call)
 
@@ -111,7 +115,7 @@ def network(
 class TaskCall:
     """How a task calls a network: its class, the `output` that is returned, and `options`."""
 
-    kind: type[nn.Module]
+    kind: Any
     output: str = "logits"
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -130,50 +134,41 @@ class Network(nn.Module):
         return output
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What a configuration of transformers can do. `calls`: for each task that suits it."""
+def is_encoder_decoder(config: Config) -> bool:
+    return bool(getattr(config, "is_encoder_decoder", False))
 
-    calls: dict[str, TaskCall]
-    default_task: str
-    is_encoder_decoder: bool
 
-    @classmethod
-    def of(cls, config: Config) -> Architecture:
-        kind = type(config)
-        base = auto.MODEL_MAPPING.get(kind, None)
-        head: Any = next((mapping[kind] for mapping in HEADS if kind in mapping), None)
-        is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
-        # not `in mapping.values()`, which would import every architecture
-        causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
-        is_decoder = not is_encoder_decoder and head is not None and head is causal
-        calls = {}
-        default_task = "encode"
-        if base is not None:
-            calls["encode"] = TaskCall(base, "last_hidden_state")
-        if is_encoder_decoder or (base is not None and base.main_input_name == "pixel_values"):
-            default_task = "logits"
-        if is_decoder:
-            default_task = "prefill"
-            last_only = {"use_cache": False, "logits_to_keep": 1}
-            calls["logits"] = TaskCall(head, options={"use_cache": False})
-            calls["prefill"] = TaskCall(head, options=last_only)
-            calls["decode"] = TaskCall(head)
-        elif head is not None:
-            options = {"use_cache": False} if is_encoder_decoder else {}
-            calls["logits"] = TaskCall(head, options=options)
-        return cls(calls, default_task, is_encoder_decoder)
+def task_calls(config: Config) -> dict[str, TaskCall]:
+    """Return the call for each task that suits a network."""
+    kind = type(config)
+    base = auto.MODEL_MAPPING.get(kind, None)
+    head: Any = next((mapping[kind] for mapping in HEADS if kind in mapping), None)
+    calls = {}
+    if base is not None:
+        calls["encode"] = TaskCall(base, "last_hidden_state")
+    if head is None:
+        return calls
+    # not `in mapping.values()`, which would import every architecture
+    is_decoder = head is auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
+    if is_encoder_decoder(config):
+        calls["logits"] = TaskCall(head, options={"use_cache": False})
+    elif is_decoder:
+        last_only = {"use_cache": False, "logits_to_keep": 1}
+        calls["logits"] = TaskCall(head, options={"use_cache": False})
+        calls["prefill"] = TaskCall(head, options=last_only)
+        calls["decode"] = TaskCall(head)
+    else:
+        calls["logits"] = TaskCall(head)
+    return calls
 
-    def call_for(self, arch: str, task: str) -> TaskCall:
-        """Return the call for a task. Raises UnsupportedError, which names the network."""
-        if task in self.calls:
-            return self.calls[task]
-        cannot = f"does not support model.task={task}"
-        if task == "decode":  # phase=generate sets the task, too
-            cannot = "cannot generate tokens"
-        raise UnsupportedError(
-            f"{arch} {cannot}; it supports {', '.join(self.calls) or 'none of them'}"
-        )
+
+def default_task(config: Config, calls: Mapping[str, TaskCall]) -> str:
+    if "prefill" in calls:
+        return "prefill"
+    takes_images = "encode" in calls and calls["encode"].kind.main_input_name == "pixel_values"
+    if takes_images or is_encoder_decoder(config):
+        return "logits"
+    return "encode"
 
 
 def preset_of(arch: str) -> Preset:
