@@ -45,7 +45,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # x [B, T, D] -> [B, T, D]
         q, k, v = split_heads(self.qkv(x), self.heads)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=self.causal,
+        )
         return self.project(join_heads(y))
 
 

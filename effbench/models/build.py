@@ -59,7 +59,10 @@ def set_numerics(numerics: dict[str, Any]) -> None:
 
 
 def build_module(
-    module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int
+    module: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
 ) -> nn.Module:
     """Return the module in eval mode on `device`, with floating-point weights and buffers in
     `dtype`.

@@ -23,7 +23,14 @@ class CachedAttention(nn.Module):
     `reduce-overhead` from capturing.
     """
 
-    def __init__(self, width: int, heads: int, max_batch: int, max_seq: int, context: int):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        max_batch: int,
+        max_seq: int,
+        context: int,
+    ):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
@@ -38,11 +45,22 @@ class CachedAttention(nn.Module):
         q, k, v = split_heads(self.qkv(x), self.heads)
         keys = self.keys[:batch].index_copy_(2, position, k)  # [B, H, S, K]
         values = self.values[:batch].index_copy_(2, position, v)  # [B, H, S, K]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, H, T, K]
+        y = F.scaled_dot_product_attention(
+            q,
+            keys,
+            values,
+            attn_mask=mask,
+        )  # [B, H, T, K]
         return self.project(join_heads(y))
 
 
-def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
+def filled_cache(
+    batch: int,
+    heads: int,
+    slots: int,
+    head_width: int,
+    context: int,
+) -> Tensor:
     """Return a cache [B, H, S, K] with normal values in the first `context` slots and zeros in the
     others.
 
@@ -108,7 +126,16 @@ class GPT2Decoder(nn.Module):
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
         self.blocks = nn.ModuleList(
-            GPT2Block(width, CachedAttention(width, heads, max_batch, max_seq, context))
+            GPT2Block(
+                width,
+                CachedAttention(
+                    width,
+                    heads,
+                    max_batch,
+                    max_seq,
+                    context,
+                ),
+            )
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)

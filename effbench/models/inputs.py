@@ -44,7 +44,13 @@ def make_inputs(
     kwargs: dict[str, Tensor] = {}
     for index, (name, spec) in enumerate(specs.items()):
         seed_of_input = seed + index * 1_000_003
-        tensor = _make(spec, spec.full_shape(bs), dtype, device, seed_of_input)
+        tensor = _make(
+            spec,
+            spec.full_shape(bs),
+            dtype,
+            device,
+            seed_of_input,
+        )
         if spec.keyword:
             kwargs[name] = tensor
         else:
@@ -61,9 +67,19 @@ def _make(
 ) -> Tensor:
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
-        return torch.full(shape, spec.value, dtype=dtype, device=device)
+        return torch.full(
+            shape,
+            spec.value,
+            dtype=dtype,
+            device=device,
+        )
     generator = seeded_generator(math.prod(shape), device, seed)
-    values = _draw(spec, shape, dtype, generator)
+    values = _draw(
+        spec,
+        shape,
+        dtype,
+        generator,
+    )
     return values.to(device=device, dtype=dtype)
 
 
@@ -75,18 +91,44 @@ def seeded_generator(elements: int, device: torch.device, seed: int) -> torch.Ge
 
 
 def _draw(
-    spec: InputSpec, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
+    spec: InputSpec,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    generator: torch.Generator,
 ) -> Tensor:
     device = generator.device
     if dtype == torch.bool:
-        return torch.randint(0, 2, shape, generator=generator, device=device)
+        return torch.randint(
+            0,
+            2,
+            shape,
+            generator=generator,
+            device=device,
+        )
     if spec.low is None or spec.high is None:
-        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+        return torch.randn(
+            shape,
+            generator=generator,
+            dtype=torch.float32,
+            device=device,
+        )
     if spec.is_integer:
         low = int(spec.low)
         high = int(spec.high)
-        return torch.randint(low, high, shape, generator=generator, dtype=dtype, device=device)
-    values = torch.rand(shape, generator=generator, dtype=torch.float32, device=device)
+        return torch.randint(
+            low,
+            high,
+            shape,
+            generator=generator,
+            dtype=dtype,
+            device=device,
+        )
+    values = torch.rand(
+        shape,
+        generator=generator,
+        dtype=torch.float32,
+        device=device,
+    )
     return spec.low + (spec.high - spec.low) * values
 
 

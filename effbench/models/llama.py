@@ -31,7 +31,12 @@ EPS = 1e-5
 def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K /
     2) of a head."""
-    pairs = torch.arange(0, head_width, 2, dtype=torch.float64)
+    pairs = torch.arange(
+        0,
+        head_width,
+        2,
+        dtype=torch.float64,
+    )
     frequencies = theta ** -(pairs / head_width)  # [K / 2]
     positions = torch.arange(length, dtype=torch.float64)
     angles = torch.outer(positions, frequencies).repeat(1, 2)  # [T, K]
@@ -66,7 +71,12 @@ class GroupedAttention(nn.Module):
         # products. [B, H, T, K]
         k = self.shared(k)
         v = self.shared(v)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=True,
+        )
         return self.project(join_heads(y))
 
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,7 +118,13 @@ class CachedGroupedAttention(GroupedAttention):
     gpt2.CachedAttention."""
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        max_batch: int,
+        max_seq: int,
+        context: int,
     ):
         super().__init__(width, heads, kv_heads)
         for name in ("keys", "values"):
@@ -116,7 +132,12 @@ class CachedGroupedAttention(GroupedAttention):
             self.register_buffer(name, cache, persistent=False)
 
     def forward(  # type: ignore[override]  # a cache takes a position and a mask, too
-        self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        position: Tensor,
+        mask: Tensor,
     ) -> Tensor:
         # x [B, T, D], cos and sin [T, K], position [T], mask [1, S] or [R * T, S] -> [B, T, D]
         batch, length, width = x.shape
@@ -125,7 +146,12 @@ class CachedGroupedAttention(GroupedAttention):
         values = self.values[:batch].index_copy_(2, position, v)  # [B, G, S, K]
         # the query heads of a group extend the sequence, so the cache is not copied
         q = q.reshape(batch, self.kv_heads, -1, self.head_width)  # [B, G, R * T, K]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, G, R * T, K]
+        y = F.scaled_dot_product_attention(
+            q,
+            keys,
+            values,
+            attn_mask=mask,
+        )  # [B, G, R * T, K]
         if length > 1:
             y = y.reshape(batch, self.heads, length, self.head_width).transpose(1, 2)
         return self.project(y.reshape(batch, length, width))
@@ -234,7 +260,13 @@ class LlamaDecoder(Transformer):
         sin = self.sin[position]  # [T, K]
         x = self.tokens(token)  # [B, T, D]
         for block in self.blocks:
-            x = block(x, cos, sin, position, mask)
+            x = block(
+                x,
+                cos,
+                sin,
+                position,
+                mask,
+            )
         return self.head(self.norm(x[:, -1:]))
 
 

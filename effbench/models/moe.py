@@ -35,7 +35,14 @@ class MixtureOfExperts(nn.Module):
     `auto` gathers if there are fewer choices than experts, which only depends on shapes.
     """
 
-    def __init__(self, width: int, ffn: int, experts: int, top_k: int, dispatch: str = "auto"):
+    def __init__(
+        self,
+        width: int,
+        ffn: int,
+        experts: int,
+        top_k: int,
+        dispatch: str = "auto",
+    ):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise ValueError(
@@ -107,6 +114,18 @@ class MoEDecoder(LlamaDecoder):
         dispatch: str = "auto",
         **settings: Any,
     ):
-        mlp = partial(MixtureOfExperts, width, ffn, experts, top_k, dispatch)
+        mlp = partial(
+            MixtureOfExperts,
+            width,
+            ffn,
+            experts,
+            top_k,
+            dispatch,
+        )
         defaults = {"layers": 24, "heads": 16, "vocab": 49155, "theta": 10000.0}
-        super().__init__(max_batch, width=width, mlp=mlp, **defaults | settings)
+        super().__init__(
+            max_batch,
+            width=width,
+            mlp=mlp,
+            **defaults | settings,
+        )

@@ -125,7 +125,12 @@ def _check_values(where: str, spec: InputSpec) -> None:
     """Raise ConfigError unless the dtype allows these values."""
     _check_choice(where, spec)
     for key in ("value", "low", "high"):
-        _check_number(where, key, getattr(spec, key), spec.dtype)
+        _check_number(
+            where,
+            key,
+            getattr(spec, key),
+            spec.dtype,
+        )
     limits = spec.limits
     if limits and limits[0] >= limits[1]:
         raise ConfigError(
@@ -150,7 +155,12 @@ def _check_choice(where: str, spec: InputSpec) -> None:
         )
 
 
-def _check_number(where: str, key: str, value: Any, dtype: str) -> None:
+def _check_number(
+    where: str,
+    key: str,
+    value: Any,
+    dtype: str,
+) -> None:
     """Raise ConfigError unless an input of this dtype can have this value, if there is one."""
     if value is None:
         return

@@ -18,12 +18,23 @@ DRAWN = 16_777_259
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer without bias and with an uninitialised weight."""
     device = torch.get_default_device()
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device)
+    return nn.utils.skip_init(
+        nn.Linear,
+        in_features,
+        out_features,
+        bias=False,
+        device=device,
+    )
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
     """Return an embedding with an uninitialised weight."""
-    return nn.utils.skip_init(nn.Embedding, rows, width, device=torch.get_default_device())
+    return nn.utils.skip_init(
+        nn.Embedding,
+        rows,
+        width,
+        device=torch.get_default_device(),
+    )
 
 
 @dataclass(frozen=True)

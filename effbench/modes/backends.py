@@ -37,7 +37,10 @@ class CudaGraphsBackend(Mode):
             mark_varied(args, kwargs, self.batch)
             dynamic = None
         step = torch.compile(
-            module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic
+            module,
+            backend="cudagraphs",
+            fullgraph=self.fullgraph,
+            dynamic=dynamic,
         )
         if are_on_cuda(args, kwargs):
             step = marking_steps(step)

@@ -124,7 +124,11 @@ class Mode(ABC):
         becomes the status."""
 
     def prepare_training(
-        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
+        self,
+        module: nn.Module,
+        step_over: StepOver,
+        args: Args,
+        kwargs: Kwargs,
     ) -> Prepared:
         """Return a training step. The default builds it from the step that `prepare` returns."""
         prepared = required(self.prepare(module, args, kwargs), self.prepare)

@@ -64,14 +64,34 @@ class BucketedGraph(Mode):
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         capture = GraphCapture(self.warmups, self.pool == "shared")
-        return self.prepare_with(capture, module, args, kwargs)
+        return self.prepare_with(
+            capture,
+            module,
+            args,
+            kwargs,
+        )
 
     def prepare_with(
-        self, capture: Capture, module: nn.Module, args: Args, kwargs: Kwargs
+        self,
+        capture: Capture,
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
-        static = StaticInputs(self.batch, args, kwargs, max(sizes))
-        runner = BucketRunner(module, static, self.padding, self.outputs, sizes)
+        static = StaticInputs(
+            self.batch,
+            args,
+            kwargs,
+            max(sizes),
+        )
+        runner = BucketRunner(
+            module,
+            static,
+            self.padding,
+            self.outputs,
+            sizes,
+        )
         device = static.buffers[0].device
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
@@ -108,7 +128,13 @@ class BucketedGraph(Mode):
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
-        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
+        return Prepared(
+            runner,
+            runner.copy_inputs,
+            degraded,
+            facts=facts,
+            late_facts=runner.facts,
+        )
 
 
 @contextmanager
@@ -157,7 +183,8 @@ class StaticInputs:
 
     def raw_size(self, values: Sequence[Tensor]) -> int:
         """Return the number of rows of a call."""
-        return values[self.carrier].size(self.carrier_dim)
+        rows: int = values[self.carrier].size(self.carrier_dim)
+        return rows
 
     def rows(self, size: int) -> list[Tensor]:
         """Return views of the first `size` rows, or all of a buffer without a batch dimension."""
@@ -249,7 +276,12 @@ class BucketRunner:
             for leaf, batch_dim in zip(leaves, self.batch_dims, strict=True)
         ]
         outputs = tree_unflatten(views, structure)
-        return ReplayPlan(graph.replay, self.static.rows(raw), padding, outputs)
+        return ReplayPlan(
+            graph.replay,
+            self.static.rows(raw),
+            padding,
+            outputs,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = self.static.values(args, kwargs)

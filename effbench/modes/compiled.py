@@ -63,7 +63,10 @@ class Compiled(Mode):
         """Return the compiled forward, which compiles in its first call."""
         dynamic = None if self.dynamic == MARKED else self.dynamic
         return self.selection.apply(
-            module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None
+            module,
+            fullgraph=self.fullgraph,
+            dynamic=dynamic,
+            options=self.options or None,
         )
 
     def mark(self, args: Args, kwargs: Kwargs) -> None:

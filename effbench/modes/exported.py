@@ -74,18 +74,39 @@ class AotInductor(Mode):
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         if self.cache_dir:
-            return self.prepare_in(Path(self.cache_dir), module, args, kwargs)
+            return self.prepare_in(
+                Path(self.cache_dir),
+                module,
+                args,
+                kwargs,
+            )
         with tempfile.TemporaryDirectory() as folder:
-            return self.prepare_in(Path(folder), module, args, kwargs)
+            return self.prepare_in(
+                Path(folder),
+                module,
+                args,
+                kwargs,
+            )
 
-    def prepare_in(self, folder: Path, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare_in(
+        self,
+        folder: Path,
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Prepared:
         """Load the package of these weights from the folder, or make it there."""
         package = folder / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
         if package.is_file():
             return self.load(package, "warm")
         folder.mkdir(parents=True, exist_ok=True)
         others = [path for path in folder.glob(f"{PACKAGE}-*.pt2") if path != package]
-        self.make(module, args, kwargs, package)
+        self.make(
+            module,
+            args,
+            kwargs,
+            package,
+        )
         prepared = self.load(package, "cold")
         for path in others:
             path.unlink(missing_ok=True)
@@ -93,14 +114,25 @@ class AotInductor(Mode):
             prepared.facts["weights_differ"] = WEIGHTS_DIFFER
         return prepared
 
-    def make(self, module: nn.Module, args: Args, kwargs: Kwargs, package: Path) -> None:
+    def make(
+        self,
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
+        package: Path,
+    ) -> None:
         """Export and compile the module, and write the package atomically."""
         unfinished = package.with_name(f"{os.getpid()}.{package.name}")
         # a graph exported in inference mode contains tensors that Inductor's passes must not write
         # to
         with outside_inference_mode():
             torch._inductor.aoti_compile_and_package(
-                torch.export.export(module, args, kwargs, strict=self.strict),
+                torch.export.export(
+                    module,
+                    args,
+                    kwargs,
+                    strict=self.strict,
+                ),
                 package_path=str(unfinished),
                 inductor_configs=with_standard_library(self.options or {}),
             )

@@ -79,14 +79,29 @@ class CudaGraph(Mode):
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         # the step is the forward itself
-        return self.prepare_training(module, lambda forward: forward, args, kwargs)
+        return self.prepare_training(
+            module,
+            lambda forward: forward,
+            args,
+            kwargs,
+        )
 
     def prepare_training(
-        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
+        self,
+        module: nn.Module,
+        step_over: StepOver,
+        args: Args,
+        kwargs: Kwargs,
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         forward = self.forward(module)
-        prepared = capture(step_over(forward.step), args, kwargs, self.warmups, self.mark)
+        prepared = capture(
+            step_over(forward.step),
+            args,
+            kwargs,
+            self.warmups,
+            self.mark,
+        )
         prepared.facts.update(forward.facts)
         return replace(prepared, module=forward.module)
 

@@ -40,7 +40,13 @@ def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
     dtype = getattr(torch, cell.dtype)
     seed = cell.numerics.get("seed", 0)
     made: list[Inputs] = [
-        make_inputs(specs, cell.bs, dtype, torch.device(cell.device), seed + 7919 * number)
+        make_inputs(
+            specs,
+            cell.bs,
+            dtype,
+            torch.device(cell.device),
+            seed + 7919 * number,
+        )
         for number in range(1, sets + 1)
     ]
     if cell.numerics.get("channels_last"):

@@ -113,7 +113,13 @@ class Calls(Workload):
         return f"outputs differ after timing: {reason}"
 
     def compare(self, result: accuracy.Parts, wanted: accuracy.Parts) -> accuracy.AccuracyVerdict:
-        return accuracy.compare(result, wanted, self.tolerance, self.device, self.dtype)
+        return accuracy.compare(
+            result,
+            wanted,
+            self.tolerance,
+            self.device,
+            self.dtype,
+        )
 
     def differs(
         self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]
@@ -128,7 +134,12 @@ class Calls(Workload):
         self.trial.extra["judged_by_float64"] = True
         try:
             reason = accuracy.compare_with_float64(
-                result, eager, exact(), self.tolerance, self.device, self.dtype
+                result,
+                eager,
+                exact(),
+                self.tolerance,
+                self.device,
+                self.dtype,
             )
         except Exception as error:  # a module may raise anything in an unexpected dtype
             return without_float64(verdict.reason, error)

@@ -258,7 +258,12 @@ class Generation(Calls):
             differs = answer.tokens != eager.tokens
             is_first = differs & (differs.cumsum(1) == 1)
             chosen = torch.where(is_first, answer.tokens, forced.tokens)
-            reason = self.untied_token(given, fed, eager.tokens, chosen)
+            reason = self.untied_token(
+                given,
+                fed,
+                eager.tokens,
+                chosen,
+            )
             if reason is not None:
                 return reason
             tied = int((chosen != eager.tokens).sum())
@@ -272,7 +277,11 @@ class Generation(Calls):
         return self.differs(logits, eager.logits, exact)
 
     def untied_token(
-        self, given: Inputs, fed: Sequence[Tensor], eager: Tensor, chosen: Tensor
+        self,
+        given: Inputs,
+        fed: Sequence[Tensor],
+        eager: Tensor,
+        chosen: Tensor,
     ) -> str | None:
         """Return a text about the first of the `chosen` tokens [B, N] that is no tie with eager's,
         or None.

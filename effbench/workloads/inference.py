@@ -150,7 +150,12 @@ class Inference(Calls):
     def follow_in_float64(self) -> Iterator[accuracy.Parts]:
         """Yield the results of a copy of the module in float64, which is made if one is wanted."""
         module = self.in_float64()
-        yield from self.follow(module, module, self.inputs.checked, is_wide=True)
+        yield from self.follow(
+            module,
+            module,
+            self.inputs.checked,
+            is_wide=True,
+        )
 
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
@@ -165,7 +170,12 @@ class Inference(Calls):
             return
         given = self.inputs.checked[0]
         first, second = self.follow(self.module, self.module, [given, given])
-        if accuracy.compare(second, first, self.tolerance, self.device).reason:
+        if accuracy.compare(
+            second,
+            first,
+            self.tolerance,
+            self.device,
+        ).reason:
             what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
             raise Ended(
                 Status.UNSUPPORTED,

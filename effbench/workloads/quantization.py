@@ -68,8 +68,18 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
             Status.UNSUPPORTED,
             f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
         )
-    verdict = accuracy.compare(outputs(module, inputs), before, None, linear[0].weight.device)
-    return Quantized(kind, verdict.error, layers, len(linear))
+    verdict = accuracy.compare(
+        outputs(module, inputs),
+        before,
+        None,
+        linear[0].weight.device,
+    )
+    return Quantized(
+        kind,
+        verdict.error,
+        layers,
+        len(linear),
+    )
 
 
 def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:

@@ -205,7 +205,15 @@ class TrainingSteps(Workload):
 
     def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
         prepare = self.mode.prepare_training
-        return required(prepare(self.module, self.step_over, args, kwargs), prepare)
+        return required(
+            prepare(
+                self.module,
+                self.step_over,
+                args,
+                kwargs,
+            ),
+            prepare,
+        )
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step that calls `forward`. It returns the loss before the update, a
@@ -318,7 +326,12 @@ class TrainingSteps(Workload):
     def check(self) -> None:
         trajectory = self.follow(self.step)
         tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
-        comparison = TrainingComparison(trajectory, self.reference, self.start, tolerance)
+        comparison = TrainingComparison(
+            trajectory,
+            self.reference,
+            self.start,
+            tolerance,
+        )
         reason = comparison.wrong()
         doubts = []
         if reason is None:

@@ -135,7 +135,10 @@ def _load_torchvision() -> None:
 
 
 def unknown(
-    what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`"
+    what: str,
+    name: str,
+    known: Iterable[str],
+    advice: str = "see `effbench models`",
 ) -> ConfigError:
     """Return the error for an unknown name, with the most similar known one, which may be a wrong
     guess, and advice."""

@@ -101,7 +101,12 @@ def network(
     # or it looks for padding in the inputs, which waits for the device
     model.config.pad_token_id = None
     if task == "decode":
-        return make_decoder(model, settings, seq, max_batch)
+        return make_decoder(
+            model,
+            settings,
+            seq,
+            max_batch,
+        )
     has_decoder = is_encoder_decoder(settings)
     if has_decoder and task == "encode":
         model = model.get_encoder()
@@ -220,7 +225,12 @@ def check_names(kind: type[Config], changes: Mapping[str, Any]) -> None:
     for name in changes:
         if not hasattr(default, name) and name != "attn_implementation":
             advice = f"transformers documents the settings of {kind.__name__}"
-            raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
+            raise libraries.unknown(
+                "setting of model.config",
+                name,
+                default.to_dict(),
+                advice,
+            )
 
 
 def build_model(kind: type[nn.Module], config: Config, source: str | None) -> nn.Module:
@@ -348,7 +358,12 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, inputs: Described, batch: int, layers: Sequence[Any], slots: int
+        self,
+        model: nn.Module,
+        inputs: Described,
+        batch: int,
+        layers: Sequence[Any],
+        slots: int,
     ):
         super().__init__()
         self.model, self.inputs, self.layers = model, inputs, len(layers)
@@ -378,7 +393,12 @@ class Decoder(nn.Module):
         return logits
 
 
-def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> Decoder:
+def make_decoder(
+    model: nn.Module,
+    config: Config,
+    slots: int,
+    batch: int,
+) -> Decoder:
     """Return the decode step of a network. A run of two tokens shows the shapes of its cache.
     Raises UnsupportedError if the network has no such cache, or other logits with a static one, for
     example because it attends to empty slots.
@@ -395,7 +415,13 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
             f"{config.model_type} has no key-value cache that effbench can make static"
         )
     few_slots = min(max(slots, 3), 1024)
-    alone = Decoder(model, inputs, 1, layers, few_slots).to(model.device)
+    alone = Decoder(
+        model,
+        inputs,
+        1,
+        layers,
+        few_slots,
+    ).to(model.device)
     with torch.no_grad():
         logits = alone(ids, torch.tensor([0, 1], device=model.device))[:, -1:]
     wanted = output.logits[:, -1:]
@@ -404,4 +430,10 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
         raise UnsupportedError(
             f"{config.model_type} has other logits with a static key-value cache than without"
         )
-    return Decoder(model, inputs, batch, layers, slots)
+    return Decoder(
+        model,
+        inputs,
+        batch,
+        layers,
+        slots,
+    )
