@@ -22,12 +22,8 @@ class Preset:
     dimensions: dict[str, Any] = field(default_factory=dict)
 
 
-def _read() -> dict[str, Preset]:
-    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
-    return {name: Preset(**entry) for name, entry in tomllib.loads(text).items()}
-
-
-PRESETS = _read()
+_TEXT = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
+PRESETS = {name: Preset(**entry) for name, entry in tomllib.loads(_TEXT).items()}
 #: Other names of the presets in lower case: their repositories, with and without the owner.
 ALIASES: dict[str, str] = {}
 for _name, _preset in PRESETS.items():

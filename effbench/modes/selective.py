@@ -93,18 +93,16 @@ def patterns(given: Any) -> tuple[str, ...]:
     """Return the patterns of `mode.only`. Raises ConfigError for anything else."""
     if given is None:
         return ()
-    listed = [given]
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        listed = list(given)
-    for place, pattern in enumerate(listed):
+    patterns = []
+    for pattern in given if isinstance(given, list | tuple) else [given]:
         # the names inside nn.Sequential are numbers, which a command line gives as such
-        if type(pattern) is int:
-            listed[place] = str(pattern)
-        elif not isinstance(pattern, str) or not pattern:
+        text = str(pattern) if type(pattern) is int else pattern
+        if not isinstance(text, str) or not text:
             raise ConfigError(
                 f"mode.only must be patterns of module names such as [layers.*.mlp], got {given!r}"
             )
-    return tuple(listed)
+        patterns.append(text)
+    return tuple(patterns)
 
 
 def shared_weight_copy(module: nn.Module) -> nn.Module:

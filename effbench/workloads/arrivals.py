@@ -77,7 +77,8 @@ class Served(Timing):
             return TimingFigure(median, self)
         strict = replace(rules, min_samples=self.requests)
         apart = self.moments.figure(strict, slowdown).median
-        bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
+        bounds = [median.value]
+        bounds += [bound for bound in (apart.low, apart.high) if bound is not None]
         interval = Interval(median.value, min(bounds), max(bounds))
         return TimingFigure(interval, self, is_marked=True)
 
@@ -128,7 +129,11 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
             return result
 
 
-def serve_once(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
+def serve_once(
+    timer: Timer,
+    arrivals_s: Sequence[float],
+    seconds: float,
+) -> Served:
     inputs = timer.inputs
     renew = timer.renew
     synchronize = synchronizer(timer.device)
@@ -144,7 +149,8 @@ def serve_once(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Ser
         arrived = bisect_right(arrivals_s, now, arrived)
         queue = arrived - taken
         result.largest_queue = max(result.largest_queue, queue)
-        if taken == len(arrivals_s) or (now >= seconds / KEPT_UP and queue > len(inputs)):
+        is_late = now >= seconds / KEPT_UP and queue > len(inputs)
+        if is_late or taken == len(arrivals_s):
             break
         if not queue:
             readings.read_if_due(arrivals_s[taken] - now)
@@ -181,7 +187,8 @@ class Readings:
 
     def read_if_due(self, idle_s: float) -> None:
         elapsed_s = time.perf_counter() - self.at
-        if elapsed_s >= LONGEST_S or (idle_s >= SPARE_S and 1000 * elapsed_s >= BATCH_MS):
+        has_time = idle_s >= SPARE_S and 1000 * elapsed_s >= BATCH_MS
+        if has_time or elapsed_s >= LONGEST_S:
             self.read()
 
     def read(self) -> None:

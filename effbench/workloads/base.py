@@ -140,7 +140,8 @@ class Workload(ABC):
 
     def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
         """Return the step that the mode makes of the module."""
-        return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
+        prepare = self.mode.prepare
+        return required(prepare(self.module, args, kwargs), prepare)
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call."""

@@ -14,7 +14,7 @@ from effbench.measure import accuracy, gradients
 from effbench.models.build import set_seed
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
-from effbench.workloads.endings import Ended, chain, is_out_of_memory, without_float64
+from effbench.workloads.endings import Ended, is_caused_by_memory, without_float64
 from effbench.workloads.first_call import Success, first_success
 
 #: Wanted way to record gradients -> ways to try in the first call; any other: without gradients.
@@ -51,7 +51,11 @@ class Calls(Workload):
         modes = FIRST_MODES.get(self.wanted_grad_mode, (gradients.NO_GRAD,))
         return first_success(self.example_outputs, modes)
 
-    def choose_grad_mode(self, first: Success[accuracy.Parts], start: Callable[[], None]) -> None:
+    def choose_grad_mode(
+        self,
+        first: Success[accuracy.Parts],
+        start: Callable[[], None],
+    ) -> None:
         """Choose inference mode if the module allows it, else the mode of the `first` call, and
         record the choice.
 
@@ -85,7 +89,7 @@ class Calls(Workload):
                 outputs = outputs_in(gradients.NO_GRAD)
                 reason = self.compare(outputs_in(gradients.INFERENCE), outputs).reason
         except Exception as error:  # a module may raise anything without autograd
-            if any(map(is_out_of_memory, chain(error))):
+            if is_caused_by_memory(error):
                 raise
             return f"inference mode: {describe(error)}"
         if reason is None:
@@ -112,7 +116,11 @@ class Calls(Workload):
             return None
         return f"outputs differ after timing: {reason}"
 
-    def compare(self, result: accuracy.Parts, wanted: accuracy.Parts) -> accuracy.AccuracyVerdict:
+    def compare(
+        self,
+        result: accuracy.Parts,
+        wanted: accuracy.Parts,
+    ) -> accuracy.AccuracyVerdict:
         return accuracy.compare(
             result,
             wanted,
@@ -122,7 +130,10 @@ class Calls(Workload):
         )
 
     def differs(
-        self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]
+        self,
+        result: accuracy.Parts,
+        eager: accuracy.Parts,
+        exact: Callable[[], accuracy.Parts],
     ) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
         verdict = self.compare(result, eager)

@@ -64,7 +64,8 @@ class Probability:
 
 
 def is_probability(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= 1
 
 
 def known_names(owner: Any) -> Iterator[str]:
@@ -124,9 +125,11 @@ def suspects(module: nn.Module) -> list[list[Probability]]:
     groups: dict[tuple[type, str], list[Probability]] = defaultdict(list)
     for owner in owners(module, holds_settings):
         for name, value in vars(owner).items():
-            is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
+            title = f"{type(owner).__name__}.{name}"
+            is_named = "drop" in title.lower()
             if is_named and isinstance(value, float) and is_probability(value):
-                groups[type(owner), name].append(Probability(owner, name, value))
+                group = groups[type(owner), name]
+                group.append(Probability(owner, name, value))
     return list(groups.values())
 
 
@@ -139,9 +142,10 @@ def switch(probabilities: Iterable[Probability], *, on: bool) -> None:
 def describe_changes(probabilities: Iterable[Probability]) -> list[str]:
     """Return what was changed, such as `Dropout.p=0.1 (24 modules)`."""
     counts = Counter(probability.title for probability in probabilities)
-    return [
-        title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()
-    ]
+    changes = []
+    for title, number in counts.items():
+        changes.append(title if number == 1 else f"{title} ({number} modules)")
+    return changes
 
 
 # --- suspects
@@ -197,7 +201,11 @@ class Observed:
 
 def random_state() -> bytes:
     """Return the states of all random generators as a value to compare."""
-    states: list[Any] = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]
+    states: list[Any] = [
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state().numpy(),
+    ]
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state().numpy())
     return pickle.dumps(states)

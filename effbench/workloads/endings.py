@@ -40,8 +40,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the exception itself, regardless of its causes, says that memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
+    if not isinstance(error, RuntimeError):
+        return False
     text = text_of(error).lower()
-    return isinstance(error, RuntimeError) and any(known in text for known in OOM_TEXTS)
+    return any(known in text for known in OOM_TEXTS)
+
+
+def is_caused_by_memory(error: BaseException) -> bool:
+    """Return whether the exception or a cause of it says that memory ran out."""
+    return any(map(is_out_of_memory, chain(error)))
 
 
 def without_float64(doubt: str, error: Exception) -> str:
@@ -52,6 +59,6 @@ def without_float64(doubt: str, error: Exception) -> str:
     result.
     """
     reason = f"{doubt}; no float64 reference ({describe(error)})"
-    if any(map(is_out_of_memory, chain(error))):
+    if is_caused_by_memory(error):
         raise Ended(Status.OOM, reason) from error
     return reason

@@ -114,7 +114,11 @@ class Generator:
         for token, position in zip(fed, self.positions, strict=False):
             yield self.step(token, position)
 
-    def __call__(self, prompt: Tensor, fed: Sequence[Tensor] | None = None) -> list[Tensor]:
+    def __call__(
+        self,
+        prompt: Tensor,
+        fed: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         """Return the tokens, [B, 1] each, which the next call overwrites. `fed`: the tokens to go
         on with, instead of the generated ones."""
         tokens = self.tokens
@@ -202,7 +206,10 @@ class Generation(Calls):
     # --- comparison with eager
 
     def answer(
-        self, generator: Generator, given: Inputs, fed: Sequence[Tensor] | None = None
+        self,
+        generator: Generator,
+        given: Inputs,
+        fed: Sequence[Tensor] | None = None,
     ) -> GeneratedTokens:
         (prompt,), _ = copies(given)
         tokens = generator(prompt, fed)
@@ -212,13 +219,13 @@ class Generation(Calls):
     def example_outputs(self) -> accuracy.Parts:
         (prompt,), _ = copies(self.inputs.checked[0])
         logits = self.module(prompt, self.calling(self.module).prompt)
-        if not isinstance(logits, Tensor) or logits.shape[:-1] != (self.cell.bs, 1):
-            shape = type(logits).__name__
-            if isinstance(logits, Tensor):
-                shape = str(list(logits.shape))
-            wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
-            raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {shape}")
-        return state.on_host(accuracy.parts(logits))
+        given = type(logits).__name__
+        if isinstance(logits, Tensor):
+            if logits.shape[:-1] == (self.cell.bs, 1):
+                return state.on_host(accuracy.parts(logits))
+            given = str(list(logits.shape))
+        wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
+        raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {given}")
 
     def take_reference(self) -> None:
         """Keep eager's answers to all prompts. Raises Ended for logits of another shape, or that
@@ -291,8 +298,11 @@ class Generation(Calls):
         """
         (prompt,), _ = copies(given)
         tolerance = accuracy.limit_of(self.dtype, self.tolerance)
-        for number, logits in enumerate(self.calling(self.module).logits_of(prompt, fed)):
-            for row in (chosen[:, number] != eager[:, number]).nonzero().flatten().tolist():
+        differs = chosen != eager
+        eager_logits = self.calling(self.module).logits_of(prompt, fed)
+        for number, logits in enumerate(eager_logits):
+            rows = differs[:, number].nonzero().flatten()
+            for row in rows.tolist():
                 values = logits[row, 0].double()
                 token = int(chosen[row, number])
                 right = int(eager[row, number])
@@ -320,7 +330,12 @@ class Generation(Calls):
             "requests": len(requests) * self.cell.bs,
             "tokens_per_s_per_request": per_request,
         }
-        for name, values in (("latency", requests), ("ttft", first), ("tpot", between)):
+        series = {
+            "latency": requests,
+            "ttft": first,
+            "tpot": between,
+        }
+        for name, values in series.items():
             p50, p99 = np.quantile(values, (0.5, 0.99))
             facts[f"{name}_p50_ms"] = float(p50)
             facts[f"{name}_p99_ms"] = float(p99)

@@ -28,7 +28,8 @@ class MeanSquare:
     def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
         outs = float_outputs(output)
         if not self.targets:
-            self.targets = [make_target(out, self.seed + i) for i, out in enumerate(outs)]
+            for number, out in enumerate(outs, self.seed):
+                self.targets.append(make_target(out, number))
         losses = []
         for out, target in zip(outs, self.targets, strict=True):
             difference = out - target.to(out.dtype)
@@ -39,15 +40,21 @@ class MeanSquare:
 class UserLoss:
     """A user's loss. Raises ValueError if it returns anything but a tensor with one element."""
 
-    def __init__(self, function: Callable[[Any, dict[str, Any]], Any], name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any, dict[str, Any]], Any],
+        name: str,
+    ) -> None:
         self.function = function
         self.name = name
 
     def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
         value = self.function(output, inputs)
-        if isinstance(value, Tensor) and value.numel() == 1:
-            return value.reshape(())
-        kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        kind = type(value).__name__
+        if isinstance(value, Tensor):
+            if value.numel() == 1:
+                return value.reshape(())
+            kind = str(tuple(value.shape))
         raise ValueError(
             f"training.loss={self.name} must return a tensor with one element, got {kind}"
         )

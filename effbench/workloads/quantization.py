@@ -90,7 +90,10 @@ def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
         return "needs linear layers, and the model has none"
     weight = linear[0].weight
     least = KINDS[kind].capability
-    if least and (not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < least):
+    capability = (0, 0)
+    if weight.is_cuda:
+        capability = torch.cuda.get_device_capability(weight.device)
+    if least and capability < least:
         return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
     if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:
         return "needs dtype=bfloat16"
@@ -108,7 +111,8 @@ def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
 
     def call() -> accuracy.Parts:
         args, kwargs = accuracy.clone(inputs)
-        return accuracy.parts(copy.deepcopy(module, results_in(module))(*args, **kwargs))
+        copied = copy.deepcopy(module, results_in(module))
+        return accuracy.parts(copied(*args, **kwargs))
 
     return first_success(call).result
 

@@ -32,7 +32,11 @@ def places(module: nn.Module, names: Container[str] | None = None) -> dict[str, 
     by_name = {}
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
-        kinds = {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
+        kinds = {
+            "parameter": part._parameters,
+            "buffer": part._buffers,
+            "attribute": vars(part),
+        }
         for kind, held in kinds.items():
             for key in held:
                 name = f"{kind} {prefix}{key}"
@@ -112,7 +116,11 @@ def make_ordinary(module: nn.Module) -> None:
                 place.held[place.key] = value.clone()
 
 
-def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
+def restore(
+    module: nn.Module,
+    saved: Mapping[str, Any],
+    device: torch.device,
+) -> None:
     """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
     now = places(module)
     with torch.no_grad():
@@ -148,7 +156,8 @@ def digest(module: nn.Module) -> str:
         if isinstance(value, Tensor):
             for part in work.parts(value):
                 shape = tuple(part.shape)
-                hashed.update(f"{name} {part.dtype} {shape} ".encode())
+                description = f"{name} {part.dtype} {shape} "
+                hashed.update(description.encode())
                 if is_dense(part):
                     hashed.update(bytes_of(part))
         elif isinstance(value, PLAIN):

@@ -79,7 +79,8 @@ class StreamCalls(Inference):
         dim = dim_of(cell)
         if dim is None:
             return Batch.of(specs, sizes_of(cell))
-        return Batch.of(specs, [cell.bs], length_dims(specs, dim, max(sizes_of(cell))))
+        dims = length_dims(specs, dim, max(sizes_of(cell)))
+        return Batch.of(specs, [cell.bs], dims)
 
     def make_inputs(self, sets: int) -> None:
         self.inputs = slice_sets(self.cell, self.specs, sets)

@@ -7,6 +7,7 @@ the module or a compiled form of it: a mode provides the forward, or captures th
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -36,7 +37,11 @@ from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import TrainingLoss, make_loss
 from effbench.workloads.state import is_dense, on_host, places, restore, same, save
 
-OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 #: Added to the reason if eager's own loss depends on the seed.
 RANDOM = (
     "; eager's loss depends on the random seed, so the module draws random numbers: modes cannot be"
@@ -146,7 +151,9 @@ class TrainingSteps(Workload):
         if not suspects:
             return
         # otherwise each restoring would undo what is tried
-        tried = {(id(vars(suspect.owner)), suspect.name) for group in suspects for suspect in group}
+        tried = set()
+        for suspect in itertools.chain(*suspects):
+            tried.add((id(vars(suspect.owner)), suspect.name))
         for name, place in places(self.module).items():
             if (id(place.held), place.key) in tried:
                 self.others.pop(name, None)
@@ -159,7 +166,9 @@ class TrainingSteps(Workload):
             args, kwargs = accuracy.clone(self.inputs.checked[0])
             output = self.module(*args, **kwargs)
             # a new one, because the shape of its targets may be another one in eval mode
-            return float(self.new_loss()(output, self.by_name(args, kwargs)).detach())
+            loss_of = self.new_loss()
+            value = loss_of(output, self.by_name(args, kwargs))
+            return float(value.detach())
 
         guilty = dropout.find_guilty(suspects, dropout.Observed(self.module, start, loss))
         self.restore()
@@ -229,7 +238,8 @@ class TrainingSteps(Workload):
             if written:
                 args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             zero_grad(set_to_none=set_to_none)
-            loss = loss_of(forward(*args, **kwargs), self.by_name(args, kwargs))
+            output = forward(*args, **kwargs)
+            loss = loss_of(output, self.by_name(args, kwargs))
             if not loss.requires_grad:
                 raise ValueError(DETACHED)
             loss.backward()
@@ -257,7 +267,9 @@ class TrainingSteps(Workload):
             losses.append(step(*args, **kwargs).clone())
             self.written |= self.changed_inputs(given, (args, kwargs)).keys()
             for name, value in self.gradients().items():
-                alone[name].grad = None if value is None else value.detach().clone()
+                alone[name].grad = None
+                if value is not None:
+                    alone[name].grad = value.detach().clone()
             optimizer.step()
             first = first or on_host(self.gradients())
         return Trajectory(
@@ -295,15 +307,12 @@ class TrainingSteps(Workload):
                     f"the optimizer lacks {name}, which forward creates or unfreezes; do so in"
                     " __init__, or use a lazy module",
                 )
-        self.forget_frozen()
-        self.restore()
-
-    def forget_frozen(self) -> None:
-        """Forget the values of weights that stay frozen, which need no restoring."""
+        # weights that stay frozen need no restoring
         now = save(self.module, self.others)
         for name, value in list(self.others.items()):
             if name.startswith("parameter ") and same(value, now.get(name)):
                 del self.others[name]
+        self.restore()
 
     def exact(self, state: Named, given: Inputs) -> Exact:
         """Run forward and backward in float64, on a copy with the (rounded) parameters and buffers
@@ -318,9 +327,11 @@ class TrainingSteps(Workload):
                     value.copy_(state[name])
         set_seed(self.seed)
         args, kwargs = accuracy.wide(accuracy.clone(given))
-        loss = self.loss(module(*args, **kwargs), self.by_name(args, kwargs))
+        output = module(*args, **kwargs)
+        loss = self.loss(output, self.by_name(args, kwargs))
         loss.backward()
-        gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
+        trained = {name: value for name, value in parameters.items() if value.requires_grad}
+        gradients = {name: value.grad for name, value in trained.items()}
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def check(self) -> None:
@@ -346,10 +357,16 @@ class TrainingSteps(Workload):
         if doubts:
             reason = self.wrong_in_float64(comparison, doubts[0])
         if reason:
-            raise Ended(Status.INCORRECT, f"{reason}{RANDOM}" if self.is_random() else reason)
+            if self.is_random():
+                reason += RANDOM
+            raise Ended(Status.INCORRECT, reason)
         self.restore()
 
-    def wrong_in_float64(self, comparison: TrainingComparison, doubt: str) -> str | None:
+    def wrong_in_float64(
+        self,
+        comparison: TrainingComparison,
+        doubt: str,
+    ) -> str | None:
         """Return what float64 shows to be wrong about steps that a `doubt` is about, or None."""
         try:
             return comparison.far_from_float64(
@@ -392,13 +409,18 @@ class TrainingSteps(Workload):
         of each trained parameter, gradient and optimizer state, and the parts of inputs, buffers
         and frozen parameters that are read or written, but no activations."""
         frozen = [value for value in self.module.parameters() if not value.requires_grad]
-        outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
+        outer = [
+            *frozen,
+            *self.buffers.values(),
+            *work.tensors((args, kwargs)),
+        ]
         step = self.step_over(self.module)
         eager, _ = work.observe(outer, lambda: step(*args, **kwargs))
         trained = [value for value in self.parameters.values() if value.grad is not None]
         gradients = [value.grad for value in trained]
         state = [self.optimizer.state.get(value, {}) for value in trained]
-        moved = sum(value.nbytes for value in work.tensors((trained, gradients, state)))
+        updated = work.tensors((trained, gradients, state))
+        moved = sum(value.nbytes for value in updated)
         return work.Work(eager.flops, eager.min_bytes + 2 * moved)
 
     def unpaired(self) -> str | None:

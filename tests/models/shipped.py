@@ -23,7 +23,13 @@ def load(name, bs, image=None, **arguments):
 
 def make(node, bs, dtype):
     """The module with a batch of inputs."""
-    args, kwargs = make_inputs(parse_inputs(node["inputs"]), bs, dtype, "cpu", seed=1)
+    args, kwargs = make_inputs(
+        parse_inputs(node["inputs"]),
+        bs,
+        dtype,
+        "cpu",
+        seed=1,
+    )
     return build_module(node["module"], dtype, "cpu", seed=0), args, kwargs
 
 

@@ -59,7 +59,12 @@ def test_a_prompt_equals_its_tokens_one_by_one(make):
 
 @pytest.mark.parametrize("name, count", [("llama-1b", 1_235_814_400), ("llama-7b", 6_738_415_616)])
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
-def test_yamls_have_the_published_numbers_of_parameters(monkeypatch, name, count, phase):
+def test_yamls_have_the_published_numbers_of_parameters(
+    monkeypatch,
+    name,
+    count,
+    phase,
+):
     """Counted on one layer, in memory that nothing is written to."""
     monkeypatch.setattr(llama, "fill_normal", lambda weights: None)
     small = {"max_batch": 1, "max_seq": 8, "context": 1} if phase == "decode" else {"seq": 8}

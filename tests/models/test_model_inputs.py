@@ -9,7 +9,13 @@ from effbench.models.spec import parse_inputs
 
 
 def make(seed=0, bs=4, dtype=torch.float32, **nodes):
-    return make_inputs(parse_inputs(nodes), bs, dtype, "cpu", seed)
+    return make_inputs(
+        parse_inputs(nodes),
+        bs,
+        dtype,
+        "cpu",
+        seed,
+    )
 
 
 def test_a_seed_gives_the_same_values_and_leaves_the_global_generator_alone():

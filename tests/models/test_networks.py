@@ -15,15 +15,16 @@ from effbench.workloads.base import InputSets
 from effbench.workloads.generation import Generation
 
 BS, SEQ = 2, 16
-WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
-GROUPED = WIDTHS | {"intermediate_size": 64, "num_key_value_heads": 2}
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+FED = WIDTHS | {"intermediate_size": 64}
+GROUPED = FED | {"vocab_size": 97, "num_key_value_heads": 2}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 97}
 T5 = {
     "d_model": 32,
     "d_ff": 64,
     "d_kv": 8,
-    "num_layers": 2,
-    "num_decoder_layers": 2,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
     "num_heads": 4,
     "vocab_size": 97,
 }
@@ -34,25 +35,18 @@ WHISPER = {
     "max_source_positions": 50,
     "vocab_size": 50300,
 }
-VIT = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "image_size": 32,
-}
 HEADS = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4) | dict.fromkeys(
     ("encoder_ffn_dim", "decoder_ffn_dim"), 64
 )
 #: Architecture -> values that make it small, and the shape of the output of each task.
 SMALL = {
-    "bert-base": (WIDTHS | {"intermediate_size": 64}, {"logits": (BS, SEQ, 97)}),
+    "bert-base": (FED | {"vocab_size": 97}, {"logits": (BS, SEQ, 97)}),
     "gpt2": (GPT2, {"prefill": (BS, 1, 97), "decode": (BS, 1, 97)}),
     "llama-1b": (GROUPED | {"head_dim": 8}, {"decode": (BS, 1, 97)}),
     "qwen2-0.5b": (GROUPED, {"decode": (BS, 1, 97)}),
     "t5-small": (T5, {"logits": (BS, SEQ, 97)}),
     "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32)}),
-    "vit-base": (VIT, {"logits": (BS, 1000)}),
+    "vit-base": (FED | {"image_size": 32}, {"logits": (BS, 1000)}),
 }
 IMAGES = [("torchvision", "mobilenet_v3_small"), ("timm", "test_convnext")]
 
@@ -63,18 +57,32 @@ def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
     return build(named(arch, task, config) | more)
 
 
-def named(arch, task=None, config=None, library="transformers"):
+def named(
+    arch,
+    task=None,
+    config=None,
+    library="transformers",
+):
     return {"library": library, "arch": arch, "task": task, "config": config or {}}
 
 
 def build(settings, dtype=torch.float32):
     return build_module(
-        {"_target_": "effbench.models.libraries.network", **settings}, dtype, "cpu", 0
+        {"_target_": "effbench.models.libraries.network", **settings},
+        dtype,
+        "cpu",
+        0,
     )
 
 
 def run(module, dtype=torch.float32):
-    args, kwargs = make_inputs(parse_inputs(module.inputs), BS, dtype, "cpu", seed=1)
+    args, kwargs = make_inputs(
+        parse_inputs(module.inputs),
+        BS,
+        dtype,
+        "cpu",
+        seed=1,
+    )
     with torch.inference_mode():
         return module(*args, **kwargs).clone(), args, kwargs
 
@@ -89,7 +97,12 @@ def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, tas
     with torch.inference_mode():
         torch.testing.assert_close(compiled_whole(module)(*args, **kwargs), output)
         # also after the cache was written
-        torch.testing.assert_close(module(*args, **kwargs), output, rtol=0, atol=0)
+        torch.testing.assert_close(
+            module(*args, **kwargs),
+            output,
+            rtol=0,
+            atol=0,
+        )
     close_in_bfloat16(module, output)
 
 
@@ -114,12 +127,30 @@ def test_generated_tokens_are_those_of_transformers(arch):
     prompt, count = 7, SEQ - 7
     # with a tied head an untrained network repeats its last token
     module = of_transformers(
-        arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None
+        arch,
+        "decode",
+        tie_word_embeddings=False,
+        eos_token_id=None,
+        bos_token_id=None,
     )
     model, request = {"name": arch, "module": {}}, {"prompt": prompt, "new_tokens": count}
-    cell = Cell(model, BS, {"name": "eager"}, "float32", "generate", "cpu", generate=request)
+    cell = Cell(
+        model,
+        BS,
+        {"name": "eager"},
+        "float32",
+        "generate",
+        "cpu",
+        generate=request,
+    )
     trial = Trial(cell.key, 0, Status.OK)
-    made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
+    made = Generation(
+        cell,
+        Eager(),
+        module,
+        trial,
+        parse_inputs(module.inputs),
+    )
     ids = torch.randint(0, 97, (BS, prompt))
     made.inputs = InputSets(timed=[], checked=[((ids,), {})])
     with made.context():
@@ -132,7 +163,10 @@ def test_generated_tokens_are_those_of_transformers(arch):
         "pad_token_id": 0,
     }
     theirs = module.model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=count,
+        **options,
     )
     assert ours.tolist() == theirs[:, prompt:].tolist()
     assert len(set(ours.flatten().tolist())) > 4
@@ -203,7 +237,12 @@ MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_siz
         ),
     ],
 )
-def test_networks_that_do_not_suit_a_task(arch, task, config, words):
+def test_networks_that_do_not_suit_a_task(
+    arch,
+    task,
+    config,
+    words,
+):
     with pytest.raises(UnsupportedError, match=words):
         build(named(arch, task, config))
 
@@ -244,7 +283,12 @@ def test_presets_have_the_published_size(name):
 def test_names_of_the_hub_are_those_of_the_networks(library, given, name):
     assert presets.canonical(library, given) == name
     if library == "transformers" and name in presets.PRESETS:
-        libraries.check(library, arch=given, task=None, config={})
+        libraries.check(
+            library,
+            arch=given,
+            task=None,
+            config={},
+        )
 
 
 def test_the_catalog_knows_what_the_libraries_know():

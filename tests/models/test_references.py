@@ -41,7 +41,13 @@ def like(model, reference, names):
 
 def gpt2_of_transformers(model):
     transformers = libraries.load("transformers")
-    config = transformers.GPT2Config(n_embd=D, n_layer=2, n_head=H, vocab_size=V, n_positions=S)
+    config = transformers.GPT2Config(
+        n_embd=D,
+        n_layer=2,
+        n_head=H,
+        vocab_size=V,
+        n_positions=S,
+    )
     names = {"^blocks": "h", "^tokens": "wte", "^positions": "wpe", "^norm": "ln_f"}
     names |= {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
     names |= {"attention.qkv": "attn.c_attn", "attention.project": "attn.c_proj"}
@@ -77,7 +83,12 @@ def normed(x, norm):
     return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
 
-def swiglu(x, gate, up, down):
+def swiglu(
+    x,
+    gate,
+    up,
+    down,
+):
     gate = x @ gate.T
     return (gate / (1 + torch.exp(-gate)) * (x @ up.T)) @ down.T
 
@@ -129,7 +140,13 @@ def test_swiglu_and_each_layer_counts():
 
 
 def experts(dispatch="auto", top_k=2):
-    moe = MixtureOfExperts(width=D, ffn=12, experts=EXPERTS, top_k=top_k, dispatch=dispatch)
+    moe = MixtureOfExperts(
+        width=D,
+        ffn=12,
+        experts=EXPERTS,
+        top_k=top_k,
+        dispatch=dispatch,
+    )
     fill_normal(moe.initial_weights(residual=1.0))
     return moe.double().eval()
 

@@ -10,7 +10,14 @@ from effbench.models.signature import class_mismatch, module_mismatch
 
 
 class Masked(nn.Module):
-    def forward(self, ids, scale, mask=None, *, bias=0):
+    def forward(
+        self,
+        ids,
+        scale,
+        mask=None,
+        *,
+        bias=0,
+    ):
         return ids
 
 

@@ -32,7 +32,14 @@ def clock(monkeypatch):
 
 def served(step, rate=50.0, seconds=4.0, watch=None, **options):
     inputs = [((size,), {}) for size in range(1, HIGH + 1)]
-    timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch, **options)
+    timer = Timer(
+        step,
+        inputs,
+        torch.device("cpu"),
+        RULES,
+        host=watch,
+        **options,
+    )
     return serve(timer, arrival_times(rate, 0, seconds), seconds)
 
 
@@ -49,20 +56,12 @@ def test_at_a_low_rate_a_request_takes_as_long_as_its_call(quick_gpu):
     assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
     assert min(result.samples_ms) >= 1.0
     assert max(result.samples_ms) <= 2.01
-
-
-def test_a_server_with_time_left_is_not_saturated(quick_gpu):
-    result = served(quick_gpu)
     facts = result.facts()
     assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
     assert not facts["saturated"]
     assert result.saturated() is None
     assert 1 <= facts["mean_batch"] < 1.1
-
-
-def test_every_request_is_in_a_call(quick_gpu):
-    result = served(quick_gpu)
-    calls = result.facts()["calls_by_size"]
+    calls = facts["calls_by_size"]
     assert sum(int(size) * number for size, number in calls.items()) == result.requests
 
 
@@ -89,7 +88,13 @@ def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
 def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
     looks = iter([True, False])
     step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
-    timer = Timer(step, [((1,), {})], torch.device("cpu"), RULES, gpu)
+    timer = Timer(
+        step,
+        [((1,), {})],
+        torch.device("cpu"),
+        RULES,
+        gpu,
+    )
     assert serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
 
 

@@ -55,11 +55,25 @@ class Next(nn.Module):
 def cell(**changed):
     settings = {"prompt": P, "new_tokens": N, **changed}
     model = {"name": "m", "module": {"max_seq": P + N}}
-    return Cell(model, B, {"name": "eager"}, "float32", "generate", "cpu", generate=settings)
+    return Cell(
+        model,
+        B,
+        {"name": "eager"},
+        "float32",
+        "generate",
+        "cpu",
+        generate=settings,
+    )
 
 
 def generation(module):
-    made = Generation(cell(), Eager(), module.eval(), Trial("key", 0, Status.OK), SPECS)
+    made = Generation(
+        cell(),
+        Eager(),
+        module.eval(),
+        Trial("key", 0, Status.OK),
+        SPECS,
+    )
     prompts = [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
     made.inputs = InputSets(prompts, prompts)
     return made
@@ -88,7 +102,17 @@ def test_a_wrong_token_is_named_by_its_position():
 
 def test_a_step_with_a_cache_of_its_own_lacks_the_prompt():
     torch.manual_seed(0)
-    made = generation(GPT2Decoder(B, P + N, 1, layers=1, width=16, heads=2, vocab=V))
+    made = generation(
+        GPT2Decoder(
+            B,
+            P + N,
+            1,
+            layers=1,
+            width=16,
+            heads=2,
+            vocab=V,
+        )
+    )
     assert verdict(made, made.module) is None
     assert "but eager's is" in verdict(made, copy.deepcopy(made.module))
 
@@ -133,7 +157,13 @@ def test_what_cannot_generate():
     with pytest.raises(
         UnsupportedError, match="inputs token and position, in this order; m has position, token"
     ):
-        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), swapped)
+        Generation(
+            cell(),
+            Eager(),
+            Next(),
+            Trial("key", 0, Status.OK),
+            swapped,
+        )
     reason = unsupported(cell(), AotInductor(), torch.device("cpu"))
     assert "does not support phase=generate" in reason
 

@@ -29,7 +29,13 @@ def inputs():
 @pytest.mark.parametrize(
     ("kind", "least", "most"), [("int8-weight-only", 1e-3, 0.02), ("float8-weight-only", 0.01, 0.1)]
 )
-def test_error_layers_and_bytes(module, inputs, kind, least, most):
+def test_error_layers_and_bytes(
+    module,
+    inputs,
+    kind,
+    least,
+    most,
+):
     (x,), _ = inputs
     plain = copy.deepcopy(module)
     quantized = quantization.quantize(module, kind, inputs)
@@ -70,7 +76,12 @@ def test_a_module_and_its_inputs_keep_their_state(inputs):
         ("float8", nn.Linear(256, 8), "needs a CUDA device of compute capability 8.9"),
     ],
 )
-def test_what_cannot_be_quantized_is_unsupported(inputs, kind, part, reason):
+def test_what_cannot_be_quantized_is_unsupported(
+    inputs,
+    kind,
+    part,
+    reason,
+):
     with pytest.raises(Ended, match=reason) as ended:
         quantization.quantize(part, kind, inputs)
     assert ended.value.status is Status.UNSUPPORTED

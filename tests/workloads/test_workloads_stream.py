@@ -29,7 +29,16 @@ def cell_of(sizes, bs=None, dim=None, **numerics):
     stream = {"name": "s", "sizes": sizes} | ({"dim": dim} if dim else {})
     bs = bs or max(sizes)
     eager = {"name": "eager"}
-    return Cell({"name": "m"}, bs, eager, "float32", "inference", "cpu", numerics, stream=stream)
+    return Cell(
+        {"name": "m"},
+        bs,
+        eager,
+        "float32",
+        "inference",
+        "cpu",
+        numerics,
+        stream=stream,
+    )
 
 
 def tensors(given):

@@ -68,7 +68,14 @@ def training(module=None, dtype=torch.float32, loss=None, **changed):
     )
     specs = parse_inputs({"x": {"shape": [8]}})
     trial = Trial(cell.key, 0, Status.OK)
-    made = TrainingSteps(cell, Eager(), module or Net(dtype), trial, specs, STEPS)
+    made = TrainingSteps(
+        cell,
+        Eager(),
+        module or Net(dtype),
+        trial,
+        specs,
+        STEPS,
+    )
     made.inputs = InputSets(inputs(dtype), inputs(dtype))
     if loss:
         made.loss = UserLoss(loss, "mine")
@@ -441,7 +448,11 @@ def test_dropout_of_libraries_is_known_by_type():
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     bart = libraries.load("transformers").BartModel._from_config(
         libraries.load("transformers").BartConfig(
-            **sizes, **heads, dropout=0.1, attention_dropout=0.2, encoder_layerdrop=0.3
+            **sizes,
+            **heads,
+            dropout=0.1,
+            attention_dropout=0.2,
+            encoder_layerdrop=0.3,
         )
     )
     bart.backdrop = 0.5  # transformers has no such attribute
