@@ -330,7 +330,7 @@ class Generation(Calls):
             "requests": len(requests) * self.cell.bs,
             "tokens_per_s_per_request": per_request,
         }
-        series = {
+        series: dict[str, Sequence[float]] = {
             "latency": requests,
             "ttft": first,
             "tpot": between,
