@@ -127,25 +127,27 @@ def resolve_target(target: str, setting: str = KEY) -> Step:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
-    is_file = ":" in target or target.endswith(".py")
+    title = f"{setting}={target}"
+    find = _from_path
+    if ":" in target or target.endswith(".py"):
+        find = _from_file
     try:
-        named: Any = _from_file(target, setting) if is_file else _from_path(target, setting)
+        named: Any = find(target, title)
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
-        raise ConfigError(f"{setting}={target}{_not_imported(target, error)}") from error
+        raise ConfigError(f"{title}{_not_imported(target, error)}") from error
     if not callable(named):
         raise ConfigError(
-            f"{setting}={target} is of type {type(named).__name__}, not callable; name a class or a"
-            " function"
+            f"{title} is of type {type(named).__name__}, not callable; name a class or a function"
         )
     home = _home(named)
     is_standard = home.partition(".")[0] in sys.stdlib_module_names
     # a user's file may have the name of a standard module, such as code.py
     if is_standard and named not in PLAIN and not _is_module_class(named):
         raise ConfigError(
-            f"{setting}={target} is part of Python ({home}); allowed: your own code or that of an"
-            " installed package"
+            f"{title} is part of Python ({home}); allowed: your own code or that of an installed"
+            " package"
         )
     function: Step = named
     return function
@@ -201,11 +203,11 @@ def _instantiate(node: Any) -> Any:
     return node
 
 
-def _from_path(target: str, setting: str) -> Any:
+def _from_path(target: str, title: str) -> Any:
     names = target.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
         raise ConfigError(
-            f"{setting}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
+            f"{title} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
         )
     value: Any = importlib.import_module(names[0])
     for name in names[1:]:
@@ -213,25 +215,22 @@ def _from_path(target: str, setting: str) -> Any:
             submodule = f"{value.__name__}.{name}"
             if importlib.util.find_spec(submodule):
                 importlib.import_module(submodule)
-        value = _attribute(f"{setting}={target}", value, name)
+        value = _attribute(title, value, name)
     return value
 
 
-def _from_file(target: str, setting: str) -> Any:
+def _from_file(target: str, title: str) -> Any:
     file, _, name = target.rpartition(":")
     if not file.endswith(".py") or not name:
         raise ConfigError(
-            f"{setting}={target} is not a file and a name; allowed: path/to/file.py:Net or"
-            " my_pkg.Net"
+            f"{title} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net"
         )
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(
-            f"{setting}={target}: no file {file} in the working directory {Path.cwd()}"
-        )
+        raise ConfigError(f"{title}: no file {file} in the working directory {Path.cwd()}")
     value: Any = module_of(path)
     for part in name.split("."):
-        value = _attribute(f"{setting}={target}", value, part)
+        value = _attribute(title, value, part)
     return value
 
 
@@ -247,7 +246,7 @@ def _not_imported(target: str, error: Exception) -> str:
     return f": it imports {error.name}, which is not installed"
 
 
-def _attribute(named: str, owner: Any, name: str) -> Any:
+def _attribute(title: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     where = getattr(owner, "__name__", type(owner).__name__)
@@ -255,5 +254,5 @@ def _attribute(named: str, owner: Any, name: str) -> Any:
         where = Path(owner.__file__).name
     public = [key for key in dir(owner) if not key.startswith("_")]
     raise ConfigError(
-        f"{named}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
+        f"{title}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
     )

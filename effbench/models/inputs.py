@@ -46,7 +46,7 @@ def make_inputs(
         seed_of_input = seed + index * 1_000_003
         tensor = _make(
             spec,
-            spec.full_shape(bs),
+            bs,
             dtype,
             device,
             seed_of_input,
@@ -60,11 +60,12 @@ def make_inputs(
 
 def _make(
     spec: InputSpec,
-    shape: tuple[int, ...],
+    bs: int,
     cell_dtype: torch.dtype,
     device: torch.device,
     seed: int,
 ) -> Tensor:
+    shape = spec.full_shape(bs)
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
         return torch.full(
