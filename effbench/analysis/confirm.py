@@ -258,7 +258,7 @@ def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpre
     rule = StoppingRule(floors_of(request.compared), is_gate=True)
     command = Command(
         [*request.command],
-        [],
+        {},
         progress=progress,
         duet_rule=rule,
     )

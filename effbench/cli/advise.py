@@ -215,12 +215,12 @@ def advise_model(args: argparse.Namespace) -> Advice:
 def matrix_of(args: argparse.Namespace) -> list[str]:
     """Return the overrides of the full matrix. Raises UsageError unless they name one model, and
     no option that selects stored results is given."""
-    from effbench.config.overrides import keys_of
+    from effbench.config.overrides import key_of
     from effbench.config.short_sweep import CANDIDATES
 
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in args.words if word not in models]
-    keys = keys_of(overrides)
+    keys = set(map(key_of, overrides))
     if len(models) != 1 or "model" in keys or args.sweep or args.model:
         raise UsageError(
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"

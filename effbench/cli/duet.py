@@ -116,7 +116,7 @@ def measure(
     rule = StoppingRule(floors, needs_both=True)
     progress = Progress(quiet=args.format != "table" or args.out is not None)
     argv = ["duet", args.first, args.second, *args.words]
-    command = Command(argv, [], progress=progress, duet_rule=rule)
+    command = Command(argv, {}, progress=progress, duet_rule=rule)
     matrix = prepare([*old, *new], command)
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.pools, command)

@@ -31,6 +31,7 @@ from effbench.render.claims import TONES, value_text
 
 if TYPE_CHECKING:
     from effbench.claims.run import Reproduction
+    from effbench.config.overrides import CommandLine
 
 HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
 
@@ -56,8 +57,11 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.words if "=" not in word]
     overrides = [word for word in args.words if "=" in word]
     if names:
-        check_settings(overrides)
-        reproduce(args, find(names), overrides)
+        from effbench.config.overrides import read  # slow
+
+        line = read(overrides)
+        check_settings(line)
+        reproduce(args, find(names), line)
         return 0
     if overrides or args.fresh:
         raise UsageError(
@@ -68,19 +72,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def reproduce(
-    args: argparse.Namespace, experiments: Sequence[Experiment], overrides: Sequence[str]
+    args: argparse.Namespace, experiments: Sequence[Experiment], line: CommandLine
 ) -> None:
     """Run the experiments and print the verdicts. Raises UsageError if a claim or an experiment has
     a mistake, after the others have run."""
     from effbench.claims.run import Reproduction
-    from effbench.config.overrides import key_of, value_of
     from effbench.run.client import ForkServer
     from effbench.run.probe import describe_machine
 
     console = terminal()
-    settings = {key_of(word): str(value_of(word)) for word in overrides}
-    db = settings.pop("db", args.db)
-    overrides = [word for word in overrides if key_of(word) in settings]
+    settings = {word.key: word.value for word in line.words}
+    db = settings.get("db", args.db)
+    overrides = [text for key, text in line.stored().items() if key != "db"]
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
@@ -106,14 +109,11 @@ def reproduce(
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
 
 
-def check_settings(overrides: Sequence[str]) -> None:
+def check_settings(line: CommandLine) -> None:
     """Raise ConfigError for unknown settings; Hydra checks them only if there is a sweep."""
-    from effbench.config.overrides import key_of
-
     known = [setting.name for setting in fields(Config) if setting.name not in REFUSED]
-    for word in overrides:
-        name = re.split(r"[./@]", str(key_of(word)))[0]
-        if name not in (*known, "hydra", "--config-dir"):
+    for name in [word.section for word in line.words]:
+        if name not in (*known, "hydra"):
             raise ConfigError(
                 f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes"
                 f" {', '.join(known)}"

@@ -5,12 +5,12 @@ docs/reference/extending.md tells how to add an axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from effbench.config.overrides import key_of, overrides_of_cell
+from effbench.config.overrides import CONFIG_DIR, Word
 from effbench.config.validation import validate
 from effbench.core import streams
 from effbench.core.cell import Cell
@@ -38,13 +38,25 @@ from effbench.run.sweep import (
 INTERPRETER_KEYS = ("python", "folder")
 #: Sections with the settings of the phase of the same name.
 OF_PHASES = ("training", "generate")
+#: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
+NOT_OF_CELLS = (
+    "baseline_mode",
+    "db",
+    "resume",
+    "sweep",
+    "exclude",
+    "shard",
+    "hydra",
+    "python",
+    "folder",
+)
 
 
 @dataclass(frozen=True)
 class Job:
     """A job of Hydra: its overrides, and the configuration composed from them."""
 
-    overrides: list[str]
+    words: Sequence[Word]
     config: Config
 
 
@@ -80,7 +92,7 @@ class SweepMatrix:
         check_baseline(self.settings, cells)
         selected = select(cells, self.settings, command.progress)
         check_devices(selected.matrix, self.settings, has_cuda)
-        options = [word for word in command.overrides if word.startswith("--")]
+        options = [text for key, text in command.overrides.items() if key == CONFIG_DIR]
         overrides: dict[str, list[str]] = {}
         runs: list[CellRun | None] = []
         for job, cell, run in zip(self.jobs, cells, self.runs, strict=True):
@@ -89,16 +101,14 @@ class SweepMatrix:
                 continue
             runs.append(CellRun(cell, run.interpreter))
             if cell.key not in overrides:
-                words = overrides_of_cell(job.overrides, dropped_keys(job, cell))
-                overrides[cell.key] = [*options, *words]
+                overrides[cell.key] = [*options, *overrides_of_cell(job, cell)]
         return SweepPlan(runs, overrides, selected.matrix, selected.excluded)
 
 
 def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
     """Return the matrix of these jobs."""
     cells, settings = split(jobs)
-    for word in command.overrides:
-        check_effect(word, jobs)
+    check_effect(command.overrides, jobs)
     interpreter = cache(interpreters.resolve)
     runs = []
     for job, cell in zip(jobs, cells, strict=True):
@@ -116,7 +126,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
     first = jobs[0].config
     cells = []
     for job in jobs:
-        validate(job.config, job.overrides)
+        validate(job.config, job.words)
         for name in OF_SWEEP:
             if getattr(job.config, name) != getattr(first, name):
                 raise ConfigError(
@@ -202,13 +212,15 @@ def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:
 # --- which cells are planned ---
 
 
-def check_effect(word: str, jobs: Sequence[Job]) -> None:
-    """Raise ConfigError for an override of a phase that no cell has."""
-    phase = (key_of(word) or "").partition(".")[0]
-    if phase in OF_PHASES and all(job.config.phase != phase for job in jobs):
-        raise ConfigError(
-            f"{word} has no effect, because no cell has phase={phase}; add phase={phase}"
-        )
+def check_effect(overrides: Mapping[str, str], jobs: Sequence[Job]) -> None:
+    """Raise ConfigError for an override of a phase that no cell has. `overrides`: by key."""
+    phases = {job.config.phase for job in jobs}
+    for key, text in overrides.items():
+        phase = key.partition(".")[0]
+        if phase in OF_PHASES and phase not in phases:
+            raise ConfigError(
+                f"{text} has no effect, because no cell has phase={phase}; add phase={phase}"
+            )
 
 
 def check_devices(matrix: Sequence[Cell], settings: Settings, has_cuda: bool) -> None:
@@ -221,16 +233,16 @@ def check_devices(matrix: Sequence[Cell], settings: Settings, has_cuda: bool) ->
         )
 
 
-def dropped_keys(job: Job, cell: Cell) -> set[str]:
-    """Return the keys of a job's overrides that have no effect on its cell: settings that only
-    other modes have were removed from the baseline, and those of other phases are unused."""
+def overrides_of_cell(job: Job, cell: Cell) -> list[str]:
+    """Return the overrides of a job that reproduce its cell: without settings of the sweep, those
+    of other phases, and those that only other modes have, which were removed from the baseline."""
+    unused = {*NOT_OF_CELLS, *OF_PHASES} - {cell.phase}
     dropped = {f"mode.{name}" for name in job.config.mode.keys() - cell.mode.keys()}
-    for word in job.overrides:
-        key = key_of(word) or ""
-        phase = key.partition(".")[0]
-        if phase in OF_PHASES and phase != cell.phase:
-            dropped.add(key)
-    return dropped
+    kept = []
+    for word in job.words:
+        if word.section not in unused and word.key not in dropped:
+            kept.append(word.text)
+    return kept
 
 
 @dataclass(frozen=True)

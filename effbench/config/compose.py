@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import OverrideType
 from omegaconf import DictConfig, OmegaConf
 
 from effbench.config import refusals
+from effbench.config.overrides import Word
 from effbench.core import streams
 from effbench.core.cell import canonical_json
 from effbench.core.errors import ConfigError, suggest
@@ -42,7 +42,6 @@ class Composer:
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = loader
         self.master = master
-        self.parse = cache(OverridesParser.create(config_loader=loader).parse_override)
         self.is_choice = cache(self._is_choice)
         self.is_plain_option = cache(self._is_plain_option)
         self.chosen = cache(self._choose)
@@ -51,23 +50,20 @@ class Composer:
         self.groups = {str(group): option for group, option in choices if "hydra/" not in group}
         self.is_local = all(self.is_plain_option(*choice) for choice in self.groups.items())
 
-    def compose(self, words: Sequence[str]) -> Config:
+    def compose(self, words: Sequence[Word]) -> Config:
         """Return the configuration of a job. Raises ConfigError, and errors of Hydra and OmegaConf
         for files that cannot be read."""
         values = self.chosen(tuple(filter(self.is_choice, words)))
-        is_bs_given = False
         for word in words:
             if not self.is_choice(word):
-                override = self.parse(word)
-                values = apply(override, values)
-                is_bs_given |= override.key_or_group == "bs"
-        values = with_batch_size(values, is_bs_given)
+                values = apply(word, values)
+        values = with_batch_size(values, any(word.key == "bs" for word in words))
         return config_of({name: resolved(values, name) for name in values})
 
-    def _is_choice(self, word: str) -> bool:
+    def _is_choice(self, word: Word) -> bool:
         """Return whether an override chooses an option of a group. Raises ConfigError if the option
         is no name."""
-        override = self.parse(word)
+        override = word.override
         group, value = override.key_or_group, override.value()
         is_group = group in self.groups
         if override.is_add():
@@ -91,18 +87,18 @@ class Composer:
                 return is_own and "defaults" not in file.config
         return False
 
-    def _choose(self, choices: tuple[str, ...]) -> Values:
+    def _choose(self, choices: tuple[Word, ...]) -> Values:
         """Return the composition of these options."""
+        texts = tuple(word.text for word in choices)
         if not self.is_local:
-            return self.composed(choices)
+            return self.composed(texts)
         values = dict(self.composed(()))
         for word in choices:
-            override = self.parse(word)
-            group, option = override.key_or_group, override.value()
-            is_simple = override.type == OverrideType.CHANGE and override.package is None
-            if not is_simple or group not in values or not self.is_plain_option(group, option):
-                return self.composed(choices)
-            values[group] = self.composed((word,))[group]
+            group, option = word.key, word.override.value()
+            is_change = word.override.type == OverrideType.CHANGE
+            if not is_change or group not in values or not self.is_plain_option(group, option):
+                return self.composed(texts)
+            values[group] = self.composed((word.text,))[group]
         return values
 
     def _compose(self, choices: tuple[str, ...]) -> Values:
@@ -125,11 +121,11 @@ class Composer:
 # --- values ---
 
 
-def apply(override: Override, values: Values) -> Values:
+def apply(word: Word, values: Values) -> Values:
     """Return the values with an override. Raises ConfigError."""
-    if override.is_delete():
-        return without(values, override.key_or_group)
-    return assign(values, override.key_or_group, override.value())
+    if word.override.is_delete():
+        return without(values, word.key)
+    return assign(values, word.key, word.override.value())
 
 
 def assign(values: Values, name: str, value: Any) -> Values:

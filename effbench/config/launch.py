@@ -18,7 +18,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -30,8 +30,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobRuntime, JobStatus
 from hydra.experimental.callback import Callback
@@ -44,6 +43,7 @@ from omegaconf import DictConfig
 from effbench.config import overrides, refusals
 from effbench.config.cells import Job, conduct, print_plan
 from effbench.config.compose import Composer
+from effbench.config.overrides import CONFIG_DIR, CommandLine, Word, parse
 from effbench.core import settings as config
 from effbench.core.errors import ConfigError, EffbenchError, UsageError
 from effbench.core.labels import override_text
@@ -62,8 +62,6 @@ Conductor = Callable[[Sequence[Job], Command], Outcome | None]
 NAMESPACE = "hydra_plugins"
 MODULE = f"{NAMESPACE}.effbench"
 HYDRA_VERSION = "1.3"
-#: Begins an override of Hydra's own settings, which do not belong to the jobs.
-HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 #: With this variable Hydra raises errors; without it, it prints tracebacks and exits with code 1.
 FULL_ERROR = "HYDRA_FULL_ERROR"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
@@ -84,21 +82,20 @@ def hydra_sweep(
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if
     needed. Raises EffbenchError if the configuration is invalid.
     """
-    words, stored = overrides.expand(
-        overrides.arrange([word for word in argv if word != dry_run.FLAG])
-    )
-    overrides.refuse_hidden(words)
+    line = overrides.expand(overrides.read([word for word in argv if word != dry_run.FLAG]))
+    if line.config_dir is not None:
+        overrides.refuse_hidden(line.config_dir)
     if conductor is None:
         conductor = print_plan if dry_run.FLAG in argv else conduct
-    command = Command(argv, stored, server, Progress(quiet=quiet))
+    command = Command(argv, line.stored(), server, Progress(quiet=quiet))
     try:
         with RUNNING, global_state(), collected():
             config.register()
             register()
-            if overrides.prints_only(words):
-                print_information(words, command)
-            else:
-                run_sweeper(words, SweepTask(conductor, command))
+            if line.prints_only:
+                print_information(line, command)
+                return None
+            return run_sweeper(line, SweepTask(conductor, command))
     except EffbenchError:
         raise
     except Exception as error:
@@ -106,7 +103,6 @@ def hydra_sweep(
         if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):
             raise
         raise refusals.explain(error) from error
-    return command.outcome
 
 
 @contextmanager
@@ -129,25 +125,37 @@ def global_state() -> Iterator[None]:
         runtime.set("name", name)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SweepTask:
-    """What Hydra passes to the launcher as its task function: how the sweep is run."""
+    """What Hydra passes to the launcher as its task function: how the sweep is run, and how it
+    ended, None before."""
 
     conduct: Conductor
     command: Command
+    outcome: Outcome | None = None
 
     def __call__(self, _: object) -> None:
         raise UsageError(OTHER_LAUNCHER)  # another launcher calls it for each job
 
+    def run(self, jobs: Sequence[Job]) -> Outcome | None:
+        """Run these jobs, which extend the sweep of earlier ones: some sweepers choose jobs by
+        previous results."""
+        command = self.command
+        if self.outcome is not None:
+            command = replace(command, extended_sweep=self.outcome.sweep_id)
+        self.outcome = self.conduct(jobs, command)
+        return self.outcome
 
-def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
-    """Compose the configuration of these words, and let Hydra's sweeper choose the jobs."""
-    FolderOfUser.path = overrides.config_dir(words)
+
+def run_sweeper(line: CommandLine, task: SweepTask) -> Outcome | None:
+    """Compose the configuration of this command line, and let Hydra's sweeper choose the jobs.
+    Return how the sweep ended."""
+    FolderOfUser.path = line.config_dir
     folder = str(config.shipped("conf"))
     try:
         with hydra.initialize_config_dir(folder, job_name="effbench", version_base=HYDRA_VERSION):
             loader = GlobalHydra.instance().config_loader()
-            of_hydra = [word for word in words if HYDRA_KEY.match(word)]
+            of_hydra = [word.text for word in line.words if word.override.is_hydra_override()]
             master = loader.load_configuration("config", of_hydra, run_mode=RunMode.MULTIRUN)
             if master.hydra.launcher.get("_target_") != target_of(EffbenchLauncher):
                 raise UsageError(OTHER_LAUNCHER)
@@ -156,17 +164,17 @@ def run_sweeper(words: Sequence[str], task: SweepTask) -> None:
                 task_function=task,
                 config=master,
             )
-            others = [word for word in words if word not in of_hydra]
-            sweeper.sweep([word for word in others if not word.startswith("--")])
+            sweeper.sweep([word.text for word in line.words if word.text not in of_hydra])
     finally:
         FolderOfUser.path = None
+    return task.outcome
 
 
-def print_information(words: list[str], command: Command) -> None:
+def print_information(line: CommandLine, command: Command) -> None:
     """Let Hydra print what an option such as --cfg asks for."""
-    if "--cfg=job" in words:  # refuse what a sweep refuses: Hydra checks no values
-        checked = Command(command.argv, command.overrides)
-        run_sweeper(words, SweepTask(lambda jobs, command: None, checked))
+    if "--cfg=job" in line.options:  # refuse what a sweep refuses: Hydra checks no values
+        checking = replace(command, progress=Progress(quiet=True))
+        run_sweeper(line, SweepTask(lambda jobs, command: None, checking))
 
     def task(_: object) -> None:
         raise UsageError(OTHER_LAUNCHER)
@@ -174,7 +182,9 @@ def print_information(words: list[str], command: Command) -> None:
     # none of the lines that --info logs becomes a traceback if a reader such as head ends
     logging.raiseExceptions = False
     arguments, variable = sys.argv, os.environ.get(FULL_ERROR)
-    sys.argv = ["effbench", *masked_db(words)]
+    sys.argv = ["effbench", *line.options, *masked_db([word.text for word in line.words])]
+    if line.config_dir is not None:
+        sys.argv.append(f"{CONFIG_DIR}={line.config_dir}")
     os.environ[FULL_ERROR] = "1"
     folder = str(config.shipped("conf"))
     try:
@@ -222,56 +232,53 @@ class EffbenchSweeper(Sweeper):  # type: ignore[misc]  # Hydra has no types
 
     def sweep(self, arguments: list[str]) -> Any:
         defaults = [f"{key}={value}" for key, value in self.params.items()]
-        parser = OverridesParser.create(config_loader=self.loader)
-        values: dict[str, list[str]] = {}
-        for override in parser.parse_overrides(defaults + arguments):
-            key = override.get_key_element()
-            check_repeated(override, key in values)
-            check_environment(override)
-            values[key] = [f"{key}={value}" for value in values_of(override)]
+        values: dict[str, list[Word]] = {}
+        for word in map(parse, [*defaults, *arguments]):
+            key = word.override.get_key_element()
+            check_repeated(word, key in values)
+            check_environment(word)
+            values[key] = [parse(f"{key}={value}") for value in values_of(word, self.loader)]
             if prod(map(len, values.values())) > MOST_CELLS:
                 raise UsageError(
-                    f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells;"
-                    " split it"
+                    f"{word.text}: a sweep can have at most {MOST_CELLS:,} cells; split it"
                 )
-        jobs = [list(job) for job in product(*values.values())]
-        return [self.launcher.launch(jobs, initial_job_idx=0)]
+        return [self.launcher.run([*product(*values.values())])]
 
 
-def values_of(override: Override) -> list[str]:
+def values_of(word: Word, loader: ConfigLoader) -> list[str]:
     """Return the values that an override sweeps, or its only one. Raises Hydra's error for an
     interval, which other sweepers understand."""
-    if not override.is_sweep_override():
-        return [override.get_value_element_as_str()]
+    if not word.override.is_sweep_override():
+        return [word.override.get_value_element_as_str()]
+    override = replace(word.override, config_loader=loader)  # for the options of `glob`
     # a range may be infinite
     return list(islice(override.sweep_string_iterator(), MOST_CELLS + 1))
 
 
-def check_repeated(override: Override, is_repeated: bool) -> None:
+def check_repeated(word: Word, is_repeated: bool) -> None:
     """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would
     count."""
-    key = override.get_key_element()
-    if is_repeated and (isinstance(override.value(), dict) or key == "exclude"):
+    key = word.override.get_key_element()
+    if is_repeated and (isinstance(word.override.value(), dict) or key == "exclude"):
         raise UsageError(
-            f"{override.input_line}: {key} is given twice; write all its values as one, such as"
+            f"{word.text}: {key} is given twice; write all its values as one, such as"
             " env={A:1,B:2} or 'exclude=[{bs:1},{mode:default}]'"
         )
 
 
-def check_environment(override: Override) -> None:
+def check_environment(word: Word) -> None:
     """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the
     number 12.1."""
-    name, value = override.key_or_group, override.value()
-    if name.partition(".")[0] != "env":
+    if word.section != "env":
         return
-    text = str(override.input_line)
+    value = word.override.value()
     for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
         for number in choice.values() if isinstance(choice, dict) else [choice]:
             passed = override_text(number)
-            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text)
+            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", word.text)
             if isinstance(number, int | float) and not is_kept:
                 raise UsageError(
-                    f"{text} would set {passed}, because Hydra reads a value; quote it, as in"
+                    f"{word.text} would set {passed}, because Hydra reads a value; quote it, as in"
                     " env.FOO='\"12.10\"'"
                 )
 
@@ -291,21 +298,24 @@ class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        command = self.task.command
-        command.progress.planning(len(job_overrides), "composing their configurations")
+        """Run the jobs of another sweeper, whose overrides are text."""
+        return self.run([[*map(parse, texts)] for texts in job_overrides])
+
+    def run(self, jobs_words: Sequence[Sequence[Word]]) -> Sequence[JobReturn]:
+        """Run jobs with these overrides."""
+        self.task.command.progress.planning(len(jobs_words), "composing their configurations")
         composer = Composer(self.loader, self.config)
         start = time.monotonic()
-        jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
+        jobs = [Job(words, composer.compose(words)) for words in jobs_words]
         seconds = time.monotonic() - start
         LOGGER.info("composed the configurations of %d jobs in %.1f s", len(jobs), seconds)
-        command.outcome = self.task.conduct(jobs, command)
-        latencies: Sequence[float | None] = [None] * len(jobs)
-        if command.outcome:
-            latencies = command.outcome.latencies
+        outcome = self.task.run(jobs)
         returns = []
-        for job, latency in zip(jobs, latencies, strict=True):
-            done = JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED)
-            done.return_value = latency
+        for index, job in enumerate(jobs):
+            done = JobReturn(
+                overrides=[word.text for word in job.words], status=JobStatus.COMPLETED
+            )
+            done.return_value = outcome.latencies[index] if outcome else None
             returns.append(done)
         return returns
 

@@ -6,11 +6,18 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+
 from effbench import __version__
+from effbench.config import refusals
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.settings import DEFAULT_DB, shipped
 from effbench.run import resume
@@ -20,46 +27,76 @@ from effbench.store.sweeps import SweepInfo
 
 #: The option that affects what the overrides mean: it is stored and replayed with them.
 CONFIG_DIR = "--config-dir"
-#: Options of Hydra that print and run nothing.
-PRINTING = ("--cfg", "--info", "--hydra-help", "--shell-completion")
 #: What `--info` prints.
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 #: Settings of older versions, which stored sweeps may have.
 REMOVED = ("protocol.max_warmup_calls", "executor.ahead")
-#: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
-NOT_OF_CELLS = (
-    "baseline_mode",
-    "db",
-    "resume",
-    "sweep",
-    "exclude",
-    "shard",
-    "hydra",
-    "python",
-    "folder",
-)
+PARSER = OverridesParser.create()
 
 
-def key_of(word: str) -> str | None:
-    """Return the key of a word: `a.b` for `+a.b=3`. None for an option except CONFIG_DIR."""
-    if word.startswith("-"):
-        return CONFIG_DIR if word.startswith(f"{CONFIG_DIR}=") else None
-    match = re.match(r"[+~]{0,2}([\w./@:+-]+?)(=|$)", word)
-    if not match:
-        return None
-    return match[1]
+# --- words ---
 
 
-def keys_of(words: Iterable[str]) -> set[str]:
-    """Return the keys of these words."""
-    return {key for key in map(key_of, words) if key is not None}
+@dataclass(frozen=True)
+class Word:
+    """An override. `key`: `a.b` of `+a.b=3`; `override`: what Hydra reads in the text."""
+
+    text: str
+    key: str
+    override: Override = field(compare=False)
+
+    @property
+    def section(self) -> str:
+        """The first part of the key: `a` of `+a.b=3`."""
+        return re.split(r"[./@]", self.key)[0]
+
+    @property
+    def value(self) -> str:
+        """The text after the first equals sign, without quotes."""
+        return self.text.partition("=")[2].strip("'\"")
 
 
-def value_of(word: str | None) -> str | None:
-    """Return the text after the first equals sign, without quotes; None for None."""
-    if word is None:
-        return None
-    return word.partition("=")[2].strip("'\"")
+@lru_cache(maxsize=10_000)
+def parse(text: str) -> Word:
+    """Return the override with this text. Raises ConfigError."""
+    try:
+        (override,) = PARSER.parse_overrides([text])
+    except OverrideParseException:
+        raise refusals.cannot_parse(text) from None
+    return Word(text, override.get_key_element().lstrip("+~"), override)
+
+
+def key_of(text: str) -> str:
+    """Return the key of an override, or the name of an option. Raises ConfigError."""
+    if text.startswith("-"):
+        return text.partition("=")[0]
+    return parse(text).key
+
+
+# --- command lines ---
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A sweep's command line. `options`: Hydra's, most of which print and run nothing, in their
+    long form; `config_dir`: the folder of CONFIG_DIR."""
+
+    options: Sequence[str]
+    config_dir: str | None
+    words: Sequence[Word]
+
+    @property
+    def prints_only(self) -> bool:
+        """Whether an option makes Hydra print something instead of running a sweep."""
+        return any(option != "--resolve" for option in self.options)
+
+    def stored(self) -> dict[str, str]:
+        """Return what a sweep stores, by key: its overrides and CONFIG_DIR. Of a key that is given
+        twice, the last one counts."""
+        texts = {}
+        if self.config_dir is not None:
+            texts[CONFIG_DIR] = f"{CONFIG_DIR}={self.config_dir}"
+        return texts | {word.key: word.text for word in self.words}
 
 
 class WordParser(argparse.ArgumentParser):
@@ -67,8 +104,8 @@ class WordParser(argparse.ArgumentParser):
 
     def __init__(self) -> None:
         super().__init__(add_help=False)
-        self.add_argument("overrides", nargs="*")
-        self.add_argument("--config-dir", "-cd", action="append")
+        self.add_argument("words", nargs="*")
+        self.add_argument(CONFIG_DIR, "-cd", action="append", default=[])
         self.add_argument("--multirun", "-m", action="store_const", const=None)
         self.add_argument("--db", nargs="?", const="URL")
         # these print and run nothing
@@ -85,28 +122,26 @@ class WordParser(argparse.ArgumentParser):
         )
 
 
-def arrange(argv: Sequence[str]) -> list[str]:
-    """Return the options in their long form, then the overrides. `-m` is omitted: every command
-    line is a sweep. Raises UsageError for a word that is no option or override."""
+def read(argv: Sequence[str]) -> CommandLine:
+    """Return a command line. `-m` is omitted: every command line is a sweep. Raises UsageError for
+    a word that is no option or override."""
     given = vars(WordParser().parse_intermixed_args(argv))
-    overrides, folders = given.pop("overrides"), given.pop("config_dir") or []
-    if given["db"] is not None:
-        raise UsageError(f"--db is an option of commands; a sweep takes db={given['db']}")
+    words, folders, db = given.pop("words"), given.pop("config_dir"), given.pop("db")
+    if db is not None:
+        raise UsageError(f"--db is an option of commands; a sweep takes db={db}")
     if len(folders) > 1:
         raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
-    for word in overrides:
+    for word in words:
         check_word(word)
-    options = [f"--config-dir={folder}" for folder in folders]
+    options = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
-        if value:
-            options.append(option if value is True else f"{option}={value}")
-    return [*options, *overrides]
-
-
-def prints_only(words: Iterable[str]) -> bool:
-    """Return whether an option makes Hydra print something instead of running a sweep."""
-    return any(word.partition("=")[0] in PRINTING for word in words)
+        if value is True:
+            options.append(option)
+        elif value:
+            options.append(f"{option}={value}")
+    config_dir = folders[0] if folders else None
+    return CommandLine(options, config_dir, [parse(word) for word in words])
 
 
 def check_word(word: str) -> None:
@@ -124,13 +159,10 @@ def check_word(word: str) -> None:
         )
 
 
-def refuse_hidden(words: Iterable[str]) -> None:
-    """Raise ConfigError for a file in --config-dir that Hydra would silently ignore, because
+def refuse_hidden(config_dir: str) -> None:
+    """Raise ConfigError for a file in this folder that Hydra would silently ignore, because
     effbench ships one of the same name."""
-    given = config_dir(words)
-    if given is None:
-        return
-    folder = Path(given)
+    folder = Path(config_dir)
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         ships = shipped("conf") / path.relative_to(folder)
         if ships.is_file() and ships.read_bytes() != path.read_bytes():
@@ -139,35 +171,34 @@ def refuse_hidden(words: Iterable[str]) -> None:
             )
 
 
-def config_dir(words: Iterable[str]) -> str | None:
-    """Return the folder of CONFIG_DIR; None without it."""
-    for word in words:
-        if key_of(word) == CONFIG_DIR:
-            return word.partition("=")[2]
-    return None
+# --- sweeps to resume ---
 
 
-def expand(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a sweep, and those to store with it: its overrides and CONFIG_DIR.
-
-    `resume=REF` adds the stored words of that sweep, except keys that are given again, and REF
-    becomes the sweep's id. Raises UsageError for a sweep that cannot be resumed here.
-    """
-    given = {key_of(word): word for word in words}
-    given.pop(None, None)  # options that are not stored
-    reference = value_of(given.get("resume"))
-    if reference is None or reference == "null":
-        return words, list(given.values())
-    sweep = sweep_to_resume(reference, value_of(given.get("db")) or DEFAULT_DB)
+def expand(line: CommandLine) -> CommandLine:
+    """Return the command line of a sweep. `resume=REF` adds the stored words of that sweep, except
+    keys that are given again, and REF becomes the sweep's id. Raises UsageError for a sweep that
+    cannot be resumed here."""
+    given = {word.key: word.value for word in line.words}
+    reference = given.get("resume", "null")
+    if reference == "null":
+        return line
+    sweep = sweep_to_resume(reference, given.get("db") or DEFAULT_DB)
     if "shard" not in given:
         refuse_shards(sweep)
     # continue in the database that holds the sweep: the stored db= may name another one, and has no
     # password
     dropped = {*given, "db", *REMOVED}
-    replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
-    own = [word for word in words if key_of(word) != "resume"]
-    together = [*replayed, *own, f"resume={sweep.id}"]
-    return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
+    config_dir = line.config_dir
+    words = []
+    for text in sweep.overrides:
+        key = key_of(text)
+        if key == CONFIG_DIR:
+            config_dir = config_dir or text.partition("=")[2]
+        elif key not in dropped:
+            words.append(parse(text))
+    words += [word for word in line.words if word.key != "resume"]
+    words.append(parse(f"resume={sweep.id}"))
+    return CommandLine(line.options, config_dir, words)
 
 
 def sweep_to_resume(reference: str, db: str) -> SweepInfo:
@@ -196,14 +227,3 @@ def refuse_shards(sweep: SweepInfo) -> None:
     left = [name for name, state in shards.items() if state != "completed"] or list(shards)
     choice = " or ".join(f"shard={name}" for name in sorted(left))
     raise UsageError(f"sweep {sweep.id} has several shards; resume one of them: add {choice}")
-
-
-def overrides_of_cell(words: Iterable[str], dropped: Collection[str] = ()) -> list[str]:
-    """Return the words of a job that reproduce its cell, without settings of the sweep and without
-    `dropped` keys."""
-    kept = []
-    for word in words:
-        key = key_of(word) or ""
-        if key not in dropped and re.split(r"[./@]", key)[0] not in NOT_OF_CELLS:
-            kept.append(word)
-    return kept

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from msgspec import inspect
 from omegaconf.errors import OmegaConfBaseException
 
@@ -221,8 +221,6 @@ def cannot_parse(override: str) -> ConfigError:
 
 def explain(error: Exception) -> ConfigError:
     """Return a ConfigError with the same meaning as an error of Hydra in one or two lines."""
-    if isinstance(error, OverrideParseException):
-        return cannot_parse(str(error.override))
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).partition("/")
         return unknown_option(group, name, error.options)

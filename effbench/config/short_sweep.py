@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from effbench.config.cells import Job, conduct, resolve, split
 from effbench.config.launch import hydra_sweep
-from effbench.config.overrides import keys_of
+from effbench.config.overrides import key_of
 from effbench.core.cell import Environment, Result
 from effbench.core.errors import UsageError
 from effbench.core.labels import grouped
@@ -72,7 +72,7 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
             answers.append(measured)
 
     short = ["-m", "sweep.name=advise", "on_failure=ignore"]
-    if "protocol" not in keys_of(words):
+    if "protocol" not in map(key_of, words):
         short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
     hydra_sweep([*short, *words], quiet=quiet, conductor=answer, server=server)
     if not answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from effbench.config.overrides import Word
 from effbench.core import streams
 from effbench.core.errors import ConfigError
 from effbench.core.settings import Config, Model, Protocol, Stream
@@ -17,7 +18,7 @@ from effbench.store.sweeps import CONFIRMING
 OF_NETWORKS = ("arch", "task", "seq", "image_size", "pretrained", "config", "kwargs")
 
 
-def validate(config: Config, words: Sequence[str] = ()) -> None:
+def validate(config: Config, words: Sequence[Word] = ()) -> None:
     """Raise ConfigError for an invalid configuration. `words`: the overrides, for messages."""
     check_phase(config)
     check_arrivals(config.stream, config.protocol)
@@ -76,11 +77,11 @@ def check_sweep(config: Config) -> None:
         )
 
 
-def check_mode(config: Config, words: Sequence[str]) -> None:
+def check_mode(config: Config, words: Sequence[Word]) -> None:
     """Raise ConfigError for a mode without a name or a target."""
     for key in ("name", "_target_"):
         if not isinstance(config.mode.get(key), str):
-            chosen = [word for word in words if word.startswith("mode=")] or ["mode"]
+            chosen = [word.text for word in words if word.key == "mode"] or ["mode"]
             raise ConfigError(
                 f"{chosen[0]}: {key} is missing or no text; the YAML of a mode requires name and"
                 " _target_"

@@ -56,21 +56,22 @@ class Outcome:
     shard: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Command:
-    """The command line, its overrides, and what its sweep runs with.
+    """The command line, its overrides by key, and what its sweep runs with.
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
-    Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
-    that choose cells by previous results. `duet_rule`: see RoundsNeeded.
+    Setting `stop` acts like Ctrl-C. `extended_sweep`: the id of a sweep of this process to add the
+    cells to, for Hydra sweepers that choose cells by previous results. `duet_rule`: see
+    RoundsNeeded.
     """
 
     argv: Sequence[str]
-    overrides: Sequence[str]
+    overrides: Mapping[str, str]
     server: ForkServer | None = None
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     stop: threading.Event = field(default_factory=threading.Event)
-    outcome: Outcome | None = None
+    extended_sweep: str | None = None
     duet_rule: StoppingRule | None = None
 
 
@@ -302,10 +303,10 @@ def begin(
     Raises ResumeError if the plan of the sweep to resume differs.
     """
     facts = {key: interpreter.facts() for key, interpreter in environments.items()}
-    if command.outcome is not None:
-        store.extend_sweep(command.outcome.sweep_id, plan.cells(), plan.overrides)
-        store.note_environments(command.outcome.sweep_id, facts)
-        return command.outcome.sweep_id
+    if command.extended_sweep is not None:
+        store.extend_sweep(command.extended_sweep, plan.cells(), plan.overrides)
+        store.note_environments(command.extended_sweep, facts)
+        return command.extended_sweep
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
         resume.take_up(
@@ -326,7 +327,7 @@ def begin(
         name=settings.sweep.name,
         label=label,
         command=secrets.masked([*command.argv]),
-        overrides=secrets.masked_db([*command.overrides]),
+        overrides=secrets.masked_db([*command.overrides.values()]),
         protocol=asdict(settings.protocol),
         baseline_mode=settings.baseline_mode,
         seed=settings.sweep.seed,

@@ -8,6 +8,7 @@ from hydra.types import RunMode
 from effbench.config import launch
 from effbench.config.cells import Job, resolve, split
 from effbench.config.compose import Composer
+from effbench.config.overrides import parse
 from effbench.core import settings as config
 from effbench.core.settings import shipped
 
@@ -25,15 +26,22 @@ def loader():
 @pytest.fixture(scope="session")
 def compose(loader):
     """Overrides -> the configuration that they compose to."""
-    return Composer(*loader).compose
+    composer = Composer(*loader)
+    return lambda words: composer.compose([parse(word) for word in words])
 
 
 @pytest.fixture(scope="session")
-def cell_of(compose):
+def job_of(compose):
+    """Overrides -> the job with them."""
+    return lambda words: Job([parse(word) for word in words], compose(words))
+
+
+@pytest.fixture(scope="session")
+def cell_of(job_of):
     """Overrides -> the cell that they plan on a machine without a GPU."""
 
     def planned(*words, has_cuda=False):
-        parts, _ = split([Job(list(words), compose(words))])
+        parts, _ = split([job_of(words)])
         (cell,) = resolve(parts, has_cuda)
         return cell
 

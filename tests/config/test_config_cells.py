@@ -3,7 +3,6 @@
 import pytest
 
 from effbench.config import cells
-from effbench.config.overrides import overrides_of_cell
 from effbench.config.validation import validate
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
@@ -141,16 +140,18 @@ def test_defaults_of_a_sweep_without_a_command_line(compose):
     ],
     ids=" ".join,
 )
-def test_stored_overrides_plan_the_cell_again(cell_of, words):
+def test_stored_overrides_plan_the_cell_again(cell_of, job_of, words):
     of_sweep = ["sweep.name=x", "baseline_mode=default", "db=y.db", "resume=null", "folder=/x"]
-    stored = overrides_of_cell([*of_sweep, "python=/y", "hydra/sweeper=basic", *words])
+    job = job_of([*of_sweep, "python=/y", "hydra.verbose=true", *words])
+    stored = cells.overrides_of_cell(job, cell_of(*words))
     assert cell_of(*stored).key == cell_of(*words).key
     assert stored == words
 
 
-def test_stored_overrides_are_without_what_the_baseline_dropped():
-    words = ["mode=eager", "+mode.fullgraph=true", "bs=2"]
-    assert overrides_of_cell(words, {"mode.fullgraph"}) == ["mode=eager", "bs=2"]
+def test_stored_overrides_are_without_those_that_have_no_effect(cell_of, job_of):
+    job = job_of(["mode=eager", "+mode.fullgraph=true", "bs=2", "training.lr=1"])
+    cell = cell_of("mode=eager", "bs=2")  # the baseline without settings of other modes
+    assert cells.overrides_of_cell(job, cell) == ["mode=eager", "bs=2"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from effbench.config.compose import Composer, config_of
+from effbench.config.overrides import parse
 from effbench.core.errors import ConfigError
 from effbench.core.settings import quoted, shipped
 
@@ -85,7 +86,7 @@ def test_options_that_reach_beyond_their_section(loader_of_options, words, mode)
     expected = by_hydra(*loader_of_options, job)
     if "protocol=mine" in job:
         expected.protocol.name = "mine"  # after its file
-    assert Composer(*loader_of_options).compose(job) == expected
+    assert Composer(*loader_of_options).compose([parse(word) for word in job]) == expected
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(compose):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pages
 import pytest
@@ -30,10 +31,9 @@ def planned(monkeypatch, folder):
         found.append(cells.resolve(parts, has_cuda=True))
         return run.Outcome("id", settings.db, "completed", settings.on_failure, [None] * len(parts))
 
-    def without_resume(argv):
+    def without_resume(line):
         # the sweep that it names is not there
-        rest = [word for word in argv if overrides.key_of(word) != "resume"]
-        return rest, [word for word in rest if overrides.key_of(word)]
+        return replace(line, words=[word for word in line.words if word.key != "resume"])
 
     monkeypatch.chdir(folder)
     for conductor in ("conduct", "print_plan"):

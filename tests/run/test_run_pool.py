@@ -121,7 +121,7 @@ class TestRounds:
 class TestOpened:
     def opened(self, *folders, server=None):
         runs = [CellRun(CELL, Interpreter(None, folder)) for folder in folders]
-        return open_pools(runs, Settings.with_defaults(), Command([], [], server))
+        return open_pools(runs, Settings.with_defaults(), Command([], {}, server))
 
     def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
         lent = Fake()

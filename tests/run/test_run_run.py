@@ -61,7 +61,7 @@ def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, **facts):
     command = Command(
         **{
             "argv": ["x"],
-            "overrides": [],
+            "overrides": {},
             "server": server,
             **facts,
         }
@@ -106,7 +106,7 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
 def test_an_interrupted_shard_is_resumed_as_this_shard(db):
     (run,) = cell_runs(1, "cpu")
     settings = Settings.with_defaults(db=str(db), shard="1/2", sweep={"name": "n"})
-    command = Command([], [], Server())
+    command = Command([], {}, Server())
     command.stop.set()
     outcome = run_cells(settings, [run], command, matrix=[run.cell])
     assert outcome.state == "interrupted"
@@ -146,7 +146,7 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(
 def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
     runs = cell_runs(2, "cpu")
     keys = [run.cell.key for run in runs]
-    command = Command(["-m", DB], ["bs=1", DB], Server())
+    command = Command(["-m", DB], {"bs": "bs=1", "db": DB}, Server())
     overrides = {keys[0]: ["bs=1", "model=m"]}
     run_cells(Settings.with_defaults(db=str(db)), runs, command, overrides=overrides)
     info = info_of(db)
@@ -160,7 +160,7 @@ def resumed(db, sweep_id, count=TRIALS, server=None, executor=None, **protocol):
     settings = Settings.with_defaults(
         db=str(db), protocol=protocol, resume=sweep_id, executor=executor or {}
     )
-    return run_cells(settings, cell_runs(count, "cpu"), Command([], [], server or Server()))
+    return run_cells(settings, cell_runs(count, "cpu"), Command([], {}, server or Server()))
 
 
 def test_a_refused_resume_changes_nothing(db):

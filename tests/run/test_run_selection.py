@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from made_sweeps import a_cell, environment
 from whole_sweeps import info_of, outcomes, results_of
 
-from effbench.config.overrides import expand
+from effbench.config.overrides import expand, read
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, UsageError
 from effbench.run.selection import excluded, shards
@@ -145,7 +145,7 @@ def test_shards_of_different_runs_stay_apart(tmp_path):
     with pytest.raises(
         UsageError, match="has several shards; resume one of them: add shard=1/3 or shard=3/3"
     ):
-        expand([f"resume={both}", f"db={tmp_path / 'x.db'}"])
+        expand(read([f"resume={both}", f"db={tmp_path / 'x.db'}"]))
 
 
 def test_each_shard_has_a_process_of_its_own(tmp_path):

@@ -149,7 +149,7 @@ def main() -> None:
 def run_job(settings: Settings, reporter: JobReporter) -> None:
     """Run the cells of the job."""
     sweep_id = reporter.request.sweep_id
-    command = Command([], [], progress=reporter)
+    command = Command([], {}, progress=reporter)
     LocalExecutor.check(settings)
     with open_pools(reporter.runs, settings, command) as pools:
         executor = LocalExecutor(
