@@ -41,27 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "buckets", description="Recommend the fastest capture list for a trace of batch sizes."
     )
     mode = parts.add_parser("mode", description=MODE)
-    words = "model to measure, as in model=MODEL, and overrides as in a sweep"
     mode.add_argument(
         "words",
         nargs="*",
         metavar="MODEL [OVERRIDE]",
-        help=f"{words}: bs=8 mode=eager,default dtype=float32",
+        help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
+        " mode=eager,default dtype=float32",
     )
     options.add_db(buckets)
     options.add_place(mode)
     mode.add_argument(
         "--fresh", action="store_true", help="measure MODEL even if there are stored results"
     )
-    which = (
-        f"{options.WHICH_SWEEP} (default: last; with `mode --model`, the sweep with most of its"
-        " results)"
-    )
     for part in (buckets, mode):
         part.add_argument(
             "--sweep",
             metavar="ID|NAME|last",
-            help=which,
+            help=f"{options.WHICH_SWEEP} (default: last; with `mode --model`, the sweep with most"
+            " of its results)",
         )
         part.add_argument(
             "--model", metavar="NAME", help="model of the sweep (default: the only one)"

@@ -40,11 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             " reporting; old and new run as duets if both can run here"
         ),
     )
-    most = (
-        f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells"
-        " stop earlier"
+    parser.add_argument(
+        "--rounds",
+        type=options.at_least(LEAST_DUETS),
+        metavar="N",
+        help=f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided"
+        " cells stop earlier",
     )
-    parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 

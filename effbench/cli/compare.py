@@ -31,17 +31,25 @@ HELP = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    sweeps = "sweeps before and after: ids, names, labels, baselines or last; with --by, one sweep"
-    parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
-    parts = (
-        f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
+    parser.add_argument(
+        "sweeps",
+        nargs="+",
+        metavar="SWEEP",
+        help="sweeps before and after: ids, names, labels, baselines or last; with --by, one sweep",
     )
-    parser.add_argument("--by", metavar="NAME", help=parts)
-    values = (
-        "the two values of --by to compare, in this order; a folder or interpreter may be a path;"
-        " needed if there are more"
+    parser.add_argument(
+        "--by",
+        metavar="NAME",
+        help=f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as"
+        " dtype",
     )
-    parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
+    parser.add_argument(
+        "--values",
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+        help="the two values of --by to compare, in this order; a folder or interpreter may be a"
+        " path; needed if there are more",
+    )
     add_choice(parser)
 
 
@@ -49,29 +57,51 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     """Add the options that `compare` and `check` share: which rows, what counts as a change, and
     the output."""
     add = parser.add_argument
-    metric = "compare only this metric; may be repeated (default: all in --config)"
-    add("--metric", action="append", metavar="NAME", help=metric)
-    verdicts = f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}"
-    allowed = partial(words_of, "--only", allowed=tuple(Verdict))
-    add("--only", type=allowed, metavar="VERDICTS", help=verdicts)
-    cell = "report only cells whose name contains this text or matches it as a glob pattern"
-    add("--cell", metavar="TEXT", help=cell)
-    floor = "smallest relative change of times, energy and memory that counts: 3%% or 0.03"
-    add("--floor", metavar="SIZE", help=floor)
-    on = "use only trials on this hardware, interpreter or folder; part of the name is enough"
-    add("--on", metavar="NAME", help=on)
-    across = f"compare even if these differ, separated by commas: {', '.join(ACROSS)}"
-    add("--across", default="", metavar="NAMES", help=across)
-    config = "limits and exceptions: a file, or a name in conf/check (default: default)"
-    add("--config", metavar="NAME|FILE", help=config)
-    setting = "override a setting of --config"
+    add(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="compare only this metric; may be repeated (default: all in --config)",
+    )
+    add(
+        "--only",
+        type=partial(words_of, "--only", allowed=tuple(Verdict)),
+        metavar="VERDICTS",
+        help=f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}",
+    )
+    add(
+        "--cell",
+        metavar="TEXT",
+        help="report only cells whose name contains this text or matches it as a glob pattern",
+    )
+    add(
+        "--floor",
+        metavar="SIZE",
+        help="smallest relative change of times, energy and memory that counts: 3%% or 0.03",
+    )
+    add(
+        "--on",
+        metavar="NAME",
+        help="use only trials on this hardware, interpreter or folder; part of the name is enough",
+    )
+    add(
+        "--across",
+        default="",
+        metavar="NAMES",
+        help=f"compare even if these differ, separated by commas: {', '.join(ACROSS)}",
+    )
+    add(
+        "--config",
+        metavar="NAME|FILE",
+        help="limits and exceptions: a file, or a name in conf/check (default: default)",
+    )
     add(
         "--set",
         action="append",
         default=[],
         dest="settings",
         metavar="KEY=VALUE",
-        help=setting,
+        help="override a setting of --config",
     )
     add("--all", action="store_true", help="show all rows, also those with the verdict same")
     options.add_format(parser, *comparison.FORMATS)

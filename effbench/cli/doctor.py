@@ -32,8 +32,11 @@ MARKS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_format(parser, "json", default="text")
-    calibrate = "measure the GPU's ceilings again, and store them"
-    parser.add_argument("--calibrate", action="store_true", help=calibrate)
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure the GPU's ceilings again, and store them",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

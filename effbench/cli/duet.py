@@ -48,14 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("first", metavar="A", help=f"the side to compare with; an {sides}")
     parser.add_argument("second", metavar="B", help="the other side, in the same form")
-    common = (
-        "overrides of both sides, such as model=mlp bs=8 protocol=quick; protocol.rounds is the"
-        f" maximum number of duets (default: {MOST_PAIRS}), which end once the difference is known"
-        f" to be inside {FLOOR:.0%}% or beyond it"
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="overrides of both sides, such as model=mlp bs=8 protocol=quick; protocol.rounds is"
+        f" the maximum number of duets (default: {MOST_PAIRS}), which end once the difference is"
+        f" known to be inside {FLOOR:.0%}% or beyond it",
     )
-    parser.add_argument("words", nargs="*", metavar="OVERRIDE", help=common)
-    slower = "exit with 1 if B is significantly slower than A by more than this percentage"
-    parser.add_argument("--fail-above", type=float, metavar="PERCENT", help=slower)
+    parser.add_argument(
+        "--fail-above",
+        type=float,
+        metavar="PERCENT",
+        help="exit with 1 if B is significantly slower than A by more than this percentage",
+    )
     options.add_place(parser)
     options.add_format(parser, "json")
     options.add_out(parser)

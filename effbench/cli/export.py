@@ -33,21 +33,22 @@ CHUNK = 2000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser)
-    form = (
-        "format of the view, or db: whole sweeps (default: from the name of --out, else csv);"
-        " parquet needs effbench[export]"
-    )
-    parser.add_argument("--format", choices=FORMATS, help=form)
-    sweeps = (
-        "as --format db: write a SQLite file with plan, environments and every trial with its"
-        " samples"
-    )
-    parser.add_argument("--whole", action="store_const", const="db", dest="format", help=sweeps)
-    parser.add_argument("--no-samples", action="store_true", help="db: omit the raw samples")
     parser.add_argument(
-        "--out", metavar="FILE", help="write to this file instead of standard output"
+        "--format",
+        choices=FORMATS,
+        help="format of the view, or db: whole sweeps (default: from the name of --out, else csv);"
+        " parquet needs effbench[export]",
     )
-    options.add_force(parser)
+    parser.add_argument(
+        "--whole",
+        action="store_const",
+        const="db",
+        dest="format",
+        help="as --format db: write a SQLite file with plan, environments and every trial with its"
+        " samples",
+    )
+    parser.add_argument("--no-samples", action="store_true", help="db: omit the raw samples")
+    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

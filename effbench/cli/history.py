@@ -15,27 +15,36 @@ HELP = (
     "List the change points of every cell over all sweeps: what changed, when, by how much, and"
     " what else changed."
 )
-NAME_HELP = (
-    "only sweeps with this name; '' for unnamed sweeps (default: all but the re-runs of check"
-    " --confirm)"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     add = parser.add_argument
     add("--since", metavar="DATE|LABEL|SWEEP", help="only changes since then (default: all)")
-    metrics = f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})"
-    add("--metric", action="append", type=judged_name, metavar="NAME", help=metrics)
+    add(
+        "--metric",
+        action="append",
+        type=judged_name,
+        metavar="NAME",
+        help=f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})",
+    )
     for name, text in (
         ("--model", "only cells of this model"),
         ("--mode", "only cells of this mode"),
         ("--host", "only results from this host"),
     ):
         add(name, action="append", default=[], metavar="NAME", help=text)
-    add("--name", metavar="NAME", help=NAME_HELP)
-    config = "configuration of checks, whose limits and exceptions apply (default: default)"
-    add("--config", metavar="NAME|FILE", help=config)
+    add(
+        "--name",
+        metavar="NAME",
+        help="only sweeps with this name; '' for unnamed sweeps (default: all but the re-runs of"
+        " check --confirm)",
+    )
+    add(
+        "--config",
+        metavar="NAME|FILE",
+        help="configuration of checks, whose limits and exceptions apply (default: default)",
+    )
     options.add_format(parser, *FORMATS)
     options.add_out(parser)
 

@@ -22,21 +22,27 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    source = (
-        "a file of `effbench export --whole`, another effbench database (path or URL), or - for"
-        " standard input"
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="a file of `effbench export --whole`, another effbench database (path or URL), or -"
+        " for standard input",
     )
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=source)
     options.add_db(parser)
     options.add_sweeps(parser)
-    decisions = "also import baselines of these sweeps; existing ones are kept"
-    parser.add_argument("--baselines", action="store_true", help=decisions)
-    parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
-    join = (
-        "join the imported sweeps, each of another host with the same GPU, into one sweep NAME with"
-        " intervals over hosts; by default the newest sweep of each source"
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="also import baselines of these sweeps; existing ones are kept",
     )
-    parser.add_argument("--join", metavar="NAME", help=join)
+    parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
+    parser.add_argument(
+        "--join",
+        metavar="NAME",
+        help="join the imported sweeps, each of another host with the same GPU, into one sweep NAME"
+        " with intervals over hosts; by default the newest sweep of each source",
+    )
 
 
 @dataclass

@@ -38,11 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--artifacts", action="store_true", help="list the files that the sweep's trials saved"
     )
-    last = (
-        "with --failures: add the traceback of each cell's last failed trial, or the end of its"
-        " output"
+    parser.add_argument(
+        "--traceback",
+        action="store_true",
+        help="with --failures: add the traceback of each cell's last failed trial, or the end of"
+        " its output",
     )
-    parser.add_argument("--traceback", action="store_true", help=last)
 
 
 def run(args: argparse.Namespace) -> int:

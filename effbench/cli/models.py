@@ -25,8 +25,12 @@ MOST = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "list only models whose name, library or description contains all these words"
-    parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
+    parser.add_argument(
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="list only models whose name, library or description contains all these words",
+    )
     options.add_format(parser, "json", "csv")
 
 

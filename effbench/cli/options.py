@@ -96,8 +96,13 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
-    text = f"{WHICH_SWEEP}; may be repeated (default: {default})"
-    parser.add_argument("--sweep", action="append", default=[], metavar="ID|NAME|last", help=text)
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="ID|NAME|last",
+        help=f"{WHICH_SWEEP}; may be repeated (default: {default})",
+    )
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +119,11 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, default: str = "t
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    text = "overwrite existing output, even if this command did not write it"
-    parser.add_argument("--force", action="store_true", help=text)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="overwrite existing output, even if this command did not write it",
+    )
 
 
 def write(text: str, args: argparse.Namespace, option: str = "out") -> None:

@@ -41,11 +41,13 @@ REFUSED = ("resume", "shard", "python", "folder")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = (
-        "experiments, ids of claims, your own Python file (it is executed) or all; and overrides"
-        " for all sweeps, such as protocol=quick (default: list the experiments)"
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME",
+        help="experiments, ids of claims, your own Python file (it is executed) or all; and"
+        " overrides for all sweeps, such as protocol=quick (default: list the experiments)",
     )
-    parser.add_argument("words", nargs="*", metavar="NAME", help=words)
     options.add_db(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="measure everything again, also stored results"

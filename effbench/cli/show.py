@@ -47,12 +47,12 @@ MOST_NAMES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    metrics = (
-        "(default: speedup, of latency and period; latency_ms if nothing has one); one of:"
-        f" {', '.join(METRICS)}"
-    )
     parser.add_argument(
-        "--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}"
+        "--metric",
+        type=metric_name,
+        metavar="NAME",
+        help="metric to show (default: speedup, of latency and period; latency_ms if nothing has"
+        f" one); one of: {', '.join(METRICS)}",
     )
     parser.add_argument(
         "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"

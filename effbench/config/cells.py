@@ -71,7 +71,12 @@ def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs, command)
     with open_pools(matrix.runs, matrix.settings, command) as pools:
-        dry_run.print_plan(matrix.settings, pools, matrix.plan(pools, command), command)
+        dry_run.print_plan(
+            matrix.settings,
+            pools,
+            matrix.plan(pools, command),
+            command,
+        )
 
 
 @dataclass(frozen=True)
@@ -95,14 +100,24 @@ class SweepMatrix:
         options = [text for key, text in command.overrides.items() if key == CONFIG_DIR]
         overrides: dict[str, list[str]] = {}
         runs: list[CellRun | None] = []
-        for job, cell, run in zip(self.jobs, cells, self.runs, strict=True):
+        for job, cell, run in zip(
+            self.jobs,
+            cells,
+            self.runs,
+            strict=True,
+        ):
             if cell not in selected.planned:
                 runs.append(None)
                 continue
             runs.append(CellRun(cell, run.interpreter))
             if cell.key not in overrides:
                 overrides[cell.key] = [*options, *overrides_of_cell(job, cell)]
-        return SweepPlan(runs, overrides, selected.matrix, selected.excluded)
+        return SweepPlan(
+            runs,
+            overrides,
+            selected.matrix,
+            selected.excluded,
+        )
 
 
 def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:

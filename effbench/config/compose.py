@@ -23,7 +23,7 @@ from effbench.core.settings import Config, Setting, sections, settings
 SETTINGS = {setting.name: setting for setting in settings()}
 SECTIONS = dict(sections())
 #: A reference to another value. OmegaConf resolves all other forms, such as `${oc.env:HOME}`.
-REFERENCE = re.compile(r"\$\{(\w[\w.\[\]-]*)\}")
+REFERENCE = re.compile(r"\$\{(\w[\w.-]*)\}")
 #: What a file has for a value that a user must give.
 MISSING = "???"
 
@@ -55,8 +55,12 @@ class Composer:
         for files that cannot be read."""
         values = self.chosen(tuple(filter(self.is_choice, words)))
         for word in words:
-            if not self.is_choice(word):
-                values = apply(word, values)
+            if self.is_choice(word):
+                continue
+            if word.override.is_delete():
+                values = without(values, word.key)
+            else:
+                values = assign(values, word.key, word.override.value())
         values = with_batch_size(values, any(word.key == "bs" for word in words))
         return config_of({name: resolved(values, name) for name in values})
 
@@ -74,6 +78,11 @@ class Composer:
             raise refusals.no_option(group, value)
         return True
 
+    def is_plain_choice(self, word: Word) -> bool:
+        """Return whether an override changes only its group's section."""
+        is_change = word.override.type == OverrideType.CHANGE
+        return is_change and self.is_plain_option(word.key, word.override.value())
+
     def _is_plain_option(self, group: str, option: object) -> bool:
         """Return whether the file of this option sets only its group's section, by itself. Raises
         ConfigError if it holds no settings."""
@@ -89,16 +98,11 @@ class Composer:
 
     def _choose(self, choices: tuple[Word, ...]) -> Values:
         """Return the composition of these options."""
-        texts = tuple(word.text for word in choices)
-        if not self.is_local:
-            return self.composed(texts)
+        if not self.is_local or not all(map(self.is_plain_choice, choices)):
+            return self.composed(tuple(word.text for word in choices))
         values = dict(self.composed(()))
         for word in choices:
-            group, option = word.key, word.override.value()
-            is_change = word.override.type == OverrideType.CHANGE
-            if not is_change or group not in values or not self.is_plain_option(group, option):
-                return self.composed(texts)
-            values[group] = self.composed((word.text,))[group]
+            values[word.key] = self.composed((word.text,))[word.key]
         return values
 
     def _compose(self, choices: tuple[str, ...]) -> Values:
@@ -119,13 +123,6 @@ class Composer:
 
 
 # --- values ---
-
-
-def apply(word: Word, values: Values) -> Values:
-    """Return the values with an override. Raises ConfigError."""
-    if word.override.is_delete():
-        return without(values, word.key)
-    return assign(values, word.key, word.override.value())
 
 
 def assign(values: Values, name: str, value: Any) -> Values:
@@ -162,7 +159,7 @@ def setting_of(name: str) -> Setting | None:
 def checked(setting: Setting, value: Any, where: str = "") -> Any:
     """Return a value with the type of its setting: 5 as 5.0, 2026 as text. Raises ConfigError.
     `where`: the file that sets it."""
-    if is_open_text(value):
+    if isinstance(value, str) and ("${" in value or value == MISSING):  # not known yet
         return value
     try:
         return msgspec.convert(value, setting.kind, strict=False)
@@ -174,11 +171,6 @@ def checked(setting: Setting, value: Any, where: str = "") -> Any:
         except msgspec.ValidationError:
             pass
     raise refusals.wrong_value(setting, value, where)
-
-
-def is_open_text(value: object) -> bool:
-    """Return whether a value is not known yet: a reference, or missing."""
-    return isinstance(value, str) and ("${" in value or value == MISSING)
 
 
 def check_names(values: Values, where: str) -> None:
@@ -272,29 +264,21 @@ def with_referred(value: Any, values: Values, name: str) -> Any:
     reference = REFERENCE.fullmatch(value)
     if reference is None:
         raise OtherReferenceError
-    return with_referred(referred(values, reference[1]), values, name)
-
-
-def referred(values: Values, path: str) -> Any:
-    """Return the value at a path such as `model.module.sizes[0]`."""
-    node: Any = values
-    for key in re.findall(r"[^.\[\]]+", path):
-        try:
-            node = node[int(key) if isinstance(node, list) else key]
-        except (LookupError, TypeError, ValueError):
-            raise OtherReferenceError from None
-    return node
+    referred = select(values, reference[1], OtherReferenceError)
+    if referred is OtherReferenceError:
+        raise OtherReferenceError
+    return with_referred(referred, values, name)
 
 
 # --- mappings ---
 
 
-def select(values: Any, name: str) -> Any:
-    """Return the value of a name such as `protocol.rounds`; None if it is missing."""
+def select(values: Any, name: str, missing: Any = None) -> Any:
+    """Return the value of a name such as `protocol.rounds`, or `missing`."""
     for key in name.split("."):
-        if not isinstance(values, dict):
-            return None
-        values = values.get(key)
+        if not isinstance(values, dict) or key not in values:
+            return missing
+        values = values[key]
     return values
 
 

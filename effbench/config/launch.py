@@ -87,7 +87,12 @@ def hydra_sweep(
         overrides.refuse_hidden(line.config_dir)
     if conductor is None:
         conductor = print_plan if dry_run.FLAG in argv else conduct
-    command = Command(argv, line.stored(), server, Progress(quiet=quiet))
+    command = Command(
+        argv,
+        line.stored(),
+        server,
+        Progress(quiet=quiet),
+    )
     try:
         with RUNNING, global_state(), collected():
             config.register()
@@ -336,7 +341,12 @@ def register() -> None:
         ("hydra/launcher", {"_target_": target_of(EffbenchLauncher)}),
         ("hydra/sweeper", {"_target_": target_of(EffbenchSweeper), "params": None}),
     ):
-        store.store(group=group, name="effbench", node=node, provider="effbench")
+        store.store(
+            group=group,
+            name="effbench",
+            node=node,
+            provider="effbench",
+        )
 
 
 def plugin_module() -> types.ModuleType:

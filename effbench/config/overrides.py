@@ -105,13 +105,29 @@ class WordParser(argparse.ArgumentParser):
     def __init__(self) -> None:
         super().__init__(add_help=False)
         self.add_argument("words", nargs="*")
-        self.add_argument(CONFIG_DIR, "-cd", action="append", default=[])
-        self.add_argument("--multirun", "-m", action="store_const", const=None)
+        self.add_argument(
+            CONFIG_DIR,
+            "-cd",
+            action="append",
+            default=[],
+        )
+        self.add_argument(
+            "--multirun",
+            "-m",
+            action="store_const",
+            const=None,
+        )
         self.add_argument("--db", nargs="?", const="URL")
         # these print and run nothing
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         self.add_argument("--resolve", action="store_true")
-        self.add_argument("--info", "-i", nargs="?", const="all", choices=INFORMATION)
+        self.add_argument(
+            "--info",
+            "-i",
+            nargs="?",
+            const="all",
+            choices=INFORMATION,
+        )
         self.add_argument("--hydra-help", action="store_true")
         self.add_argument("--shell-completion", "-sc", action="store_true")
         self.add_argument("--version", action="version", version=f"effbench {__version__}")

@@ -1,13 +1,27 @@
-"""The text of a refused override (an unknown name, a wrong value, a mistake in the syntax): what is
-wrong, what is allowed, how to fix it. `validation` refuses settings that do not fit together.
+"""The text of a refused override: what is wrong, what is allowed, how to fix it.
 
-`explain` does the same for errors of Hydra and OmegaConf, which concern files.
+Here is what needs the names, types or examples of the settings. The function that finds one of the
+other mistakes has its text:
+
+- syntax: `cannot_parse`; `overrides.check_word` (a word that is no override, or lacks quotes)
+- names: `unknown_setting`, `unknown_option`, `no_option`; `compose.without` (`~`)
+- values: `wrong_value`, `no_value`; `compose.check_finite` (nan), `compose.with_referred` (no
+  value), `launch.check_environment` (a number as text)
+- sweeps: `launch.check_repeated`, `launch.EffbenchSweeper` (too many cells),
+  `launch.OTHER_LAUNCHER`, `cells.split` (a setting that cannot be swept), `cells.check_effect` (a
+  phase that no cell has)
+- together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`, `shard`)
+- after the import of modules and modes: `run.probe` (a mode's settings, `training.loss`),
+  `cells.resolve` (two modules of one name), `cells.check_devices`
+- `resume=`: `overrides.sweep_to_resume`, `overrides.refuse_shards`; `run.resume` (another plan)
+- files: `explain` (errors of Hydra and OmegaConf), `compose.check_names`,
+  `overrides.refuse_hidden`, `launch.FolderOfUser`
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -227,17 +241,12 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
-    known = [cause for cause in chain(error) if str(cause)]
-    cause = known[0] if known else error
+    cause: BaseException = error
+    while cause.__cause__ is not None and not str(cause):  # Hydra wraps some errors in an empty one
+        cause = cause.__cause__
     text = one_line(cause, 300)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return ConfigError(f"{cause.full_key}: {first_line(str(cause))}")
     if isinstance(cause, HydraException | OmegaConfBaseException):
         return ConfigError(text)
     return ConfigError(f"{type(cause).__name__}: {text}")
-
-
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

@@ -67,14 +67,24 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
                     f"this machine has no CUDA GPU, and {store.name} no results of it to use;"
                     " `effbench advise mode --model NAME` answers from those of another machine"
                 )
-        measured = stored or measure(jobs, command, settings.db, keys)
+        measured = stored or measure(
+            jobs,
+            command,
+            settings.db,
+            keys,
+        )
         if measured is not None:
             answers.append(measured)
 
     short = ["-m", "sweep.name=advise", "on_failure=ignore"]
     if "protocol" not in map(key_of, words):
         short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
-    hydra_sweep([*short, *words], quiet=quiet, conductor=answer, server=server)
+    hydra_sweep(
+        [*short, *words],
+        quiet=quiet,
+        conductor=answer,
+        server=server,
+    )
     if not answers:
         raise UsageError("these overrides run no sweep")
     return answers[0]
@@ -90,7 +100,12 @@ def measure(jobs: Sequence[Job], command: Command, db: str, keys: set[str]) -> M
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         for rows in results_by_environment(store, sweep, keys):
-            return ModeResults(store.name, sweep, rows, is_new=True)
+            return ModeResults(
+                store.name,
+                sweep,
+                rows,
+                is_new=True,
+            )
     return None
 
 

@@ -174,7 +174,8 @@ def test_a_refused_resume_changes_nothing(db):
 
 
 def test_a_finished_sweep_gets_more_rounds(db):
-    first = sweep(db, overrides=["bs=1", "protocol.rounds=1", "mode=eager"])
+    words = {"bs": "bs=1", "protocol.rounds": "protocol.rounds=1", "mode": "mode=eager"}
+    first = sweep(db, overrides=words)
     second = resumed(db, first.sweep_id, rounds=3)
     assert second.sweep_id == first.sweep_id
     assert second.state == "completed"
