@@ -295,7 +295,7 @@ def lasting_composers() -> Iterator[None]:
     def composer(loader, master):
         made, places = original(loader, master), loader.get_search_path().get_path()
         files = tuple(map(state_of, places))
-        return kept.setdefault((files, str(master.hydra.overrides.hydra), made.is_local), made)
+        return kept.setdefault((files, str(master.hydra.overrides.hydra)), made)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "Composer", composer)

@@ -6,14 +6,15 @@ import argparse
 import re
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
 from effbench.analysis.capture_lists import Costs, best_list, costs_of, evaluate
 from effbench.cli import options
 from effbench.core.buckets import PRESETS, capture_sizes
-from effbench.core.cell import Result
 from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.labels import LabelledRow
 from effbench.core.settings import db_option
 from effbench.core.streams import read_sizes
 from effbench.core.table import as_json
@@ -173,9 +174,21 @@ def advise_mode(args: argparse.Namespace) -> Advice:
             reference = sweep_with(store, args.model, args.bs)
         sweep = store.find_sweep(reference)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
+    return advice_from(rows, sweep, args)
+
+
+def advice_from(
+    rows: Sequence[LabelledRow], sweep: SweepInfo, args: argparse.Namespace, is_new: bool = False
+) -> Advice:
+    """Recommend a mode from these rows of a sweep; the last line says when and where they were
+    measured."""
     advice = mode_advice(recommend(rows, Question(args.metric, args.calls, args.memory)))
     advice.data["sweep"] = sweep.id
-    advice.lines.append(source_text(sweep, rows[0].result, is_new=False))
+    when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    if is_new:
+        when = "measured now"
+    result = rows[0].result
+    advice.lines.append(f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}")
     return advice
 
 
@@ -189,23 +202,17 @@ def advise_model(args: argparse.Namespace) -> Advice:
         matrix = matrix_of(args)
         is_quiet = args.format == "json" or args.out is not None
         results = find(matrix, server, args.fresh, is_quiet)
-    rows = rows_at(results.rows)
-    advice = mode_advice(recommend(rows, Question(args.metric, args.calls, args.memory)))
+    advice = advice_from(rows_at(results.rows), results.sweep, args, results.is_new)
     commands = [
         shlex.join(masked(["effbench", "-m", *matrix])),
         f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
     ]
     advice.data |= {
-        "sweep": results.sweep.id,
         "measured_at": results.sweep.started_at,
         "is_new": results.is_new,
         "commands": commands,
     }
-    advice.lines += [
-        source_text(results.sweep, rows[0].result, results.is_new),
-        f"full matrix: {commands[0]}",
-        f"report: {commands[1]}",
-    ]
+    advice.lines += [f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return advice
 
 
@@ -229,12 +236,3 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     if args.bs:
         matrix.append(f"bs={args.bs}")
     return [*matrix, *options.place_of(args), *overrides]
-
-
-def source_text(sweep: SweepInfo, result: Result, is_new: bool) -> str:
-    """Return when the results were measured, and where: `measured now (cuda, bfloat16): sweep
-    20270301-120000-1a2b`."""
-    when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
-    if is_new:
-        when = "measured now"
-    return f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}"

@@ -171,10 +171,10 @@ def limits_for(args: argparse.Namespace) -> Limits:
     return limits
 
 
-def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
+def words_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the comma-separated words of an option. Raises UsageError for a word that is not in
     `allowed`."""
-    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
     if text and not words:
         raise UsageError(f"{option}: no name given; choose from {', '.join(allowed)}")
     for word in words:

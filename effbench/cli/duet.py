@@ -143,9 +143,7 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     from effbench.config.launch import hydra_sweep
 
     jobs: list[Job] = []
-    hydra_sweep(
-        ["-m", *words], quiet=True, conductor=lambda composed, command: jobs.extend(composed)
-    )
+    hydra_sweep([*words], quiet=True, conductor=lambda composed, command: jobs.extend(composed))
     return jobs
 
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     form = args.format or format_of(args.out)
-    if args.out in (None, options.STDOUT) and (
+    if options.is_stdout(args.out) and (
         form == "parquet" or (form == "db" and sys.stdout.isatty())
     ):
         raise UsageError(f"export --format {form} writes a binary file; add --out FILE.{form}")
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
         with options.output(args) as stream:
             rows = map(result_row, store.stream_results(ids if args.sweep else []))
-            if args.out in (None, options.STDOUT) and sys.stdout.isatty():
+            if options.is_stdout(args.out) and sys.stdout.isatty():
                 rows = map(printable_row, rows)
             _WRITERS[form](rows, stream)
     return 0
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def format_of(out: str | None) -> str:
     """Return the format that the name of a file says; csv without a name or an extension. Raises
     UsageError for an unknown extension."""
-    if out in (None, options.STDOUT):
+    if options.is_stdout(out):
         return "csv"
     suffix = Path(out).suffix.removeprefix(".")
     form = {"": "csv", "sqlite": "db"}.get(suffix, suffix)
@@ -144,6 +144,6 @@ def write_sweeps(args: argparse.Namespace) -> int:
         write_file(source, ids, path, samples=not args.no_samples)
         with path.open("rb") as file, options.output(args) as stream:
             shutil.copyfileobj(file, stream)
-    if args.out not in (None, options.STDOUT):
+    if not options.is_stdout(args.out):
         print(f"{count(len(ids), 'whole sweep')} → {args.out}")
     return 0

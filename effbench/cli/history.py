@@ -59,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
     limits = read_limits(args.config)
     filters = Filters(args.model, args.mode, args.host, args.name, since=args.since)
     with Store.open(args.db, mode="read") as store:
-        if not store.sweeps(brief=True):
-            store.find_sweep("last")  # raises NothingFoundError with what to do
+        store.find_sweep("last")  # raises NothingFoundError for an empty database
         past = read(store, args.metric or DEFAULT_METRICS, filters, limits)
     if args.format != "table":
         options.write(render(past, args.format), args)

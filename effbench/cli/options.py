@@ -126,11 +126,16 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def is_stdout(out: str | None) -> bool:
+    """Return whether this value of `--out` means standard output."""
+    return out in (None, STDOUT)
+
+
 def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
     """Write to standard output, or to the file that `--out` (or another option) names; see
     `outputs.output`."""
     out = getattr(args, option)
-    if out is None or out == STDOUT:
+    if is_stdout(out):
         # files and pipes get the data as it is
         if sys.stdout.isatty():
             text = printable(text)
@@ -150,7 +155,7 @@ def output(args: argparse.Namespace, option: str = "out") -> Iterator[IO[bytes]]
     """Yield the stream of the file that `--out` (or another option) names, or standard output; see
     `outputs.output`."""
     out = getattr(args, option)
-    if out is None or out == STDOUT:
+    if is_stdout(out):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return

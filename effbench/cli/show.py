@@ -130,7 +130,7 @@ def show(
     sweep: SweepInfo,
     rows: LabelledRows,
     table: SpeedupTable,
-    remarks: Sequence[str] = (),
+    remarks: Sequence[str],
 ) -> None:
     """Print the table with its legend, the winners, reasons, remarks, and the mean speedups."""
     console.print(title_of(sweep, rows), highlight=False)

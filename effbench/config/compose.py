@@ -46,9 +46,8 @@ class Composer:
         self.is_plain_option = cache(self._is_plain_option)
         self.chosen = cache(self._choose)
         self.composed = cache(self._compose)
-        choices = master.hydra.runtime.choices.items()
-        self.groups = {str(group): option for group, option in choices if "hydra/" not in group}
-        self.is_local = all(self.is_plain_option(*choice) for choice in self.groups.items())
+        groups = map(str, master.hydra.runtime.choices)
+        self.groups = {group for group in groups if not group.startswith("hydra/")}
 
     def compose(self, words: Sequence[Word]) -> Config:
         """Return the configuration of a job. Raises ConfigError, and errors of Hydra and OmegaConf
@@ -98,7 +97,7 @@ class Composer:
 
     def _choose(self, choices: tuple[Word, ...]) -> Values:
         """Return the composition of these options."""
-        if not self.is_local or not all(map(self.is_plain_choice, choices)):
+        if not all(map(self.is_plain_choice, choices)):
             return self.composed(tuple(word.text for word in choices))
         values = dict(self.composed(()))
         for word in choices:

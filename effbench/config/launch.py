@@ -177,13 +177,9 @@ def run_sweeper(line: CommandLine, task: SweepTask) -> Outcome | None:
 
 def print_information(line: CommandLine, command: Command) -> None:
     """Let Hydra print what an option such as --cfg asks for."""
+    task = SweepTask(lambda jobs, command: None, replace(command, progress=Progress(quiet=True)))
     if "--cfg=job" in line.options:  # refuse what a sweep refuses: Hydra checks no values
-        checking = replace(command, progress=Progress(quiet=True))
-        run_sweeper(line, SweepTask(lambda jobs, command: None, checking))
-
-    def task(_: object) -> None:
-        raise UsageError(OTHER_LAUNCHER)
-
+        run_sweeper(line, task)
     # none of the lines that --info logs becomes a traceback if a reader such as head ends
     logging.raiseExceptions = False
     arguments, variable = sys.argv, os.environ.get(FULL_ERROR)
@@ -237,17 +233,18 @@ class EffbenchSweeper(Sweeper):  # type: ignore[misc]  # Hydra has no types
 
     def sweep(self, arguments: list[str]) -> Any:
         defaults = [f"{key}={value}" for key, value in self.params.items()]
-        values: dict[str, list[Word]] = {}
+        texts: dict[str, list[str]] = {}
         for word in map(parse, [*defaults, *arguments]):
             key = word.override.get_key_element()
-            check_repeated(word, key in values)
+            check_repeated(word, key in texts)
             check_environment(word)
-            values[key] = [parse(f"{key}={value}") for value in values_of(word, self.loader)]
-            if prod(map(len, values.values())) > MOST_CELLS:
+            texts[key] = [f"{key}={value}" for value in values_of(word, self.loader)]
+            if prod(map(len, texts.values())) > MOST_CELLS:
                 raise UsageError(
                     f"{word.text}: a sweep can have at most {MOST_CELLS:,} cells; split it"
                 )
-        return [self.launcher.run([*product(*values.values())])]
+        words = [[*map(parse, values)] for values in texts.values()]
+        return [self.launcher.run([*product(*words)])]
 
 
 def values_of(word: Word, loader: ConfigLoader) -> list[str]:

@@ -8,6 +8,7 @@ from hydra.core.utils import JobRuntime
 
 from effbench.config.launch import hydra_sweep
 from effbench.core.settings import shipped
+from effbench.run.sweep import Outcome
 
 
 def test_a_program_keeps_its_own_hydra():
@@ -18,6 +19,19 @@ def test_a_program_keeps_its_own_hydra():
         assert GlobalHydra.instance().hydra is own
         assert JobRuntime().get("name") == "mine"
     assert [job.config.bs for job in planned] == [1, 2]
+
+
+def test_later_jobs_of_a_sweeper_extend_its_sweep():
+    """Such as those that Optuna chooses by the latencies of the first ones."""
+    extended = []
+
+    def conduct(jobs, command):
+        extended.append(command.extended_sweep)
+        return Outcome("id", "x.db", "completed", "fail", [1.0])
+
+    words = ["hydra/sweeper=basic", "hydra.sweeper.max_batch_size=1", "model=tiny", "bs=1,2,3"]
+    outcome = hydra_sweep(words, quiet=True, conductor=conduct)
+    assert (outcome.sweep_id, extended) == ("id", [None, "id", "id"])
 
 
 def test_nothing_logs_more_after_info(capsys):
