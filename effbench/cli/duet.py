@@ -25,7 +25,6 @@ from effbench.store.secrets import masked_url
 
 if TYPE_CHECKING:
     from effbench.config.cells import Job
-    from effbench.core.cell import Trial
     from effbench.run.plan import CellRun
     from effbench.run.sweep import Outcome
 
@@ -185,17 +184,17 @@ def answers_of(
 
     with Store.open(outcome.db, mode="read") as store:
         recorded = {
-            key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
+            interpreter: store.history(outcome.sweep_id, environment_id)
+            for interpreter, environment_id in outcome.environments.items()
         }
-
-    def trials_of(run: CellRun) -> list[Trial]:
-        return recorded[outcome.environments[run.interpreter]].get(run.cell.key, [])
-
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
     for pair in pairs:
-        duets = Duets(trials_of(pair.first), trials_of(pair.second))
-        answers.append(DuetAnswer(names[pair.first.cell.key], first, second, duets))
+        before, after = [
+            recorded[run.interpreter].get(run.cell.key, []) for run in (pair.first, pair.second)
+        ]
+        cell = names[pair.first.cell.key]
+        answers.append(DuetAnswer(cell, first, second, Duets(before, after)))
     return answers
 
 
