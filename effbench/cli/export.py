@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def format_of(out: str | None) -> str:
     """Return the format that the name of a file says; csv without a name or an extension. Raises
     UsageError for an unknown extension."""
-    if options.is_stdout(out):
+    if out is None or options.is_stdout(out):
         return "csv"
     suffix = Path(out).suffix.removeprefix(".")
     form = {"": "csv", "sqlite": "db"}.get(suffix, suffix)
