@@ -46,7 +46,6 @@ NOT_OF_CELLS = (
     "sweep",
     "exclude",
     "shard",
-    "hydra",
     "python",
     "folder",
 )

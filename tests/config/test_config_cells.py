@@ -142,7 +142,7 @@ def test_defaults_of_a_sweep_without_a_command_line(compose):
 )
 def test_stored_overrides_plan_the_cell_again(cell_of, job_of, words):
     of_sweep = ["sweep.name=x", "baseline_mode=default", "db=y.db", "resume=null", "folder=/x"]
-    job = job_of([*of_sweep, "python=/y", "hydra.verbose=true", *words])
+    job = job_of([*of_sweep, "python=/y", *words])
     stored = cells.overrides_of_cell(job, cell_of(*words))
     assert cell_of(*stored).key == cell_of(*words).key
     assert stored == words
