@@ -127,9 +127,10 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     elif traceback:
         print_tracebacks(store, sweep, failed)
     else:
-        columns = [Column("status"), Column("cell"), Column("reason")]
-        rows = [(result.status, name, result.reason) for name, result in failed.items()]
-        terminal().print_table(Table.of(columns, rows))
+        rows = []
+        for name, result in failed.items():
+            rows.append({"status": result.status, "cell": name, "reason": result.reason})
+        print_table(rows)
 
 
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:

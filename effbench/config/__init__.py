@@ -1,11 +1,12 @@
 """From the command line to the cells of a sweep.
 
-    words -> overrides -> configurations -> cells -> plan
+    argv -> CommandLine of Words -> Jobs (Words and a Config each) -> Cells -> plan
 
-- `overrides`: the words of a command line: options, overrides in any order, `resume=`
-- `launch`: Hydra parses the overrides, and its sweeper chooses the jobs
-- `compose`: the overrides of a job become a `settings.Config`
+- `overrides`: a command line: its options, and its overrides, each parsed once into a `Word`; what
+  `resume=` adds
+- `launch`: Hydra's sweeper chooses the jobs, and its launcher runs them as one sweep
+- `compose`: the words of a job become a `settings.Config`
 - `validation`: refuses settings that do not fit together
 - `cells`: a `Config` becomes a `Cell`; which cells are planned
-- `refusals`: the text of a refused name, value or syntax
+- `refusals`: the text of a refused name, value or syntax, and where all other such texts are
 """

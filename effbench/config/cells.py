@@ -109,8 +109,7 @@ class SweepMatrix:
                 runs.append(None)
                 continue
             runs.append(CellRun(cell, run.interpreter))
-            if cell.key not in overrides:
-                overrides[cell.key] = [*options, *overrides_of_cell(job, cell)]
+            overrides.setdefault(cell.key, [*options, *overrides_of_cell(job, cell)])
         return SweepPlan(
             runs,
             overrides,
