@@ -156,8 +156,12 @@ def show(console: Console, done: Reproduction) -> None:
     for judgement in done.judgements:
         show_verdict(console, judgement)
     sweeps = sorted({result.sweep_id for result in done.results_of("rows")})
-    if sweeps:
-        show_sweeps(console, sweeps, done.reused)
+    if not sweeps:
+        return
+    text = f"sweeps: {', '.join(sweeps)}"
+    if done.reused:
+        text += f"; {done.reused} rows reused (--fresh measures them again)"
+    console.print_line(escape(text), "dim")
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
@@ -174,10 +178,3 @@ def show_verdict(console: Console, judgement: Judgement) -> None:
     )
     for name, value in judgement.also.items():
         console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")
-
-
-def show_sweeps(console: Console, sweeps: Sequence[str], reused: int) -> None:
-    text = f"sweeps: {', '.join(sweeps)}"
-    if reused:
-        text += f"; {reused} rows reused (--fresh measures them again)"
-    console.print_line(escape(text), "dim")

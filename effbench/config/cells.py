@@ -35,7 +35,6 @@ from effbench.run.sweep import (
     open_sweep,
 )
 
-INTERPRETER_KEYS = ("python", "folder")
 #: Sections with the settings of the phase of the same name.
 OF_PHASES = ("training", "generate")
 #: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
