@@ -185,10 +185,14 @@ def lists_table(lists: Sequence[CaptureList], question: Question) -> Table:
     best_ms = lists[0].latency_ms or math.nan
 
     def ratio(option: CaptureList) -> str:
-        return ABSENT if option.latency_ms is None else f"{option.latency_ms / best_ms:.3f}×"
+        if option.latency_ms is None:
+            return ABSENT
+        return f"{option.latency_ms / best_ms:.3f}×"
 
     def padding(option: CaptureList) -> str:
-        return ABSENT if option.padding_waste is None else percent(option.padding_waste)
+        if option.padding_waste is None:
+            return ABSENT
+        return percent(option.padding_waste)
 
     def memory(option: CaptureList) -> str:
         text = METRICS["graph_pool_bytes"].format(option.memory_bytes)

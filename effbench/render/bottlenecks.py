@@ -10,7 +10,7 @@ from effbench.core.labels import ABSENT, LabelledRow, LabelledRows
 from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.table import Column, Shown, Table
 from effbench.render.marks import Estimate
-from effbench.render.tables import NO_REASON, TIMES
+from effbench.render.tables import NO_REASON, TIMES, label_columns
 from effbench.store.bottleneck import why
 
 NOT_PROFILED = "not profiled"
@@ -76,7 +76,9 @@ def shown_time(row: LabelledRow, name: str) -> Shown:
 
 
 def bound_of(row: LabelledRow) -> str | None:
-    return row.result.bound if row.is_ok else None
+    if not row.is_ok:
+        return None
+    return row.result.bound
 
 
 def failure_of(row: LabelledRow) -> str:
@@ -93,15 +95,11 @@ def reason_of(row: LabelledRow) -> str:
 
 def bottleneck_table(rows: LabelledRows) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
-
-    def label(row: LabelledRow, name: str) -> str:
-        return str(row.labels.get(name, ""))
-
-    columns = []
-    for name in dict.fromkeys(name for row in rows for name in row.labels):
-        columns.append(Column(name, numeric=name == "bs", value=partial(label, name=name)))
-    columns.append(Column("mode", value=attrgetter("mode")))
-    columns += bottleneck_columns(rows)
+    columns = [
+        *label_columns(rows),
+        Column("mode", value=attrgetter("mode")),
+        *bottleneck_columns(rows),
+    ]
     return Table(columns, rows, [record(row) for row in rows])
 
 

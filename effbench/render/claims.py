@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from effbench.claims.definition import Claim, shipped_verdicts
+from effbench.claims.definition import shipped_verdicts
 from effbench.claims.figures import Figure
 from effbench.core.labels import ABSENT, grouped, natural
 from effbench.core.metrics import is_missing, significant
@@ -30,6 +30,11 @@ TONES = {
 }
 
 
+class ClaimKey(NamedTuple):
+    experiment: str
+    claim: str
+
+
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
     """Return a value with its interval, `1.43× [1.40, 1.47]`. With the unit %, `value` is a
     fraction."""
@@ -37,15 +42,19 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
         return ABSENT
     if len(unit) > 2 and "/" not in unit and value == 1:
         unit = unit.removesuffix("s")  # 1 warm-up
-    space = "" if unit in ("×", "%", "") else " "
-    text = f"{number_text(value, unit)}{space}{unit}"
+    text = number_text(value, unit)
+    if unit not in ("×", "%", ""):
+        text += " "
+    text += unit
     if low is None or high is None or low == high:
         return text
     return f"{text} [{number_text(low, unit)}, {number_text(high, unit)}]"
 
 
 def number_text(number: float, unit: str) -> str:
-    scaled = 100.0 * number if unit == "%" else float(number)
+    scaled = float(number)
+    if unit == "%":
+        scaled *= 100
     if scaled.is_integer() and abs(scaled) < 1e15:
         return f"{scaled:.0f}"
     return significant(scaled, 3)
@@ -70,54 +79,42 @@ def value_text(value: Any, unit: str = "") -> str:
 
 def entries(verdicts: Iterable[Record]) -> list[dict[str, Any]]:
     """Return one record per claim and machine, with the newest verdict, in natural order of the
-    claims' ids. `machine` is None without a verdict.
+    claims' ids.
 
     They are the shipped claims, and others that have one of these `verdicts`, which are as
     `Store.verdicts` returns them. A shipped claim without one has that of the reference machine.
     """
-    by_claim = grouped(verdicts, lambda row: (row["experiment"], row["claim"]))
-    reference = {(record["experiment"], record["claim"]): record for record in shipped_verdicts()}
-    claims = {
-        key: Claim(record["claim"], record["statement"], published=record["published"])
-        for key, record in reference.items()
-    }
-    for key, rows in by_claim.items():
-        measured = rows[-1]["measured"] or {}
-        text = measured.get("statement") or NO_STATEMENT
-        claims.setdefault(key, Claim(key[1], text, published=measured.get("published")))
+    by_claim = grouped(verdicts, _key_of)
+    shipped = {_key_of(record): record for record in shipped_verdicts()}
     records = []
-    for key, claim in sorted(claims.items(), key=lambda item: natural(item[1].id)):
-        experiment, _ = key
-        unmeasured: dict[str, Any] = {
-            "claim": claim.id,
-            "statement": claim.text,
-            "experiment": experiment,
-            "verdict": str(ClaimVerdict.NOT_MEASURED),
-            "reason": f"effbench reproduce {experiment}",
-            "machine": None,
-            "judged_at": None,
-            "measured": {},
-            "published": claim.published,
-            "reference": False,
-        }
-        judged = [_judgement(row) for row in by_claim.get(key, ())]
-        if not judged and key in reference:
-            judged = [_shipped(reference[key])]
-        records += [unmeasured | judgement for judgement in judged or [{}]]
+    for key in sorted(shipped | by_claim, key=lambda key: natural(key.claim)):
+        if key not in by_claim:
+            records.append(_shipped(shipped[key]))
+            continue
+        judged = by_claim[key]
+        known: Record = judged[-1]["measured"]
+        if key in shipped:
+            known = shipped[key]
+        records += [_judgement(row, known) for row in judged]
     return records
 
 
+def _key_of(record: Record) -> ClaimKey:
+    return ClaimKey(record["experiment"], record["claim"])
+
+
 def _shipped(record: Record) -> dict[str, Any]:
-    """Return what a shipped verdict adds to a record."""
+    """Return the record of a shipped verdict."""
     measured = dict(record["measured"])
     measured.pop("sweeps", None)  # they are not in this database
     machine = f"{record['machine']} (reference)"
     return {**record, "machine": machine, "measured": measured, "reference": True}
 
 
-def _judgement(row: Record) -> dict[str, Any]:
-    """Return what a verdict of the database adds to a record."""
-    measured = dict(row["measured"] or {})
+def _judgement(row: Record, known: Record) -> dict[str, Any]:
+    """Return the record of a verdict of the database. `known`: has statement and published figures
+    of the claim."""
+    measured = dict(row["measured"])
     for name in ("statement", "published"):  # the record has them already
         measured.pop(name, None)
     reason = row["reason"] or ""
@@ -125,11 +122,16 @@ def _judgement(row: Record) -> dict[str, Any]:
     if words:
         reason += f"; measured with {' '.join(words)}"
     return {
+        "claim": row["claim"],
+        "statement": known.get("statement") or NO_STATEMENT,
+        "experiment": row["experiment"],
         "verdict": row["verdict"],
         "reason": reason,
         "machine": f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}",
         "judged_at": row["judged_at"].isoformat(timespec="seconds"),
         "measured": measured,
+        "published": known.get("published"),
+        "reference": False,
     }
 
 
@@ -140,6 +142,7 @@ def claims_table(
 ) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
     the site, to which experiments are linked."""
+    pages = pages or {}
 
     def verdict(record: Record) -> Shown:
         word = record["verdict"]
@@ -156,15 +159,14 @@ def claims_table(
         name, sweeps = record["experiment"], record["measured"].get("sweeps")
         if not sweeps:
             return Shown(None, name)
-        known = [str(sweep_id) for sweep_id in sweeps if str(sweep_id) in (pages or {})]
-        if not known:
-            return Shown(None, name, sub=f"sweep {sweeps[-1]}")
-        return Shown(None, name, sub=f"sweep {known[0]}", link=(pages or {})[known[0]])
+        for sweep_id in map(str, sweeps):
+            if sweep_id in pages:
+                return Shown(None, name, sub=f"sweep {sweep_id}", link=pages[sweep_id])
+        return Shown(None, name, sub=f"sweep {sweeps[-1]}")
 
     def machine(record: Record) -> Shown:
-        judged_at = record["judged_at"]
-        when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
-        return Shown(None, record["machine"] or "", "name", sub=when)
+        judged_at = record["judged_at"][:16].replace("T", " ")
+        return Shown(None, record["machine"], "name", sub=f"judged {judged_at} UTC")
 
     others = "figures of others, measured on other machines"
     interval = "figure behind the verdict, with its 95 % interval"

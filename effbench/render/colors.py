@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,13 @@ class ModeStyle:
     symbol: str
     dash: str
     glyph: str
+
+
+class Glyph(NamedTuple):
+    """The colour and the character of a mode, for HTML."""
+
+    color: str
+    character: str
 
 
 STYLES: dict[str, ModeStyle] = {
@@ -57,7 +65,7 @@ def style_of(mode: str) -> ModeStyle:
     return ModeStyle(color, symbol, _DASHES[line % len(_DASHES)], glyph)
 
 
-def glyph_of(mode: str) -> tuple[str, str]:
+def glyph_of(mode: str) -> Glyph:
     """Return the colour and the character of a mode."""
     style = style_of(mode)
-    return style.color, style.glyph
+    return Glyph(style.color, style.glyph)

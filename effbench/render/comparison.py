@@ -80,7 +80,9 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         slowdown = change.smallest_slowdown
         if slowdown is None:
             return ""
-        return f"≥ {percent(slowdown)}" if slowdown < 10 else percent(slowdown)
+        if slowdown < 10:
+            return f"≥ {percent(slowdown)}"
+        return percent(slowdown)
 
     columns = [
         Column("verdict", value=verdict),
@@ -89,7 +91,11 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         Column("before", numeric=True, optional=True, value=before_text),
         Column("after", numeric=True, optional=True, value=after_text),
         Column(
-            "ratio", "after ÷ before (95 %)", numeric=True, optional=True, value=change_of_figure
+            "ratio",
+            "after ÷ before (95 %)",
+            numeric=True,
+            optional=True,
+            value=change_of_figure,
         ),
         Column("detectable", numeric=True, optional=True, value=detectable),
         Column("why", optional=True, wide=True, value=why),
@@ -150,10 +156,9 @@ def counts_text(compared: Compared) -> str:
 
 def heading(compared: Compared) -> str:
     """Return both sides with their labels, and the hardware."""
-    before, after = (
-        f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after)
-    )
-    return one_line(f"{before} → {after} · {compared.hardware}")
+    sides = compared.before, compared.after
+    texts = [f"{side.title} {side.label or ''}".strip() for side in sides]
+    return one_line(f"{' → '.join(texts)} · {compared.hardware}")
 
 
 def summary_lines(compared: Compared) -> list[str]:
@@ -198,11 +203,12 @@ class JUnitTest:
 @dataclass(frozen=True)
 class Document:
     """A comparison in one of several formats. `rows`: those to report; `everything`: none of them
-    may be omitted."""
+    may be omitted; `shows`: returns the command that shows a row, if there is one."""
 
     compared: Compared
     rows: Sequence[Change]
     everything: bool = False
+    shows: Callable[[Change], str] = lambda change: ""
 
     #: Of its Markdown.
     template = "compare.md.j2"
@@ -233,17 +239,15 @@ class Document:
         """The numbers of the rows that people do not see."""
         return counted(change for change in self.rows if not self.is_visible(change))
 
-    def command(self, change: Change) -> str:
-        """Return the command that shows a row; empty if there is none."""
-        return ""
-
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
         if fmt == "json":
             return as_json(self.fields())
         if fmt == "csv":
             return Table([*map(Column, COLUMNS)], [*map(record, self.rows)]).render("csv")
-        return self.junit() if fmt == "junit" else self.markdown()
+        if fmt == "junit":
+            return self.junit()
+        return self.markdown()
 
     def markdown(self) -> str:
         """Return a section for a pull request or a job's summary."""
@@ -274,7 +278,7 @@ class Document:
             test = JUnitTest(change.name, change.metric, sentence(change))
             if change.gates:
                 test.failure = change.word
-                test.text = f"{heading(compared)}\n{self.command(change)}".strip()
+                test.text = f"{heading(compared)}\n{self.shows(change)}".strip()
             else:
                 is_open = change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING)
                 test.is_skipped = is_open or change.key not in measured
@@ -328,20 +332,15 @@ def side_fields(side: Side) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CheckDocument(Document):
-    """A check in one of several formats. `baseline`: its name; `line`: the verdict; `shows`:
-    returns the command that shows a row; `again`: the command that measures marked cells again,
-    None if it could not."""
+    """A check in one of several formats. `baseline`: its name; `line`: the verdict; `again`: the
+    command that measures marked cells again, None if it could not."""
 
     baseline: str = ""
     line: str = ""
-    shows: Callable[[Change], str] = repr
     again: str | None = None
 
     template = "check.md.j2"
     is_gate = True
-
-    def command(self, change: Change) -> str:
-        return self.shows(change)
 
     @property
     def unjudged(self) -> list[str]:
@@ -359,8 +358,11 @@ class CheckDocument(Document):
 
     def commands(self, failing: Sequence[Change]) -> list[str]:
         """Return two lines per cell: a comment with its name, and the command that shows it."""
-        names = {self.shows(change): f"# {one_line(change.name)}" for change in failing}
-        return [text for command, name in names.items() for text in (name, command)]
+        names = {self.shows(change): one_line(change.name) for change in failing}
+        lines = []
+        for command, name in names.items():
+            lines += [f"# {name}", command]
+        return lines
 
     def print(self, console: Console) -> None:
         super().print(console)
@@ -370,17 +372,21 @@ class CheckDocument(Document):
 
     def fields(self) -> dict[str, Any]:
         compared = self.compared
+        failing = []
+        for row in compared.failing:
+            command = self.shows(row)
+            failing.append({"cell_key": row.key, "metric": row.metric, "command": command})
+        unjudged = []
+        for row in compared.unjudged.values():
+            unjudged.append({"cell_key": row.key, "cell": row.name, "reason": row.disturbance})
+        measure_again = None
+        if unjudged:
+            measure_again = self.again
         return super().fields() | {
             "baseline": self.baseline,
             "passed": compared.passed,
-            "failing": [
-                {"cell_key": row.key, "metric": row.metric, "command": self.shows(row)}
-                for row in compared.failing
-            ],
+            "failing": failing,
             "unchecked": compared.unchecked,
-            "unjudged": [
-                {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
-                for row in compared.unjudged.values()
-            ],
-            "measure_again": self.again if compared.unjudged else None,
+            "unjudged": unjudged,
+            "measure_again": measure_again,
         }

@@ -105,7 +105,7 @@ class DeviceSweep:
         """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
         name = f"{self.hardware} {self.sweep.id}"
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}".lstrip("-")
+        return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}"
 
     def without_results(self) -> DeviceSweep:
         """Return what links to its pages need."""
@@ -119,11 +119,11 @@ class DeviceSweep:
         with Store.open(self.database, mode="read") as store:
             yield from store.trials_with_samples(self.sweep.id, environments)
 
-    def command(self, params: Facts, environment_id: str) -> str | None:
+    def command(self, cell_key: str, environment_id: str) -> str | None:
         """Return the command that measures a cell again under its interpreter. Return None if the
         sweep did not record its overrides, or was imported: a reader who pastes it would run code
         that someone else chose."""
-        words = self.overrides.get(digest(dict(params)))
+        words = self.overrides.get(cell_key)
         if words is None or self.sweep.imported_at is not None:
             return None
         facts = (self.sweep.host.get("environments") or {}).get(environment_id) or {}
@@ -174,17 +174,16 @@ def read(
     data = ReportData(database, device_sweeps)
     environments = store.environments()
     if whole:
-        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
-        ids = [known.id for known in environments if known.hardware in hardware]
-        filters = Filters(
-            environment_ids=ids if references else (),
-            most=MOST_RESULTS * len(device_sweeps),
-        )
-        data.history = read_history(store, filters=filters)
-        if not references:
+        ids = []
+        if references:
+            hardware = {device_sweep.hardware for device_sweep in device_sweeps}
+            ids = [known.id for known in environments if known.hardware in hardware]
+        else:
             shown = [info for info in infos if _is_shown(info)]
             data.sweeps = shown[:MOST_SWEEPS]
             data.omitted = len(shown) - len(data.sweeps)
+        filters = Filters(environment_ids=ids, most=MOST_RESULTS * len(device_sweeps))
+        data.history = read_history(store, filters=filters)
     # refuses an unknown one
     baselines = []
     if baseline:
@@ -268,15 +267,14 @@ def read_changes(
     """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the
     sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
     there. `environments`: all. If the comparison fails, the changes hold the reason."""
-    by_id = {info.id: info for info in infos}
-    named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
     sweep, hardware = after.sweep, after.hardware
+    named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
     before_id = named.get(hardware)
-    is_baseline = before_id in by_id and before_id != sweep.id
+    is_baseline = before_id not in (None, sweep.id)
     if not is_baseline:
         ids = [known.id for known in environments if known.hardware == hardware]
         before_id = store.previous(sweep.id, ids)
-    before = by_id.get(before_id or "")
+    before = {info.id: info for info in infos}.get(before_id or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
     words = ["effbench", "compare", before.id, sweep.id, "--on", hardware]

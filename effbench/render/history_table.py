@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from effbench.analysis.history import History, HistoryChange
+from effbench.analysis.history import History, HistoryChange, Track
 from effbench.analysis.limits import STATUS
 from effbench.core.cell import digest
 from effbench.core.labels import ABSENT
@@ -23,10 +23,28 @@ LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
 #: Keys of a change in JSON and CSV.
 COLUMNS = (
-    *("state", "word", "cell", "cell_key", "place", "metric", "old", "new", "ratio", "low", "high"),
-    *("before_sweep", "before_label", "before_started_at"),
-    *("after_sweep", "after_label", "after_started_at"),
-    *("earliest_sweep", "latest_sweep", "undone_sweep", "coincides", "reason"),
+    "state",
+    "word",
+    "cell",
+    "cell_key",
+    "place",
+    "metric",
+    "old",
+    "new",
+    "ratio",
+    "low",
+    "high",
+    "before_sweep",
+    "before_label",
+    "before_started_at",
+    "after_sweep",
+    "after_label",
+    "after_started_at",
+    "earliest_sweep",
+    "latest_sweep",
+    "undone_sweep",
+    "coincides",
+    "reason",
 )
 
 
@@ -57,15 +75,16 @@ def summary(past: History) -> str:
 
 def _details(counts: Mapping[str, int]) -> str:
     texts = [f"{number} {what}" for what, number in counts.items() if number]
-    return f" ({', '.join(texts)})" if texts else ""
+    if not texts:
+        return ""
+    return f" ({', '.join(texts)})"
 
 
 def lead(past: History) -> str:
-    """Return the conclusion: open changes and the worst of them; empty without a series to
-    judge."""
+    """Return the conclusion about the judged series: open changes and the worst of them."""
     changes = past.open_changes
     if not changes:
-        return f"No open change in {past.judged} judged series." if past.judged else ""
+        return f"No open change in {past.judged} judged series."
     worst = changes[0]
     number = count(len(changes), "open change")
     if len(changes) > 1:
@@ -87,7 +106,9 @@ def change_text(change: HistoryChange) -> str:
 def text_of_ratio(change: HistoryChange) -> str:
     """Return the ratio of the levels with its interval; empty for a status."""
     ratio = change.ratio
-    return ratio_text(ratio.value, ratio.low, ratio.high) if ratio else ""
+    if ratio is None:
+        return ""
+    return ratio_text(ratio.value, ratio.low, ratio.high)
 
 
 def notes_text(past: History, change: HistoryChange) -> str:
@@ -107,16 +128,16 @@ def notes_text(past: History, change: HistoryChange) -> str:
 # --- tables ---
 
 
-def line_id(cell_key: str, place: str) -> str:
+def line_id(track: Track) -> str:
     """Return the id of a track in the site's URLs."""
-    return digest([cell_key, place])[:12]
+    return digest([track.cell_key, track.place])[:12]
 
 
 def changes_table(past: History, most: int | None = None) -> Table:
     """Return a table with one row per change, at most this many."""
 
     def cell(change: HistoryChange) -> Shown:
-        link = f"#series={line_id(change.track.cell_key, change.track.place)}.{change.metric}"
+        link = f"#series={line_id(change.track)}.{change.metric}"
         name = one_line(past.names[change.track.cell_key])
         return Shown(None, name, "name", link=link, hint="show its series")
 
@@ -128,7 +149,9 @@ def changes_table(past: History, most: int | None = None) -> Table:
         return Shown(change.after.at, after, sub=details)
 
     def state(change: HistoryChange) -> Shown:
-        undone = f"in {sweep_text(past, change.undone.at)}" if change.undone else ""
+        undone = ""
+        if change.undone is not None:
+            undone = f"in {sweep_text(past, change.undone.at)}"
         return Shown(None, change.state, sub=undone)
 
     columns = [
@@ -149,18 +172,25 @@ def changes_table(past: History, most: int | None = None) -> Table:
 
 
 def word(change: HistoryChange) -> Shown:
-    sign = "▲" if change.is_worse else "▼"
-    tone = "" if change.is_worse else "good"
-    return Shown(None, f"{sign} {change.word}", "status" if change.is_open else tone)
+    if not change.is_worse:
+        return Shown(None, f"▼ {change.word}", "good")
+    tone = ""
+    if change.is_open:
+        tone = "status"
+    return Shown(None, f"▲ {change.word}", tone)
 
 
 def ratio(change: HistoryChange) -> Shown:
-    return Shown(change.ratio and change.ratio.value, text_of_ratio(change) or ABSENT)
+    if change.ratio is None:
+        return Shown(None, ABSENT)
+    return Shown(change.ratio.value, text_of_ratio(change))
 
 
 def levels(change: HistoryChange) -> Shown:
-    level = str if change.metric == STATUS else METRICS[change.metric].format
-    return Shown(None, f"{level(change.old)} → {level(change.new)}", "nowrap")
+    old, new = change.old, change.new
+    if change.metric != STATUS:
+        old, new = map(METRICS[change.metric].format, (old, new))
+    return Shown(None, f"{old} → {new}", "nowrap")
 
 
 # --- formats ---
@@ -182,20 +212,24 @@ def render(past: History, how: str) -> str:
 
 def record(past: History, change: HistoryChange) -> dict[str, Any]:
     """Return the exact values of a change by the names of COLUMNS. Sweeps are ids."""
-    track, ratio, undone = change.track, change.ratio, change.undone
     before, after = past.sweeps[change.before.at], past.sweeps[change.after.at]
+    ratio = low = high = undone = None
+    if change.ratio is not None:
+        ratio, low, high = change.ratio.value, change.ratio.low, change.ratio.high
+    if change.undone is not None:
+        undone = past.sweeps[change.undone.at].id
     return {
         "state": change.state,
         "word": change.word,
-        "cell": past.names[track.cell_key],
-        "cell_key": track.cell_key,
-        "place": track.place,
+        "cell": past.names[change.track.cell_key],
+        "cell_key": change.track.cell_key,
+        "place": change.track.place,
         "metric": change.metric,
         "old": change.old,
         "new": change.new,
-        "ratio": ratio and ratio.value,
-        "low": ratio and ratio.low,
-        "high": ratio and ratio.high,
+        "ratio": ratio,
+        "low": low,
+        "high": high,
         "before_sweep": before.id,
         "before_label": before.label,
         "before_started_at": before.started_at.isoformat(),
@@ -204,7 +238,7 @@ def record(past: History, change: HistoryChange) -> dict[str, Any]:
         "after_started_at": after.started_at.isoformat(),
         "earliest_sweep": past.sweeps[change.earliest.at].id,
         "latest_sweep": past.sweeps[change.latest.at].id,
-        "undone_sweep": undone and past.sweeps[undone.at].id,
+        "undone_sweep": undone,
         "coincides": list(change.coincides),
         "reason": change.reason,
     }

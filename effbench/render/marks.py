@@ -3,9 +3,7 @@ host or GPU affected it; a note explains marks once per output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from effbench.core.cell import Result
 from effbench.core.disturbances import cause_of
@@ -86,17 +84,6 @@ class Estimate:
         if self.value is None:
             return Shown(None, "")
         return Shown(self.value, self.text, self.tone, self.interval)
-
-
-def estimates_of(result: Result, metrics: Iterable[str] = METRICS) -> dict[str, list[Any]]:
-    """Return metric -> [value, text, interval, why it is marked, lower bound, upper bound] for the
-    scripts of pages, of the metrics that a result has."""
-    estimates = {}
-    for name in metrics:
-        it = Estimate.of(result, name)
-        if it.value is not None:
-            estimates[name] = [it.value, it.text, it.interval, it.disturbance, it.low, it.high]
-    return estimates
 
 
 def signed(text: str, marked: bool) -> str:

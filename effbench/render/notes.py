@@ -42,9 +42,10 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
     """Return a line with the hosts of a joined sweep; none for other sweeps."""
     hosts = []
     for facts in sweep.host.get(JOINED) or ():
-        host_ms = facts.get("host_ms")
-        speed = "" if host_ms is None else f", fixed work {1000 * host_ms:.3g} µs"
-        hosts.append(f"{facts.get('host')} ({facts.get('cpu_name')}{speed})")
+        about = str(facts.get("cpu_name"))
+        if facts.get("host_ms") is not None:
+            about += f", fixed work {1000 * facts['host_ms']:.3g} µs"
+        hosts.append(f"{facts.get('host')} ({about})")
     if not hosts:
         return []
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]

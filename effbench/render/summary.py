@@ -40,20 +40,13 @@ if TYPE_CHECKING:
 SPEEDUP_DF = 1.25
 
 
-def severity(status: str) -> int:
-    """Return the rank of a status, the worst first; an unknown status comes before all others."""
-    if status in SEVERITY:
-        return SEVERITY.index(status)
-    return -1
-
-
-def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
+def count_statuses(rows: Iterable[LabelledRow]) -> dict[Status, int]:
     """Return status -> number of results, the worst status first."""
     counts = Counter(row.status for row in rows)
-    return {status: counts[status] for status in sorted(counts, key=severity)}
+    return {status: counts[status] for status in Status if status in counts}
 
 
-def not_ok(statuses: Mapping[str, int]) -> str:
+def not_ok(statuses: Mapping[Status, int]) -> str:
     """Return `1 oom, 2 degraded`; an empty text if all results are ok."""
     return ", ".join(f"{number} {name}" for name, number in statuses.items() if name != Status.OK)
 
@@ -61,7 +54,7 @@ def not_ok(statuses: Mapping[str, int]) -> str:
 def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     """Return the results that are not ok, the worst status first."""
     bad = [row for row in rows if not row.is_ok]
-    return sorted(bad, key=lambda row: severity(row.status))
+    return sorted(bad, key=lambda row: SEVERITY.index(row.status))
 
 
 # --- the conclusion ---
@@ -104,7 +97,9 @@ def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str
         return f"{quantity}: no mode wins any of {points}."
     most = max(wins.values())
     first = [mode for mode, number in wins.items() if number == most]
-    verb = "wins" if len(first) == 1 else "each win"
+    verb = "wins"
+    if len(first) > 1:
+        verb = "each win"
     text = f"{quantity}: {' and '.join(first)} {verb} {most} of {points}"
     ties = len(rows) - wins.total()
     if ties:
@@ -128,10 +123,15 @@ class OverCells(Estimate):
 
     @property
     def interval(self) -> str:
-        low, _, high = super().interval.partition("–")
+        if self.low is None or self.high is None:
+            return ""
+        metric = METRICS[self.metric]
+        low, high = metric.number(self.low), metric.number(self.high)
         if low == high:
             return ""
-        return f"{low}–{high}" if self.metric in SPEEDUPS else f"range {low} to {high}"
+        if self.metric in SPEEDUPS:
+            return f"{low}–{high}"
+        return f"range {low} to {high}"
 
 
 def over_cells(
@@ -140,9 +140,9 @@ def over_cells(
     """Return the mean or median of a metric with its range. Unknown values and those of 0 are
     skipped."""
     known = [result for result in results if result.value(metric)]
-    if not known:
-        return OverCells(metric, None)
     values = [result.value(metric) or 0.0 for result in known]
+    if not values:
+        return OverCells(metric, None)
     why = mark_of(known, metric)
     return OverCells(metric, middle(values), min(values), max(values), why, len(known))
 
@@ -212,8 +212,9 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     order = mode_order((row.mode, row.base_mode) for row in rows)
 
     def group(row: LabelledRow) -> tuple[str, str]:
-        phase = row.result.phase if has_phases else ""
-        return row.mode, f"{phase} {row.where}".strip()
+        if not has_phases:
+            return row.mode, row.where
+        return row.mode, f"{row.result.phase} {row.where}".rstrip()
 
     in_order = sorted(rows, key=lambda row: order.index(row.mode))
     summaries = []

@@ -3,7 +3,7 @@ the winner of each row, and the legend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -36,14 +36,11 @@ MOST_TIES = 6
 def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
     """Return a sweep's results, labelled by interpreter if it has several. The rows of a cell are
     in the order in which the interpreters were given."""
-    given = list(sweep.host.get("environments") or ())
-
-    def rank(row: Result) -> int:
-        return given.index(row.environment_id) if row.environment_id in given else len(given)
-
+    given = sweep.host.get("environments") or ()
+    turns = {environment_id: turn for turn, environment_id in enumerate(given)}
     rows = []
     for of_cell in grouped(store.results(sweep.id), attrgetter("cell_key")).values():
-        rows += sorted(of_cell, key=rank)
+        rows += sorted(of_cell, key=lambda row: turns.get(row.environment_id, len(turns)))
     return labelled(rows, store.environments(row.environment_id for row in rows))
 
 
@@ -115,6 +112,13 @@ class ModeFigure:
         return self.row.is_ok and low is not None and self.result.trials != 1
 
     @property
+    def lacks_interval(self) -> bool:
+        """Whether it has none, though others of this metric do."""
+        if self.is_baseline or self.value is None:
+            return False
+        return self.metric in INTERVALS and not self.has_interval
+
+    @property
     def significant(self) -> bool | None:
         """Whether a speedup's interval over processes excludes 1; None without one."""
         if not self.has_interval:
@@ -164,6 +168,15 @@ class ModeFigure:
         details = [text for text in (self.interval, self.time) if text]
         return Shown(self.value, self.text, tone, "\n".join(details))
 
+    @property
+    def scope(self) -> str:
+        """What the shown interval covers."""
+        if self.result.trials == 1:
+            return "within one process"
+        if self.result.hosts:
+            return "across hosts"
+        return "across processes"
+
     def explanations(self) -> Iterator[str]:
         """Yield what a reader must know about this figure."""
         if self.wins:
@@ -171,14 +184,8 @@ class ModeFigure:
         if self.row.is_ok and self.estimate.is_significant is False:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.interval:
-            over = "across processes"
-            if self.result.trials == 1:
-                over = "within one process"
-            elif self.result.hosts:
-                over = "across hosts"
-            yield f"low–high: 95 % interval {over}"
-        lacks_interval = self.metric in INTERVALS and not self.has_interval
-        if lacks_interval and self.value is not None and not self.is_baseline:
+            yield f"low–high: 95 % interval {self.scope}"
+        if self.lacks_interval:
             yield NO_INTERVAL
         if self.is_ratio and self.result.speedup_from == PAIRS:
             yield "speedups from pairs: both sides in turn in one process"
@@ -240,6 +247,23 @@ class SpeedupRow:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
+def label_columns(rows: Sequence[SpeedupRow] | LabelledRows, once: bool = False) -> list[Column]:
+    """Return a column for each label of these rows, which have the same ones. `once`: see
+    `Column`."""
+
+    def label(row: SpeedupRow | LabelledRow, name: str) -> Any:
+        return row.labels[name]
+
+    names: Iterable[str] = ("model", "bs")
+    if rows:
+        names = rows[0].labels
+    columns = []
+    for name in names:
+        value = partial(label, name=name)
+        columns.append(Column(name, numeric=name == "bs", filter=True, once=once, value=value))
+    return columns
+
+
 def row_of(point: LabelledRows, metric: str, modes: Sequence[str]) -> SpeedupRow:
     """Return the row of the results at one point, with its winners."""
     by_mode = {row.mode: row for row in point}
@@ -294,13 +318,7 @@ class SpeedupTable:
         """Return a table with one column per mode. `show`: returns the content of a cell. `best`:
         add a column with the winner, or the modes that tie."""
 
-        def label(row: SpeedupRow, name: str) -> Any:
-            return row.labels[name]
-
-        columns = []
-        for name in self.rows[0].labels if self.rows else ("model", "bs"):
-            value = partial(label, name=name)
-            columns.append(Column(name, numeric=name == "bs", filter=True, once=True, value=value))
+        columns = label_columns(self.rows, once=True)
         if len(self.metrics) > 1:
             quantity = attrgetter("quantity")
             columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
@@ -339,8 +357,9 @@ def speedup_table(
     the baseline's column shows its times. None chooses the speedup, or the latency if no row has a
     speedup."""
     if metric is None:
-        has_speedup = any(row.result.speedup is not None for row in rows)
-        metric = "speedup" if has_speedup else "latency_ms"
+        metric = "latency_ms"
+        if any(row.result.speedup is not None for row in rows):
+            metric = "speedup"
     modes = mode_order((row.mode, row.base_mode) for row in rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
@@ -355,10 +374,9 @@ def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
     if metric != "speedup":
         return [metric]
     ok = [row.result for row in point if row.is_ok]
-    # times without a baseline
-    is_compared = any(result.speedup is not None for result in ok)
-    period = "period_speedup" if is_compared else "period_ms"
-    has_period = any(result.value(period) is not None for result in ok)
-    if has_period:
+    period = "period_speedup"
+    if all(result.speedup is None for result in ok):
+        period = "period_ms"  # times, without a baseline
+    if any(result.value(period) is not None for result in ok):
         return [*SPEEDUPS]
     return [metric]

@@ -37,7 +37,9 @@ def markdown(name: str, **values: Any) -> str:
 def as_markdown(value: object) -> object:
     if isinstance(value, Table):
         return value.render("markdown")
-    return value if isinstance(value, Markup) else markdown_text(value)
+    if isinstance(value, Markup):
+        return value
+    return markdown_text(value)
 
 
 def xml(name: str, **values: Any) -> str:
@@ -47,4 +49,6 @@ def xml(name: str, **values: Any) -> str:
 
 
 def as_xml(value: object) -> object:
-    return value if isinstance(value, Markup) else FORBIDDEN.sub("", str(value))
+    if isinstance(value, Markup):
+        return value
+    return FORBIDDEN.sub("", str(value))

@@ -187,7 +187,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
     taken(stranger, effbench)
     with Store.open(made.path) as store:
         (subject,) = read(store, str(made.path)).device_sweeps
-        assert subject.command(OWN.params(), environment().id) is None
+        assert subject.command(OWN.key, environment().id) is None
     assert "resume" not in failures.how_to_resume(subject.sweep, "a.db")
     own = failures.how_to_resume(dataclasses.replace(subject.sweep, imported_at=None), "a.db")
     assert own.endswith(f" effbench -m resume={sweep_id} db=a.db")

@@ -116,7 +116,7 @@ def test_each_cell_has_the_command_that_runs_it_again(measured):
         (eager,) = (cell for cell in store.planned(sweep.id) if cell.mode_name == "eager")
         (place,) = store.environments()
         (swept,) = device_sweeps_of(store, sweep, measured.db)
-        command = swept.command(eager.params(), place.id)
+        command = swept.command(eager.key, place.id)
     words = shlex.split(command)[1:]
     assert {"model=tiny", "bs=2", "mode=eager"} <= set(words)
     assert measured.run(*words, "db=again.db").code == 0

@@ -15,7 +15,7 @@ READY = {
 }
 EMPTY = """(() => {
   const box = document.createElement("div");
-  const rows = [[{ t: "open" }], [{}]]; // a cell that is new has no state
+  const rows = [[{ text: "open" }], [{}]]; // a cell that is new has no state
   const source = { caption: "", columns: [{ title: "state", filter: true }], rows };
   effbench.grid(box, source, { state: { filters: new Map() } });
   const options = [...box.querySelectorAll("option")];

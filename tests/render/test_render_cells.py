@@ -92,9 +92,9 @@ def written(path, out):
     site(out, report_of(path).device_sweeps[0])
     (folder,) = [one for one in out.iterdir() if (one / "cell.html").is_file()]
     found, about = {}, content(folder / "data" / "cell-index.js")
-    for first, source in about["chunks"]:
-        chunk = content(folder / source)
-        assert next(iter(chunk)) == first
+    for part in about["chunks"]:
+        chunk = content(folder / part["file"])
+        assert next(iter(chunk)) == part["first_key"]
         found |= chunk
     return found, about
 
@@ -127,8 +127,9 @@ def test_results_are_those_of_the_view(small):
         if result.value(name) is not None:
             known[name] = [result.value(name), metric.format(result.value(name))]
     results = small.eager["results"]
-    assert {name: shown[:2] for name, shown in results.items()} == known
-    assert results["latency_ms"][4:] == [result.latency_ci_low_ms, result.latency_ci_high_ms]
+    assert {name: [shown["value"], shown["text"]] for name, shown in results.items()} == known
+    bounds = results["latency_ms"]["low"], results["latency_ms"]["high"]
+    assert bounds == (result.latency_ci_low_ms, result.latency_ci_high_ms)
     assert small.eager["params"]["model.name"] == "mlp"
 
 
@@ -142,21 +143,33 @@ def trials_of(small):
 
 def test_trials_are_those_of_the_table(small):
     rows, _ = trials_of(small)
-    facts = small.eager["facts"]
+    places = [{"round": row.round, "attempt": row.attempt} for row in rows]
+    assert small.eager["trials"] == places
+    assert places[2] == {"round": 1, "attempt": 1}
+    facts = {}
+    for fact in small.eager["facts"]:
+        facts[fact["name"]] = fact["values"] if "values" in fact else [fact["every"]] * len(rows)
     for name in FACTS:
         values = [getattr(row, name) for row in rows]
         assert facts.get(name, [None] * len(rows)) == values
+    units = {fact["name"]: fact.get("unit") for fact in small.eager["facts"]}
+    assert units["peak_reserved_bytes"] == "bytes"
+    assert units["kernels"] is None
     assert facts["preempted"] == [0, 1, 1, 2]
     assert facts["cache.hits"] == [1, 1, 1, 1]
 
 
 def test_samples_are_those_that_are_stored(small):
     _, stored = trials_of(small)
-    shown = small.eager["samples"]["latency_ms"]
-    assert [timer["taken"] for timer in shown] == [300, 300, SAMPLE_LIMIT + 700, 300]
-    assert [timer["stored"] for timer in shown] == [300, 300, SAMPLE_LIMIT, 300]
-    for timer, array in zip(shown, stored, strict=True):
-        points = np.frombuffer(base64.b64decode(timer["points"]), "<f4")
+    timers = {timer["name"]: timer for timer in small.eager["timers"]}
+    assert list(timers) == ["latency_ms", "period_ms", "warmup_ms"]
+    titles = [(timer["title"], timer["unit"]) for timer in timers.values()]
+    assert titles == [("latency", "ms"), ("period", "ms"), ("warm-up calls", "ms")]
+    shown = timers["latency_ms"]["trials"]
+    assert [trial["taken"] for trial in shown] == [300, 300, SAMPLE_LIMIT + 700, 300]
+    assert [trial["stored"] for trial in shown] == [300, 300, SAMPLE_LIMIT, 300]
+    for trial, array in zip(shown, stored, strict=True):
+        points = np.frombuffer(base64.b64decode(trial["points"]), "<f4")
         places = np.linspace(0, len(array) - 1, MOST_POINTS).astype(int)
         assert points.tolist() == array[places].tolist()
 

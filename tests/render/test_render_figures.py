@@ -126,7 +126,7 @@ def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
         rows.append(make.row("gpt2", params=params))
     one = device_sweep(rows)
     data = site(tmp_path, one) / one.slug / "data"
-    assert content(data / "charts-index.js")["axis"] == ["seq", "seq"]
+    assert content(data / "charts-index.js")["axis"] == {"label": "seq", "title": "seq"}
     points = content(data / "charts-0.js")
     assert {(point["model"], point["x"]) for point in points} == {
         ("gpt2 · bs=1", seq) for seq in (64, 128, 256)

@@ -190,7 +190,7 @@ def test_pages_show_marked_figures_with_the_reason(made):
     assert f"marked: {WHY}" in html
     grid = content(folder / one.slug / "data" / "speedups-latency_ms.js")
     cells = [cell for row in grid["rows"] for cell in row if isinstance(cell, dict)]
-    (hint,) = [cell["d"] for cell in cells if cell.get("t", "").startswith("~")]
+    (hint,) = [cell["hint"] for cell in cells if cell.get("text", "").startswith("~")]
     assert hint.endswith(f"5 trials, marked: {WHY}")
 
 
@@ -200,10 +200,11 @@ def test_points_of_marked_results_keep_their_interval_and_the_reason(made):
     (marked,) = [point for point in points if point["mark"] is not None]
     assert marked["mode"] == "default"
     assert marked["mark"] == WHY
-    value, text, interval, why, low, high = marked["figures"]["latency_ms"]
-    assert value == 0.7
-    assert low == 0.3
-    assert high == 1.6
-    assert text == "~0.700 ms"
-    assert interval == "0.300–1.60"
-    assert why == WHY
+    assert marked["figures"]["latency_ms"] == {
+        "value": 0.7,
+        "text": "~0.700 ms",
+        "interval": "0.300–1.60",
+        "low": 0.3,
+        "high": 1.6,
+        "mark": WHY,
+    }

@@ -52,17 +52,18 @@ def test_the_overview_has_the_newest_sweep_of_each_gpu(made, folder):
 
 def test_every_sweep_is_in_the_picker_newest_first_with_pages_of_its_own(folder):
     sweeps = picked(folder)
-    assert [(name, label, hardware) for _, name, label, _, hardware in sweeps] == [
+    shown = [(sweep["name"], sweep["label"], sweep["hardware"]) for sweep in sweeps]
+    assert shown == [
         ("nightly 3", "v3", "A100"),
         *((f"nightly {number}", f"v{number}", "NVIDIA H200") for number in (2, 1, 0)),
     ]
-    assert all((folder / slug / "speedups.html").is_file() for slug, *_ in sweeps)
+    assert all((folder / sweep["folder"] / "speedups.html").is_file() for sweep in sweeps)
 
 
 def test_chosen_sweeps_are_the_only_ones(made, tmp_path):
     database, ids = made
     write_site(report_of(database.path, [ids[0], ids[2]]), tmp_path)
-    assert [name for _, name, *_ in picked(tmp_path)] == ["nightly 2", "nightly 0"]
+    assert [sweep["name"] for sweep in picked(tmp_path)] == ["nightly 2", "nightly 0"]
 
 
 def test_a_site_has_at_most_so_many_sweeps_by_default(made, monkeypatch):
@@ -73,7 +74,7 @@ def test_a_site_has_at_most_so_many_sweeps_by_default(made, monkeypatch):
 
 
 def test_choosing_a_sweep_opens_the_same_page_of_it(folder, chromium):
-    _, newest, _, oldest = (slug for slug, *_ in picked(folder))
+    _, newest, _, oldest = (sweep["folder"] for sweep in picked(folder))
     with Visit(chromium, folder / newest / "charts.html") as one:
         until(one.page, "document.querySelectorAll('#subjects option').length === 4")
         assert one.texts("#subjects option")[1].startswith("nightly 2 · v2 · ")

@@ -12,6 +12,7 @@ from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Verdict, counts
 from effbench.claims.definition import shipped_verdicts
+from effbench.core.metrics import bounds_of
 from effbench.render import data
 from effbench.render.claims import claims_table
 from effbench.render.history_table import changes_table, lead
@@ -40,7 +41,7 @@ def texts_of(table):
 
 def test_the_lines_break_where_the_environment_changed(report):
     for track in report.history.tracks:
-        breaks = line_of(report.history, track)["breaks"]
+        breaks = line_of(report.history, track, [])["breaks"]
         assert list(breaks) == [sweeps.UPDATE]
         assert "torch 2.12.0 -> 2.13.0" in breaks[sweeps.UPDATE]
 
@@ -53,7 +54,7 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
     past = report.history
     places = {}
     for track in past.tracks:
-        line = line_of(past, track)
+        line = line_of(past, track, [])
         for place, at in enumerate(line["at"]):
             places[past.sweeps[at].id, track.cell_key] = (line, place)
     with Store.open(made[0].path) as store:
@@ -62,9 +63,12 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
     for row in results:
         line, place = places[row.sweep_id, row.cell_key]
         assert line["trials"][place] == row.trials
-        assert line["status"].get(place, ["ok"])[0] == row.status
-        for name, values in line["figures"].items():
-            assert values[place] == near(row.value(name))
+        assert line["status"].get(place, {"status": "ok"})["status"] == row.status
+        for name, figures in line["figures"].items():
+            assert figures["values"][place] == near(row.value(name))
+            if "low" in figures:
+                bounds = figures["low"][place], figures["high"][place]
+                assert bounds == tuple(map(near, bounds_of(row, name)))
 
 
 def test_a_change_of_a_latency(report):

@@ -6,6 +6,7 @@ import synthetic as make
 from browsing import Visit, device_sweep, site, until, visits
 from made_history import latencies, noisy
 
+from effbench.analysis.history import Track
 from effbench.render.history_table import line_id
 from effbench.store import Store
 
@@ -15,6 +16,10 @@ READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dat
 && [...document.querySelectorAll('#series .chart:not([hidden])')]
 .every((one) => one.dataset.drawn)"""
 POINTS = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
+
+
+def series_of(cell_key):
+    return line_id(Track(cell_key, PLACE, PLACE, []))
 
 
 @pytest.fixture
@@ -87,7 +92,7 @@ def test_numbers_in_texts_are_sorted_by_their_value(visit):
 def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
     _, report, results, _ = made
     cell = sweeps.cells()[2].key
-    name = f"{line_id(cell, PLACE)}.latency_ms"
+    name = f"{series_of(cell)}.latency_ms"
     one = visit("history", after=f"#series={name}")
     assert one.page.locator("#series").get_attribute("data-series") == name
     assert one.page.locator("#series-name").inner_text() == report.history.names[cell]
@@ -135,14 +140,13 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     cell = sweeps.cells()[1].key
     one = visit("history", after=f"#cell={cell[:16]}&metric=period_ms")
     assert (
-        one.page.locator("#series").get_attribute("data-series")
-        == f"{line_id(cell, PLACE)}.period_ms"
+        one.page.locator("#series").get_attribute("data-series") == f"{series_of(cell)}.period_ms"
     )
     assert "status broken" in one.page.locator("#series-events").inner_text()
     crosses = one.page.locator("#series .annotation-text", has_text="✕")
     assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
     # of a degraded result counters are drawn and nothing else
-    name = line_id(sweeps.cells()[4].key, PLACE)
+    name = series_of(sweeps.cells()[4].key)
     # one: the baseline's star
     for metric, drawn in (("kernels", sweeps.BREAK + 1), ("latency_ms", sweeps.BREAK)):
         assert visit("history", after=f"#series={name}.{metric}").page.evaluate(POINTS) == drawn
@@ -157,7 +161,7 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
 def test_rows_lead_to_the_cells_that_are_here(visit, made):
     _, report, _, ids = made
     own, cell = {one.sweep.id: one for one in report.device_sweeps}, sweeps.cells()[0]
-    address = f"#series={line_id(cell.key, PLACE)}.latency_ms"
+    address = f"#series={series_of(cell.key)}.latency_ms"
     one = visit("history", after=address)
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")

@@ -27,14 +27,14 @@ from effbench.render.site.pages import (
     index,
     speedups,
 )
-from effbench.render.site.writer import Writer
+from effbench.render.site.writer import Json, Writer
 from effbench.render.summary import environment_line
 from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
-#: The sweeps that readers can choose: every page loads this file.
+#: The sweeps that readers can choose, with their folders.
 PICKER = "data/sweeps.js"
 #: In the order of the navigation.
 PAGES = (
@@ -72,17 +72,18 @@ def write_site(data: ReportData, out: Path) -> Writer:
     return writer
 
 
-def choice_of(device_sweep: DeviceSweep) -> list[str]:
-    """Return what the picker of the pages needs: folder, name, label, date and hardware."""
+def choice_of(device_sweep: DeviceSweep) -> Json:
+    """Return what the picker shows of a device sweep, and what links to its pages need."""
     sweep = device_sweep.sweep
-    started_at = str(sweep.started_at)[:16]
-    return [
-        device_sweep.slug,
-        device_sweep.name,
-        sweep.label or "",
-        started_at,
-        device_sweep.hardware,
-    ]
+    return {
+        "folder": device_sweep.slug,
+        "sweep": sweep.id,
+        "name": device_sweep.name,
+        "label": sweep.label,
+        "started": when(sweep.started_at),
+        "hardware": device_sweep.hardware,
+        "environments": len(device_sweep.environments),
+    }
 
 
 @dataclass

@@ -15,18 +15,16 @@ import numpy as np
 
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import PLACES, LabelledRow, flatten
+from effbench.core.metrics import TRIAL_METRICS
 from effbench.core.printable import excerpt
 from effbench.render.colors import glyph_of
 from effbench.render.data import DeviceSweep
-from effbench.render.marks import estimates_of
+from effbench.render.site.page import estimates_of
 from effbench.render.site.writer import Json, as_json
-from effbench.store.schema import TRIAL
 from effbench.store.trials import SampledTrial, StoredSamples
 
-#: Columns of `trial` that the page does not show side by side.
-_HIDDEN = ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
-#: Columns of `trial` that the page shows side by side.
-FACTS = [column.name for column in TRIAL.columns if column.name not in _HIDDEN]
+#: Facts of a trial that the page shows side by side, in this order, besides those of `extra`.
+FACTS = ("status", "phase", "started_at", *(metric.name for metric in TRIAL_METRICS))
 #: Parts of `extra` that other sections show.
 _ELSEWHERE = ("profile", "traceback", "log")
 #: Facts of a result that the page shows first.
@@ -34,6 +32,16 @@ ABOUT = ("model", "bs", "dtype", "phase", "device")
 #: Samples drawn per trial and timer, and per cell and timer.
 MOST_POINTS = 200
 MOST_POINTS_OF_CELL = 6000
+#: Timers that come first, and one that comes last.
+FIRST_TIMERS, LAST_TIMER = ("latency_ms", "period_ms"), "warmup_ms"
+#: Timer -> its title, if its name is not plain enough.
+TITLES = {
+    "warmup_ms": "warm-up calls",
+    "ttft_ms": "time to first token",
+    "tpot_ms": "time per output token",
+}
+#: Units in which the names of timers may end.
+UNITS = ("ms", "us", "ns", "s")
 
 
 def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
@@ -48,14 +56,15 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
     for key, of_cell in groupby(device_sweep.trials(), attrgetter("trial.cell_key")):
         entries = []
         for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):
-            if (key, environment) in rows:
-                entries.append(entry(device_sweep, rows[key, environment], list(sampled)))
+            labelled = rows.get((key, environment))
+            if labelled is not None:
+                entries.append(entry(device_sweep, labelled, list(sampled)))
         if entries:
             yield key, entries
 
 
 def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[SampledTrial]) -> Json:
-    """Return the page's data of one result."""
+    """Return the page's data of one result. Positions of trials are those in `trials`."""
     result = row.result
     trials = [of_trial.trial for of_trial in sampled]
     return {
@@ -64,7 +73,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[Sampled
         "name": row.name,
         "labels": {name: label for name, label in row.labels.items() if name not in PLACES},
         "mode": row.mode,
-        "glyph": glyph_of(row.base_mode),
+        "glyph": glyph_of(row.base_mode)._asdict(),
         "about": {name: getattr(result, name) for name in ABOUT},
         "status": row.status,
         "reason": row.reason,
@@ -73,17 +82,19 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[Sampled
         "count": result.trials,
         "results": estimates_of(result),
         "params": flatten(result.params),
-        "command": device_sweep.command(result.params, result.environment_id),
+        "command": device_sweep.command(result.cell_key, result.environment_id),
+        "trials": [{"round": trial.round, "attempt": trial.attempt} for trial in trials],
         "facts": facts(trials),
-        "samples": samples([of_trial.timers for of_trial in sampled]),
+        "timers": timers([of_trial.timers for of_trial in sampled]),
         "profile": profile(trials),
         "errors": errors(trials),
     }
 
 
-def facts(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """Return fact -> its value in each trial, None for trials without it. Facts are FACTS and the
-    rest of `extra`; those that no trial has are omitted."""
+def facts(trials: Sequence[Trial]) -> list[Json]:
+    """Return the facts that trials have, FACTS and the rest of `extra`: the `name` of each, its
+    `unit` if that is bytes, and the value that `every` trial has, or the `values` by position of
+    the trial, None for trials without it."""
     by_name: dict[str, list[Any]] = {}
     for position, trial in enumerate(trials):
         known = {name: getattr(trial, name) for name in FACTS}
@@ -91,30 +102,56 @@ def facts(trials: Sequence[Trial]) -> dict[str, list[Any]]:
         for name, value in flatten(known).items():
             if value is not None:
                 by_name.setdefault(name, [None] * len(trials))[position] = value
-    return by_name
+    facts = []
+    for name, values in by_name.items():
+        fact: Json = {"name": name}
+        if name.endswith("_bytes"):  # as the names of columns do
+            fact["unit"] = "bytes"
+        if values.count(values[0]) == len(values):
+            fact["every"] = values[0]
+        else:
+            fact["values"] = values
+        facts.append(fact)
+    return facts
 
 
-def samples(trials: Sequence[Mapping[str, StoredSamples]]) -> dict[str, list[Json]]:
-    """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and
-    `points`, an even selection of the stored samples as base64 of little-endian float32."""
-    most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
+def timers(trials: Sequence[Mapping[str, StoredSamples]]) -> list[Json]:
+    """Return the timers of these trials in the order of the page: `name`, `title`, `unit` and the
+    `trials` that have samples."""
     by_timer: dict[str, list[Json]] = {}
-    for position, timers in enumerate(trials):
-        for timer, of_timer in timers.items():
-            stored = of_timer.stored
-            if not len(stored):
-                continue
-            places = np.linspace(0, len(stored) - 1, min(most, len(stored)), dtype=np.int64)
-            points = stored[places].astype("<f4", copy=False).tobytes()
-            by_timer.setdefault(timer, []).append(
-                {
-                    "trial": position,
-                    "taken": of_timer.taken,
-                    "stored": len(stored),
-                    "points": base64.b64encode(points).decode("ascii"),
-                }
-            )
-    return by_timer
+    most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
+    for position, of_trial in enumerate(trials):
+        for name, samples in of_trial.items():
+            if len(samples.stored):
+                drawn = {"trial": position, **drawn_samples(samples, most)}
+                by_timer.setdefault(name, []).append(drawn)
+    names = sorted(by_timer, key=place_of_timer)
+    return [{**describe_timer(name), "trials": by_timer[name]} for name in names]
+
+
+def place_of_timer(name: str) -> tuple[bool, bool, str]:
+    return name == LAST_TIMER, name not in FIRST_TIMERS, name
+
+
+def describe_timer(name: str) -> Json:
+    """Return `name`, `title` and `unit` of a timer; the unit is empty if the name has none."""
+    title, _, unit = name.rpartition("_")
+    if not title or unit not in UNITS:
+        title, unit = name, ""
+    return {"name": name, "title": TITLES.get(name, title.replace("_", " ")), "unit": unit}
+
+
+def drawn_samples(samples: StoredSamples, most: int) -> Json:
+    """Return the numbers of samples `taken` and `stored`, and `points`, an even selection of at
+    most `most` stored samples as base64 of little-endian float32."""
+    stored = samples.stored
+    places = np.linspace(0, len(stored) - 1, min(most, len(stored)), dtype=np.int64)
+    points = stored[places].astype("<f4", copy=False).tobytes()
+    return {
+        "taken": samples.taken,
+        "stored": len(stored),
+        "points": base64.b64encode(points).decode("ascii"),
+    }
 
 
 def profile(trials: Iterable[Trial]) -> Json | None:

@@ -1,13 +1,17 @@
-"""Pages: their declaration, their data files, and tables in the form of `static/grid.js`."""
+"""Pages: their declaration, their data files, and what their scripts need of tables and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from effbench.core.cell import Result
+from effbench.core.metrics import METRICS
 from effbench.core.table import Shown, Table
+from effbench.render.colors import Glyph
 from effbench.render.data import DeviceSweep, ReportData
+from effbench.render.marks import Estimate
 from effbench.render.site.writer import Json, Writer
 
 #: Scripts of pages with tables, and of pages with figures.
@@ -66,7 +70,7 @@ class PageFolder:
 
 def grid_data(table: Table) -> Json:
     """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
-    `_cell`."""
+    `_cell`. Only numbers sort a numeric column."""
     columns = []
     for column in table.columns:
         facts: Json = {"title": column.heading}
@@ -82,17 +86,47 @@ def grid_data(table: Table) -> Json:
 
 
 def _cell(value: Any) -> Any:
-    """Return a plain value, or an object: `t` text, `v` value to sort by and copy (if not the
-    text), `s` second line, `c` classes, `h` link, `d` hint, `g` glyph."""
+    """Return a plain value, or an object with what is not empty of `text`, `value` to sort by and
+    copy (if not the text), `details` (further lines), `tone` (classes), `href`, `hint` and `glyph`.
+
+    In JavaScript, texts have methods of other names, such as `link` and `sub`.
+    """
     if not isinstance(value, Shown):
         return value
-    cell = {
-        "t": value.text,
-        "v": None if value.value == value.text else value.value,
-        "s": value.brackets,
-        "c": value.tone,
-        "h": value.link,
-        "d": value.hint,
-        "g": value.glyph,
+    cell: Json = {
+        "text": value.text,
+        "details": value.brackets,
+        "tone": value.tone,
+        "href": value.link,
+        "hint": value.hint,
     }
-    return {name: item for name, item in cell.items() if item is not None and item != ""}
+    if value.value != value.text:
+        cell["value"] = value.value
+    if value.glyph is not None:
+        cell["glyph"] = Glyph(*value.glyph)._asdict()
+    return without_empty(cell)
+
+
+def estimates_of(result: Result, metrics: Iterable[str] = METRICS) -> dict[str, Json]:
+    """Return the metrics that a result has, by name, each with its `value`, its `text` and, if it
+    has them, the `interval` (a text), its bounds `low` and `high`, and the `mark` (why it is
+    marked)."""
+    estimates = {}
+    for name in metrics:
+        estimate = Estimate.of(result, name)
+        if estimate.value is not None:
+            facts = {
+                "value": estimate.value,
+                "text": estimate.text,
+                "interval": estimate.interval,
+                "low": estimate.low,
+                "high": estimate.high,
+                "mark": estimate.disturbance,
+            }
+            estimates[name] = without_empty(facts)
+    return estimates
+
+
+def without_empty(facts: Json) -> Json:
+    """Return the facts that are neither None nor an empty text."""
+    return {name: fact for name, fact in facts.items() if fact is not None and fact != ""}

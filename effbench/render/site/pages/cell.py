@@ -33,10 +33,7 @@ CELLS_A_FILE = 25
 
 def link(device_sweep: DeviceSweep, result: Result) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
-    key = result.cell_key
-    # enough of the hash to find the cell
-    if len(key) == 64:
-        key = key[:16]
+    key = result.cell_key[:16]  # enough of the hash to find the cell
     url = f"cell.html#cell={quote(key, safe='')}"
     if len(device_sweep.environments) > 1:
         url += f"&env={quote(result.environment_id, safe='')}"
@@ -48,12 +45,14 @@ def context(folder: PageFolder) -> Context:
     files = []
     cells = batched(cell_data.cells_of(device_sweep), CELLS_A_FILE)
     for number, part in enumerate(cells):
-        first_key = part[0][0]
-        files.append((first_key, folder.data(str(number), dict(part))))
+        entries = dict(part)
+        files.append({"first_key": min(entries), "file": folder.data(str(number), entries)})
     index = {
         "hardware": device_sweep.hardware,
         "chunks": files,
-        "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
+        "metrics": {
+            name: {"title": metric.title, "help": metric.help} for name, metric in METRICS.items()
+        },
     }
     return {
         "index": folder.data("index", index),

@@ -20,8 +20,7 @@ from effbench.core.labels import (
 )
 from effbench.core.metrics import METRICS
 from effbench.render.colors import style_of
-from effbench.render.marks import estimates_of
-from effbench.render.site.page import CHARTS, Context, Page, PageFolder
+from effbench.render.site.page import CHARTS, Context, Page, PageFolder, estimates_of
 from effbench.render.site.writer import Json
 
 #: Models that a page shows at a time.
@@ -140,7 +139,7 @@ def context(folder: PageFolder) -> Context:
     sections = sections_of(rows, axis, list(models))
     title = TITLES.get(axis, short_label(axis))
     index = {
-        "axis": [short_label(axis), title],
+        "axis": {"label": short_label(axis), "title": title},
         "figures": {section.figure.name: asdict(section.figure) for section in sections},
         "metrics": metrics,
         "modes": {name: asdict(style_of(name)) for name in modes_of(rows)},

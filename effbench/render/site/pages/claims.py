@@ -14,7 +14,7 @@ def context(folder: PageFolder) -> Context:
     claims = {(record["experiment"], record["claim"]) for record in records}
     published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
     pages = {held.sweep.id: f"{held.slug}/speedups.html" for held in folder.held}
-    machines = list(dict.fromkeys(record["machine"] for record in records if record["machine"]))
+    machines = list(dict.fromkeys(record["machine"] for record in records))
     table = claims_table(records, pages, with_machine=len(machines) > 1)
     return {
         "published": len(claims & published),

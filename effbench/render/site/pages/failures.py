@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from urllib.parse import urlencode
 
-from effbench.core.cell import Status
+from effbench.core.cell import SEVERITY, Status
 from effbench.core.labels import LabelledRow, LabelledRows, grouped
 from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
 from effbench.render.site.pages.cell import link
-from effbench.render.summary import severity, worst_first
+from effbench.render.summary import worst_first
 from effbench.render.tables import NO_REASON
 from effbench.run.resume import resume_command
 from effbench.store.secrets import masked_url
@@ -32,7 +32,7 @@ ODD = {
 class Finding:
     """Results with one status and reason, or what is remarkable about ok results."""
 
-    status: str
+    status: Status
     reason: str
     rows: Sequence[LabelledRow]
 
@@ -41,11 +41,11 @@ def findings(rows: LabelledRows) -> list[Finding]:
     """Return the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: (row.status, row.reason or NO_REASON))
     found = [Finding(*key, alike) for key, alike in bad.items()]
-    found.sort(key=lambda finding: (severity(finding.status), -len(finding.rows)))
+    found.sort(key=lambda finding: (SEVERITY.index(finding.status), -len(finding.rows)))
     for column, title in ODD.items():
         odd = [row for row in rows if row.is_ok and row.result.value(column)]
         if odd:
-            found.append(Finding("ok", title, odd))
+            found.append(Finding(Status.OK, title, odd))
     return found
 
 
@@ -54,7 +54,9 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     sweep, as seen from the page."""
 
     def status(finding: Finding) -> Shown:
-        tone = "" if finding.status == Status.OK else "status"
+        tone = "status"
+        if finding.status is Status.OK:
+            tone = ""
         url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
         return Shown(finding.status, finding.status, tone, link=url)
 

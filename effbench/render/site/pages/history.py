@@ -23,6 +23,8 @@ from effbench.render.marks import UNNAMED_DISTURBANCE
 from effbench.render.site.page import CHARTS, GRIDS, Context, Page, PageFolder
 from effbench.render.site.writer import Json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
+from effbench.store.decisions import BaselineInfo
+from effbench.store.sweeps import SweepInfo
 from effbench.store.values import batched
 
 #: Most changes in the table, which a browser still loads at once.
@@ -42,6 +44,9 @@ def context(folder: PageFolder) -> Context:
         longest = max((len(track.points) for track in past.tracks), default=0)
     if past is None or longest <= 1:
         return {"longest": longest, "least": SHORTEST}
+    conclusion, numbers = NO_SERIES, ""
+    if past.judged:
+        conclusion, numbers = lead(past), summary(past)
     changes = None
     if past.changes:
         changes = folder.grid("changes", changes_table(past, MOST_CHANGES))
@@ -49,8 +54,8 @@ def context(folder: PageFolder) -> Context:
         "longest": longest,
         "changes": changes,
         "index": write_lines(folder, past, max(1, POINTS_A_FILE // longest)),
-        "lead": lead(past) if past.judged else NO_SERIES,
-        "summary": summary(past) if past.judged else "",
+        "lead": conclusion,
+        "summary": numbers,
         "older": past.older,
         "metrics": [METRICS[name] for name in past.metrics],
         "has_marks": any(point.is_marked for point in past.points),
@@ -61,87 +66,89 @@ def write_lines(folder: PageFolder, past: History, size: int) -> str:
     """Write the lines, this many a file, and their index, which the figure and the list of cells
     need; return the index's path."""
     changes = grouped(past.changes, attrgetter("track"))
-    rows = {}
+    listed = {}
     for number, tracks in enumerate(batched(past.tracks, size)):
         lines = {}
         for track in tracks:
-            name = line_id(track.cell_key, track.place)
-            lines[name] = line(past, track, changes.get(track, ()))
-            rows[name] = {"file": number, **summary_of(past, track, changes.get(track, ()))}
+            of_track = changes.get(track, [])
+            lines[line_id(track)] = line(past, track, of_track)
+            listed[line_id(track)] = {"file": number, **summary_of(past, track, of_track)}
         folder.data(f"lines-{number}", lines)
+    modes = {cell.mode_name for cell in past.cells.values()}
     index = {
-        "sweeps": [
-            [sweep.id, sweep.name, sweep.label, f"{sweep.started_at:%Y-%m-%d %H:%M}"]
-            for sweep in past.sweeps
-        ],
+        "sweeps": [describe_sweep(sweep) for sweep in past.sweeps],
         "metrics": {name: describe_metric(name) for name in past.metrics},
-        "baselines": [
-            [baseline.name, baseline.hardware, baseline.sweep_id] for baseline in past.baselines
-        ],
-        "modes": {cell.mode_name: glyph_of(cell.mode_name) for cell in past.cells.values()},
+        "baselines": [describe_baseline(baseline) for baseline in past.baselines],
+        "modes": {mode: glyph_of(mode)._asdict() for mode in modes},
         "several": past.has_several_places,
-        "lines": rows,
+        "lines": listed,
         "first": first_series(past),
-        # sweep, hardware, folder and number of environments of each device sweep on the site
-        "held": [
-            [held.sweep.id, held.hardware, held.slug, len(held.environments)]
-            for held in folder.held
-        ],
     }
     return folder.data("index", index)
 
 
-def line(past: History, track: Track, changes: Sequence[HistoryChange] = ()) -> Json:
+def line(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
     """Return the line of a track.
 
-    Its keys: `at`: positions of its sweeps. By index in `at`: `trials`, `environments`, `status`
-    ([status, reason] of results that are not ok), `marks` (why results are marked) and `breaks`
-    (changes of protocol and environment since the previous point). `figures`: metric or bound of an
-    interval -> value at each point, None where it is unknown. `events`: changes.
+    Of each point: `at` (the position of its sweep), `trials`, `environments` and `figures` (see
+    `figures_of`). Of some points, by number: `status` (of results that are not ok), `marks` (why
+    results are marked) and `breaks` (changes of protocol and environment before the point).
+    `events`: changes.
     """
     points = track.points
-    figures = {}
-    for name in past.metrics:
-        for column in (name, *INTERVALS.get(name, ())):
-            values = [rounded(point.figures[column]) for point in points]
-            if any(value is not None for value in values):
-                figures[column] = values
-    numbered = list(enumerate(points))
+    statuses = {}
+    marks = {}
+    for number, point in enumerate(points):
+        if not point.is_ok:
+            statuses[number] = {"status": point.status, "reason": point.reason}
+        if point.is_marked:
+            marks[number] = mark_of(point)
     return {
         "at": [point.at for point in points],
         "trials": [point.figures["trials"] for point in points],
         "environments": [point.environment_id for point in points],
-        "status": {
-            index: [point.status, point.reason] for index, point in numbered if not point.is_ok
-        },
-        "marks": {index: mark_of(point) for index, point in numbered if point.is_marked},
-        "figures": figures,
-        "breaks": breaks_of(past, track),
-        "events": [
-            {
-                "metric": change.metric,
-                "text": change_text(change),
-                "state": change.state,
-                "worse": change.is_worse,
-                "before": change.before.at,
-                "after": change.after.at,
-            }
-            for change in changes
-        ],
+        "status": statuses,
+        "marks": marks,
+        "figures": figures_of(points, past.metrics),
+        "breaks": breaks_of(past, points),
+        "events": [describe_event(change) for change in changes],
     }
 
 
-def breaks_of(past: History, track: Track) -> dict[int, str]:
-    """Return the index of each point before which the protocol or environment changed -> what
-    did."""
-    conditions = [replace(past.conditions(point), host={}) for point in track.points]
+def figures_of(points: Sequence[HistoryPoint], metrics: Sequence[str]) -> dict[str, Json]:
+    """Return metric -> its `values` and, if it has an interval, the bounds `low` and `high` of each
+    point, None where they are unknown; without metrics that no point has."""
+    figures = {}
+    for name in metrics:
+        values = column_of(points, name)
+        if not is_known(values):
+            continue
+        figures[name] = {"values": values}
+        if name in INTERVALS:
+            low, high = INTERVALS[name]
+            bounds = {"low": column_of(points, low), "high": column_of(points, high)}
+            if all(map(is_known, bounds.values())):
+                figures[name] |= bounds
+    return figures
+
+
+def column_of(points: Sequence[HistoryPoint], name: str) -> list[Any]:
+    return [rounded(point.figures[name]) for point in points]
+
+
+def is_known(values: Sequence[Any]) -> bool:
+    return any(value is not None for value in values)
+
+
+def breaks_of(past: History, points: Sequence[HistoryPoint]) -> dict[int, str]:
+    """Return number of each point before which the protocol or environment changed -> what did."""
+    conditions = [replace(past.conditions(point), host={}) for point in points]
     breaks = {}
-    for index, (before, after) in enumerate(pairwise(conditions), 1):
+    for number, (before, after) in enumerate(pairwise(conditions), 1):
         # comparing is much faster than finding the differences
-        differences = changes_between(before, after) if before != after else []
-        if differences:
-            breaks[index] = ", ".join(differences)
-    return breaks
+        if before != after:
+            breaks[number] = ", ".join(changes_between(before, after))
+    return {number: text for number, text in breaks.items() if text}
 
 
 def mark_of(point: HistoryPoint) -> str | None:
@@ -158,14 +165,14 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def first_series(past: History) -> str:
+def first_series(past: History) -> Json:
     """Return which series the page shows first: the worst open change, or without one the cell with
     the most ok results."""
     for change in past.changes:
         if change.metric != STATUS:
-            return f"{line_id(change.track.cell_key, change.track.place)}.{change.metric}"
+            return {"id": line_id(change.track), "metric": change.metric}
     longest = max(past.tracks, key=lambda track: sum(point.is_ok for point in track.points))
-    return f"{line_id(longest.cell_key, longest.place)}.{past.metrics[0]}"
+    return {"id": line_id(longest), "metric": past.metrics[0]}
 
 
 def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
@@ -188,6 +195,31 @@ def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) ->
     }
 
 
+def describe_event(change: HistoryChange) -> Json:
+    return {
+        "metric": change.metric,
+        "text": change_text(change),
+        "state": change.state,
+        "worse": change.is_worse,
+        "before": change.before.at,
+        "after": change.after.at,
+    }
+
+
+def describe_sweep(sweep: SweepInfo) -> Json:
+    return {
+        "id": sweep.id,
+        "name": sweep.name,
+        "label": sweep.label,
+        "date": f"{sweep.started_at:%Y-%m-%d}",
+        "time": f"{sweep.started_at:%H:%M}",
+    }
+
+
+def describe_baseline(baseline: BaselineInfo) -> Json:
+    return {"name": baseline.name, "hardware": baseline.hardware, "sweep": baseline.sweep_id}
+
+
 def describe_metric(name: str) -> Json:
     """Return what the figure needs to know of a metric."""
     metric = METRICS[name]
@@ -196,7 +228,6 @@ def describe_metric(name: str) -> Json:
         "unit": metric.unit,
         "exact": metric.compare == "exact",
         "timed": metric.is_timed,
-        "interval": metric.interval,
     }
 
 

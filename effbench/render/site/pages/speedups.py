@@ -94,23 +94,31 @@ def shown(
     url = f"{folder}{link(device_sweep, figure.result)}"
     if not figure.row.is_ok:
         return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
-    plain = figure.shown
-    value, text, tone, details = plain.value, plain.text, plain.tone, plain.sub
+    cell = figure.shown
     if figure.metric in SPEEDUPS:
-        tone = shade(figure)
-        ratio = 1.0 if figure.is_baseline else figure.value or 1.0
-        if not 1 / SCALE <= ratio <= SCALE:
-            text += " ↑" if ratio > 1 else " ↓"
-        if figure.is_baseline:
-            # the baseline shows its time instead of its speedup of 1, and is sorted by it
-            value = figure.result.value(figure.estimate.metric)
+        cell = _coloured(figure)
+    text, tone, details = cell.text, cell.tone, cell.sub
     if figure.wins:
         text = f"★ {text}"
     if figure.estimate.is_marked:
         tone += " marked"
-    if brief and not figure.estimate.is_marked:
+    elif brief:
         details = ""
-    return Shown(value, text, tone, details, url, ", ".join(_hints(figure)))
+    return Shown(cell.value, text, tone, details, url, ", ".join(_hints(figure)))
+
+
+def _coloured(figure: ModeFigure) -> Shown:
+    """Return a speedup with its colour, and an arrow if it is beyond the scale. The baseline shows
+    its time instead of its speedup of 1, and is sorted by it."""
+    cell = figure.shown._replace(tone=shade(figure))
+    if figure.is_baseline:
+        return cell._replace(value=figure.result.value(figure.estimate.metric))
+    ratio = figure.value or 1.0
+    if ratio > SCALE:
+        return cell._replace(text=f"{cell.text} ↑")
+    if ratio < 1 / SCALE:
+        return cell._replace(text=f"{cell.text} ↓")
+    return cell
 
 
 def _hints(figure: ModeFigure) -> list[str]:
@@ -130,7 +138,10 @@ def shade(figure: ModeFigure) -> str:
         return ""
     power = math.log2(figure.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
-    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}"
+    direction = "faster"
+    if power < 0:
+        direction = "slower"
+    tone = f"heat v{level} {direction}"
     if figure.significant is not True:
         tone += " pale"
     if figure.wins:

@@ -14,15 +14,15 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   const number = (count, noun, end = "s") => `${count} ${noun}${count === 1 ? "" : end}`;
 
-  /** Return [key, entries] of the cell whose key starts with `key`, or null. Files hold keys in ascending order. */
+  /** Return { key, entries } of the cell whose key starts with `key`, or null. Files hold keys in ascending order. */
   async function find(key) {
     let at = -1;
-    index.chunks.forEach(([first], number) => { if (first.slice(0, key.length) <= key) at = number; });
+    index.chunks.forEach(({ first_key: first }, number) => { if (first.slice(0, key.length) <= key) at = number; });
     for (const number of [at, at - 1]) {
       if (number < 0) continue;
-      const chunk = await load(index.chunks[number][1]);
+      const chunk = await load(index.chunks[number].file);
       const found = Object.hasOwn(chunk, key) ? key : Object.keys(chunk).find((whole) => whole.startsWith(key));
-      if (found !== undefined) return [found, chunk[found]];
+      if (found !== undefined) return { key: found, entries: chunk[found] };
     }
     return null;
   }
@@ -39,12 +39,12 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   function head(key, entry, entries) {
     const fact = (name, ...value) => element("li", {}, `${name} `, element("b", {}, ...value));
-    const glyph = element("span", { style: `color:${entry.glyph[0]}`, "aria-hidden": "true", text: entry.glyph[1] });
+    const glyph = element("span", { style: `color:${entry.glyph.color}`, "aria-hidden": "true", text: entry.glyph.character });
     const select = element("select", { id: "environment", "aria-label": "environment", onchange: () => { place.write({ env: select.value }); open(); } },
       ...entries.map((one) => element("option", { value: one.env, selected: one === entry, text: one.where || one.env })));
     const figures = HEADLINES.filter((name) => entry.results[name]).map((name) => {
-      const [, shown, interval, why] = entry.results[name];
-      return element("li", { title: why }, element("b", { class: why && "marked", text: shown }), ` ${index.metrics[name][0]}`, element("span", { class: "sub", text: interval }));
+      const { text: shown, interval, mark } = entry.results[name];
+      return element("li", { title: mark }, element("b", { class: mark && "marked", text: shown }), ` ${index.metrics[name].title}`, element("span", { class: "sub", text: interval }));
     });
     const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
     return element("div", {},
@@ -59,7 +59,13 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   /** Return the function from the position of a trial to its name; the data counts from 0. */
-  const labels = ({ facts }) => (trial) => `round ${facts.round[trial] + 1}${facts.attempt[trial] ? `, try ${facts.attempt[trial] + 1}` : ""}`;
+  const labels = ({ trials }) => (position) => {
+    const { round, attempt } = trials[position];
+    return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`;
+  };
+
+  /** Return the value of a fact of a trial. */
+  const valueOf = (fact, position) => (fact.values ? fact.values[position] : fact.every);
 
   function errors(entry) {
     return section("errors", "Trials that are not ok", ...entry.errors.flatMap((one) => [
@@ -84,25 +90,25 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Show the facts that any trial has: one row per fact, one column per trial. */
   function trials(entry, facts) {
-    const shown = (name, value) => {
+    const shown = (value, unit) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
-      if (typeof value === "number" && name.endsWith("_bytes")) return { t: bytes(value), v: value };
-      return typeof value === "string" && value.length > 30 ? { t: `${value.slice(0, 26)}…`, v: value, d: value } : value;
+      if (typeof value === "number" && unit === "bytes") return { text: bytes(value), value };
+      return typeof value === "string" && value.length > 30 ? { text: `${value.slice(0, 26)}…`, value, hint: value } : value;
     };
-    const rows = facts.filter(([name]) => name !== "round" && name !== "attempt").map(([name, values]) => [name, ...values.map((value) => shown(name, value))]);
-    const columns = [{ title: "fact" }, ...entry.facts.round.map((_, trial) => ({ title: labels(entry)(trial), numeric: true }))];
+    const rows = facts.map((fact) => [fact.name, ...entry.trials.map((_, position) => shown(valueOf(fact, position), fact.unit))]);
+    const columns = [{ title: "fact" }, ...entry.trials.map((_, position) => ({ title: labels(entry)(position), numeric: true }))];
     return section("trials", "Trials side by side", table(columns, rows, "Trials side by side"));
   }
 
   function metrics(entry) {
-    const rows = Object.entries(entry.results).map(([name, [value, shown, interval, why]]) => [
-      index.metrics[name][0], { t: shown, v: value, ...(why ? { c: "marked", d: why } : {}) }, interval, index.metrics[name][1],
+    const rows = Object.entries(entry.results).map(([name, { value, text: shown, interval, mark }]) => [
+      index.metrics[name].title, { text: shown, value, ...(mark ? { tone: "marked", hint: mark } : {}) }, interval ?? "", index.metrics[name].help,
     ]);
     return section("metrics", "All metrics", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "meaning", wide: true }], rows, "All metrics of this cell"));
   }
 
   function more(texts) {
-    const facts = texts.flatMap(([name, values]) => [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
+    const facts = texts.flatMap(({ name, values, every }) => [text(name, "dt"), ...new Set((values || [every]).filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
     return section("more", "Other texts", element("dl", {}, ...facts));
   }
 
@@ -115,17 +121,16 @@ document.addEventListener("DOMContentLoaded", async () => {
     const entry = entries.find((one) => one.env === asked) || entries[0];
     heading.textContent = entry.name;
     document.title = `${entry.name} · ${title}`;
-    const figures = Object.keys(entry.samples).length ? element("div") : null;
-    const facts = Object.entries(entry.facts);
-    const isLong = ([, values]) => values.some((value) => typeof value === "string" && value.length > LONG);
-    const texts = facts.filter(isLong);
+    const figures = entry.timers.length ? element("div") : null;
+    const isLong = ({ values, every }) => (values || [every]).some((value) => typeof value === "string" && value.length > LONG);
+    const texts = entry.facts.filter(isLong);
     const parts = [
       head(key, entry, entries), entry.errors.length && errors(entry), figures && section("samples", "Raw samples", figures), again(entry),
-      entry.profile && kernels(entry.profile), trials(entry, facts.filter((one) => !isLong(one))), Object.keys(entry.results).length && metrics(entry),
+      entry.profile && kernels(entry.profile), trials(entry, entry.facts.filter((fact) => !isLong(fact))), Object.keys(entry.results).length && metrics(entry),
       texts.length && more(texts), parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));
-    if (figures) samples(figures, entry.samples, labels(entry));
+    if (figures) samples(figures, entry.timers, labels(entry));
     target.dataset.cell = key;
   }
 
@@ -146,7 +151,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       index = index || await load(root.dataset.index);
       const found = await find(key);
       if (turn !== latest) return; // another cell was opened meanwhile
-      if (found) { show(...found, env); return; }
+      if (found) { show(found.key, found.entries, env); return; }
       target.replaceChildren(text(`This sweep has no cell with the key ${key}. Its trials may have been recorded after the site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
       target.dataset.cell = "";
     } catch (error) { complain(target, error); }

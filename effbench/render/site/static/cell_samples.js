@@ -5,11 +5,6 @@
   // distinct in common colour vision, on light and dark; symbols distinguish trials without colour
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "star"];
-  const NAMES = { latency_ms: "latency", period_ms: "period", warmup_ms: "warm-up calls", ttft_ms: "time to first token", tpot_ms: "time per output token" };
-  const FIRST = ["latency_ms", "period_ms"];
-
-  const unitOf = (timer) => (timer.match(/_(ms|us|ns|s)$/) || [])[1] || "";
-  const nameOf = (timer) => NAMES[timer] || timer.replace(/_(ms|us|ns|s)$/, "").replace(/_/g, " ");
   const count = (list, name) => list.reduce((sum, one) => sum + one[name], 0).toLocaleString("en");
   const quantile = (sorted, fraction) => sorted[Math.floor(fraction * (sorted.length - 1))];
 
@@ -17,7 +12,7 @@
   const unpack = (points) => [...new Float32Array(Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer)];
 
   /** Return the figure of one timer, the number of points above its frame, and the largest point. */
-  function figure(trials, timer, label) {
+  function figure({ title: name, unit, trials }, label) {
     const points = trials.map(({ points: packed }) => unpack(packed).filter(Number.isFinite));
     const all = points.flat().sort((a, b) => a - b);
     const high = quantile(all, 0.99);
@@ -38,7 +33,7 @@
           hovertemplate: `${label(trial)}: %{y:.1%} up to %{x:.4g}<extra></extra>` },
       ];
     });
-    const title = safe(unitOf(timer) ? `${nameOf(timer)} (${unitOf(timer)})` : nameOf(timer));
+    const title = safe(unit ? `${name} (${unit})` : name);
     const step = Math.ceil(trials.length / 12);
     const ticks = trials.map((_, index) => index).filter((index) => index % step === 0);
     const layout = {
@@ -51,24 +46,21 @@
     return { spec: { data, layout }, above: all.filter((value) => value > top).length, most: all[all.length - 1] };
   }
 
-  /** Fill `place` with the figures of `samples` (timer -> trials); `label` returns the name of a trial. */
-  function show(place, samples, label) {
-    const rank = (timer) => (timer === "warmup_ms" ? 9 : FIRST.includes(timer) ? FIRST.indexOf(timer) : 5);
-    const timers = Object.keys(samples).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  /** Fill `place` with the figures of `timers` (see cell_data.py); `label` returns the name of a trial. */
+  function show(place, timers, label) {
     const chart = element("div", { class: "chart", style: "height:640px", role: "group", "aria-label": "Samples in order, and their cumulative distribution" });
     const caption = element("p", { class: "caption" });
 
     function draw(timer) {
-      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.timer === timer));
-      const trials = samples[timer];
-      const { spec, above, most } = figure(trials, timer, label);
-      caption.textContent = `Samples taken: ${count(trials, "taken")}, stored: ${count(trials, "stored")}; the figure shows an even selection. The grey line is its median.`;
+      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.timer === timer.name));
+      const { spec, above, most } = figure(timer, label);
+      caption.textContent = `Samples taken: ${count(timer.trials, "taken")}, stored: ${count(timer.trials, "stored")}; the figure shows an even selection. The grey line is its median.`;
       if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
-      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}; autoscale shows them.`;
+      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ${timer.unit}; autoscale shows them.`;
       window.effbench.show(chart, spec);
-      place.dataset.timer = timer;
+      place.dataset.timer = timer.name;
     }
-    const buttons = timers.map((timer) => element("button", { type: "button", "data-timer": timer, text: nameOf(timer), onclick: () => draw(timer) }));
+    const buttons = timers.map((timer) => element("button", { type: "button", "data-timer": timer.name, text: timer.title, onclick: () => draw(timer) }));
     place.replaceChildren(element("div", { class: "switch", role: "group", "aria-label": "Timer" }, ...buttons), caption, element("div", { class: "chart-box" }, chart));
     draw(timers[0]);
   }

@@ -6,23 +6,23 @@
   const TOO_WIDE = 100; // an interval whose bounds have a larger ratio is not drawn: it would make other figures too small
   const MIB = 2 ** 20;
 
-  const valueOf = (point, metric) => (point.figures[metric] || [null])[0];
+  const valueOf = (point, metric) => point.figures[metric]?.value ?? null;
   const known = (points, metric) => points.map((point) => valueOf(point, metric)).filter((value) => value !== null);
 
   /** Return the bounds of a metric. Those of a throughput follow from the period, or from the latency without one. */
   function boundsOf(point, metric) {
+    if (metric !== "throughput_per_s") return point.figures[metric];
     const time = point.figures.period_ms || point.figures.latency_ms;
-    if (metric !== "throughput_per_s") return point.figures[metric].slice(4);
-    if (!time || !time[4] || !time[5]) return [null, null];
-    const work = valueOf(point, metric) * time[0];
-    return [work / time[5], work / time[4]]; // a longer period means less throughput
+    if (!time?.low || !time.high) return {};
+    const work = valueOf(point, metric) * time.value;
+    return { low: work / time.high, high: work / time.low }; // a longer period means less throughput
   }
 
   function errorBars(points, metric) {
     const above = [], below = [];
     for (const point of points) {
       const value = valueOf(point, metric);
-      const [low, high] = value === null || point.status !== "ok" ? [null, null] : boundsOf(point, metric);
+      const { low, high } = value === null || point.status !== "ok" ? {} : boundsOf(point, metric);
       const isDrawn = low && high && high <= TOO_WIDE * low;
       above.push(isDrawn ? high - value : 0);
       below.push(isDrawn ? value - low : 0);
@@ -32,11 +32,11 @@
 
   /** Return the text on hover: which result it is, then one metric per line. */
   function hover(point, figure, index) {
-    const lines = [`<b>${safe(point.mode)}</b> · ${safe(point.model)} · ${safe(index.axis[0])} ${point.x}`];
+    const lines = [`<b>${safe(point.mode)}</b> · ${safe(point.model)} · ${safe(index.axis.label)} ${point.x}`];
     if (point.status !== "ok") lines.push(point.status);
     for (const metric of [...figure.metrics, ...figure.hover]) {
       if (valueOf(point, metric) === null) continue;
-      const [, text, interval] = point.figures[metric];
+      const { text, interval } = point.figures[metric];
       lines.push(`${safe(index.metrics[metric])}: ${text}${interval ? ` (95 %: ${interval})` : ""}`);
     }
     lines.push(`trials: ${point.trials}`);
@@ -95,8 +95,8 @@
         x: points.map((point) => point.x), y: points.map(value), mode: "lines+markers", line: { color: style.color, dash: style.dash, width: 1.8 }, error_y: bars,
       });
     });
-    if (sizes.length > 1) return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis[1]), yaxis: logAxis(figure.quantity, values) } };
-    const title = `${figure.quantity}, ${safe(index.axis[0])} ${sizes[0]}`;
+    if (sizes.length > 1) return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis.title), yaxis: logAxis(figure.quantity, values) } };
+    const title = `${figure.quantity}, ${safe(index.axis.label)} ${sizes[0]}`;
     return { data, layout: { height: 90 + 26 * shown.length, xaxis: smallAxis(title, values), yaxis: modeAxis(shown.map(([point]) => point.mode)) } };
   }
 
@@ -115,7 +115,7 @@
     }
     const layout = {
       height: 290, barmode: "group", bargap: 0.18, bargroupgap: 0.06,
-      xaxis: axis(safe(index.axis[1]), { type: "category", categoryarray: sizes.map(String), showgrid: false }),
+      xaxis: axis(safe(index.axis.title), { type: "category", categoryarray: sizes.map(String), showgrid: false }),
       yaxis: axis(figure.quantity, { rangemode: "tozero", tickformat: "," }),
     };
     return { data, layout };

@@ -3,27 +3,27 @@
 (() => {
   const { load, element, complain, place } = window.effbench;
   const natural = new Intl.Collator("en", { numeric: true }); // P2 before P10
-  const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
+  const value = (cell) => (cell !== null && typeof cell === "object" ? cell.value ?? cell.text : cell);
   function text(cell) {
     if (cell === null || cell === undefined) return "—";
-    if (typeof cell === "object") return cell.t ?? ""; // an empty text is not sent
+    if (typeof cell === "object") return cell.text ?? ""; // an empty text is not sent
     return typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(4))) : String(cell);
   }
 
   /** Create a table cell with its link, glyph, second line and classes. */
   function filled(cell, column) {
-    const td = element("td", { class: [column.numeric && "num", column.wide && "reason", cell?.c].filter(Boolean).join(" ") || null });
+    const td = element("td", { class: [column.numeric && "num", column.wide && "reason", cell?.tone].filter(Boolean).join(" ") || null });
     if (cell === null || typeof cell !== "object") { td.textContent = text(cell); return td; }
-    const glyph = cell.g && element("span", { class: "glyph", style: `color:${cell.g[0]}`, "aria-hidden": "true", text: cell.g[1] });
-    td.append(element(cell.h ? "a" : "span", { href: cell.h, title: cell.d, class: cell.g ? "mode" : null }, glyph, cell.t));
-    if (cell.s) td.append(element("span", { class: "sub", text: cell.s }));
+    const glyph = cell.glyph && element("span", { class: "glyph", style: `color:${cell.glyph.color}`, "aria-hidden": "true", text: cell.glyph.character });
+    td.append(element(cell.href ? "a" : "span", { href: cell.href, title: cell.hint, class: cell.glyph ? "mode" : null }, glyph, cell.text));
+    if (cell.details) td.append(element("span", { class: "sub", text: cell.details }));
     return td;
   }
 
   /** Return the value that a cell is sorted by; null comes last in both directions. */
-  const sortable = (cell, { numeric, mode }) => {
-    const exact = mode && cell?.v === undefined ? null : value(cell); // the time of a mode without a speedup
-    if (numeric) return Number.isNaN(parseFloat(exact)) ? null : parseFloat(exact); // also of texts with a unit
+  const sortable = (cell, { numeric }) => {
+    const exact = value(cell);
+    if (numeric) return typeof exact === "number" ? exact : null;
     return exact === null || exact === undefined || exact === "" || exact === "—" ? null : String(exact).toLowerCase();
   };
 
@@ -35,7 +35,7 @@
 
   function markdown(columns, rows) {
     const safe = (item) => item.replace(/\s+/g, " ").replace(/[\\|*]/g, "\\$&").replace(/</g, "&lt;");
-    const full = (cell) => (cell?.s ? `${text(cell)} (${cell.s})` : text(cell));
+    const full = (cell) => (cell?.details ? `${text(cell)} (${cell.details})` : text(cell));
     const lines = [columns.map((column) => safe(column.title)), columns.map((column) => (column.numeric ? "---:" : "---")),
       ...rows.map((row) => row.map((cell) => safe(full(cell))))];
     return lines.map((line) => `| ${line.join(" | ")} |\n`).join("");
@@ -70,7 +70,7 @@
     const long = source.rows.length > Math.min(25, size);
     const filters = new Map(); // column -> value
     const hidden = new Set(); // columns
-    let order = given.order || source.order || null; // [number of a column, asc or desc]
+    let order = given.order || source.order || null; // { column: its number, direction: asc or desc }
     let search = long && given.search ? given.search : "";
     let shown = source.rows;
 
@@ -97,21 +97,22 @@
 
     /** A click sorts upwards, then downwards, then not at all. */
     function sortBy(index) {
-      order = !order || order[0] !== index ? [index, "asc"] : order[1] === "asc" ? [index, "desc"] : null;
+      if (!order || order.column !== index) order = { column: index, direction: "asc" };
+      else order = order.direction === "asc" ? { column: index, direction: "desc" } : null;
       changed();
     }
 
     /** Filter and sort the rows, and show the first page. */
     function draw() {
       shown = source.rows.filter(fits);
-      const [by, direction] = order || [];
+      const { column: by, direction } = order || {};
       if (order) {
-        const keyed = shown.map((row) => [sortable(row[by], source.columns[by]), row]);
-        keyed.sort(([a], [b]) => {
+        const keyed = shown.map((row) => ({ key: sortable(row[by], source.columns[by]), row }));
+        keyed.sort(({ key: a }, { key: b }) => {
           const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
           return a === b ? 0 : a === null ? 1 : b === null ? -1 : direction === "asc" ? up : -up;
         });
-        shown = keyed.map(([, row]) => row);
+        shown = keyed.map(({ row }) => row);
       }
       heads.forEach((head, index) => {
         head.dataset.order = index === by ? direction : "";
@@ -123,12 +124,12 @@
 
     /** Show a page of the rows. */
     function turn(page) {
-      const visible = source.columns.map((column, index) => [column, index]).filter(([, index]) => !hidden.has(index));
+      const visible = source.columns.map((column, index) => ({ column, index })).filter(({ index }) => !hidden.has(index));
       const rows = shown.slice(page * size, (page + 1) * size).map((row) => {
         // a row with one link target is clickable as a whole; its link serves the keyboard
-        const links = new Set(row.map((cell) => cell?.h).filter(Boolean));
-        const lead = links.size === 1 ? { class: "leads", onclick: (event) => { if (!event.target.closest("a, button") && !String(getSelection())) row.some((cell) => cell?.h && (location.href = cell.h)); } } : {};
-        return element("tr", lead, ...visible.map(([column, index]) => filled(row[index], column)));
+        const links = new Set(row.map((cell) => cell?.href).filter(Boolean));
+        const lead = links.size === 1 ? { class: "leads", onclick: (event) => { if (!event.target.closest("a, button") && !String(getSelection())) row.some((cell) => cell?.href && (location.href = cell.href)); } } : {};
+        return element("tr", lead, ...visible.map(({ column, index }) => filled(row[index], column)));
       });
       if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row matches the filters." : "No rows." })));
       body.replaceChildren(...rows);
@@ -173,19 +174,19 @@
 
   /** Show a table with its filters in the URL. */
   function linked(box, source) {
-    const columns = source.columns.map((column, index) => [column.title, index]).filter(([, index]) => source.columns[index].filter);
-    const named = (filters) => Object.fromEntries(columns.map(([title, index]) => [title, filters.get(index)]));
+    const columns = source.columns.map(({ title, filter }, index) => ({ title, filter, index })).filter(({ filter }) => filter);
+    const named = (filters) => Object.fromEntries(columns.map(({ title, index }) => [title, filters.get(index)]));
     let own = {}; // the filters, by title
     function render() {
       const wanted = place.read();
-      const state = { filters: new Map(columns.map(([title, index]) => [index, wanted[title]])) };
+      const state = { filters: new Map(columns.map(({ title, index }) => [index, wanted[title]])) };
       const changed = ({ filters }) => { own = named(filters); place.write(own); };
       own = named(state.filters);
       show(box, source, { page: Number(box.dataset.page), class: box.dataset.class, state, changed });
     }
     window.addEventListener("hashchange", () => {
       // a link within the page, such as #series=ID, keeps the filters
-      if (location.hash.includes("=") && !columns.some(([title]) => title in place.read())) place.write(own);
+      if (location.hash.includes("=") && !columns.some(({ title }) => title in place.read())) place.write(own);
       render();
     });
     render();

@@ -11,8 +11,11 @@ document.addEventListener("DOMContentLoaded", async () => {
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
 
-  let index;
-  try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
+  let index, sweepsOfSite;
+  try {
+    index = await load(section.dataset.src);
+    sweepsOfSite = await load(section.dataset.sweeps);
+  } catch (error) { complain(section, error); return; }
 
   /** Format a value as effbench.core.metrics does: three significant digits and a unit. */
   function format(name, value) {
@@ -23,7 +26,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
     return unit ? `${significant(value)} ${unit}` : String(Number(value.toPrecision(3)));
   }
-  const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
+  const sweepName = (at) => { const { id, name, label } = index.sweeps[at]; return label || name || id; };
 
   /** Return { id, metric } from the URL; a cell's key (or its start) selects its series on the hardware `on`, or its first series. */
   function wanted() {
@@ -36,48 +39,53 @@ document.addEventListener("DOMContentLoaded", async () => {
       return { missing: `The cell ${cell} has no history in this database.` };
     }
     if (series) return { missing: `There is no series ${series} in this database.` };
-    const [first, what] = index.first.split(".");
-    return { id: first, metric: what };
+    return index.first;
   }
 
   /** Return whether to draw a point: any figure of an ok result, only counters of a degraded one. */
   const drawn = (line, name, i) => {
-    const value = (line.figures[name] || [])[i];
+    const value = line.figures[name]?.values[i];
     if (value === null || value === undefined) return false;
-    return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
+    return !line.status[i] || (index.metrics[name].exact && line.status[i].status === "degraded");
   };
 
   /** Return why a point is marked, or undefined. */
   const markOf = (line, name, i) => (index.metrics[name].timed ? line.marks[i] : undefined);
 
-  /** Return [lower bounds, upper bounds] of a metric, or null without an interval. */
-  function boundsOf(line, name) {
-    const [low, high] = index.metrics[name].interval || [];
-    return line.figures[low] ? [line.figures[low], line.figures[high]] : null;
+  /** Return { low, high }, the bounds of a point's interval, or null without one. */
+  function boundsOf(line, name, i) {
+    const { low, high } = line.figures[name] || {};
+    return low && low[i] !== null && high[i] !== null ? { low: low[i], high: high[i] } : null;
   }
 
   /** Return the URL of a point's cell, or null if this site does not include its sweep. */
   function cellOf(line, facts, i) {
-    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts.hardware);
+    const held = sweepsOfSite.find(({ sweep, hardware }) => sweep === index.sweeps[line.at[i]].id && hardware === facts.hardware);
     if (!held) return null;
-    const [, , folder, environments] = held;
-    return `${folder}/cell.html#cell=${encodeURIComponent(facts.key)}${environments > 1 ? `&env=${encodeURIComponent(line.environments[i])}` : ""}`;
+    return `${held.folder}/cell.html#cell=${encodeURIComponent(facts.key)}${held.environments > 1 ? `&env=${encodeURIComponent(line.environments[i])}` : ""}`;
+  }
+
+  /** Return the names of the baselines that a point is. */
+  function baselinesOf(line, facts, i) {
+    const isOne = ({ sweep, hardware }) => sweep === index.sweeps[line.at[i]].id && hardware === facts.hardware;
+    return index.baselines.filter(isOne).map((baseline) => baseline.name);
   }
 
   /** Return the series as a Plotly figure. */
   function figure(line, facts, name) {
-    const values = line.figures[name] || [];
-    const bounds = boundsOf(line, name);
-    const color = index.modes[facts.mode][0];
+    const { values = [], low } = line.figures[name] || {};
+    const color = index.modes[facts.mode].color;
     const at = line.at;
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
     const hover = at.map((sweep, i) => {
-      const [id, , label, time] = index.sweeps[sweep];
-      const interval = bounds && bounds[0][i] !== null && bounds[1][i] !== null ? `95 % interval ${format(name, bounds[0][i])} to ${format(name, bounds[1][i])}` : "";
-      const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
+      const { id, label, date, time } = index.sweeps[sweep];
+      const bounds = boundsOf(line, name, i);
+      const interval = bounds ? `95 % interval ${format(name, bounds.low)} to ${format(name, bounds.high)}` : "";
+      const bad = line.status[i];
+      const state = bad ? `${bad.status}: ${short(bad.reason || "no reason recorded", 90)}` : "";
       const why = markOf(line, name, i);
       return [`<b>${why ? "~" : ""}${safe(format(name, values[i]))}</b>`, safe(interval), why ? safe(`marked: ${short(why, 90)}`) : "", `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
-        safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
+        safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(`${date} ${time}`)} UTC`,
         i in line.breaks ? `changed before it: ${safe(short(line.breaks[i], 120))}` : "",
         cellOf(line, facts, i) ? "click to open its cell" : ""].filter(Boolean).join("<br>");
     });
@@ -88,15 +96,15 @@ document.addEventListener("DOMContentLoaded", async () => {
       for (let i = start; i < end; i += 1) {
         if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); symbol.push("circle"); } continue; }
         x.push(i); y.push(values[i]); text.push(hover[i]); symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
-        const known = bounds && bounds[0][i] !== null && bounds[1][i] !== null;
-        over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
+        const bounds = boundsOf(line, name, i);
+        over.push(bounds ? bounds.high - values[i] : 0); under.push(bounds ? values[i] - bounds.low : 0);
       }
       start = end;
       if (!y.some((value) => value !== null)) return;
       data.push({
         type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
         line: { color, width: 1.6 }, marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
-        error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(bounds), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
+        error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(low), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
       });
     };
     for (const cut of Object.keys(line.breaks).map(Number).sort((a, b) => a - b)) piece(cut);
@@ -113,12 +121,11 @@ document.addEventListener("DOMContentLoaded", async () => {
       const sign = event.worse ? "▲" : "▼";
       note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state}`), captureevents: true });
     }
-    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === facts.hardware).map(([own]) => own)]).filter(([, names]) => names.length);
-    const shown = marked.filter(([i]) => drawn(line, name, i));
+    const shown = at.map((_, i) => i).filter((i) => baselinesOf(line, facts, i).length && drawn(line, name, i));
     if (shown.length) {
       data.push({
-        type: "scatter", mode: "markers+text", x: shown.map(([i]) => i), y: shown.map(([i]) => values[i]), hoverinfo: "skip",
-        text: shown.map(([, names]) => safe(short(names.join(", "), 24))), textposition: "top center", cliponaxis: false,
+        type: "scatter", mode: "markers+text", x: shown, y: shown.map((i) => values[i]), hoverinfo: "skip",
+        text: shown.map((i) => safe(short(baselinesOf(line, facts, i).join(", "), 24))), textposition: "top center", cliponaxis: false,
         marker: { symbol: "star-open", size: 15, color: GRAY, line: { width: 2, color: GRAY } },
       });
     }
@@ -127,13 +134,13 @@ document.addEventListener("DOMContentLoaded", async () => {
 
     const step = Math.max(1, Math.ceil(at.length / Math.max(3, Math.floor(chart.clientWidth / 110))));
     const ticks = at.map((_, i) => i).filter((i) => i % step === 0);
-    const oneDay = new Set(at.map((sweep) => index.sweeps[sweep][3].slice(0, 10))).size === 1;
-    const time = (sweep) => (oneDay ? index.sweeps[sweep][3].slice(11) : index.sweeps[sweep][3].slice(0, 10));
+    const isOneDay = new Set(at.map((sweep) => index.sweeps[sweep].date)).size === 1;
+    const when = (sweep) => (isOneDay ? index.sweeps[sweep].time : index.sweeps[sweep].date);
     const unit = index.metrics[name].unit;
     const word = index.metrics[name].title;
     const present = values.filter((_, i) => drawn(line, name, i));
     const yaxis = axis(unit ? `${word} (${unit})` : word);
-    if (present.length && Math.min(...present) === Math.max(...present) && !bounds) {
+    if (present.length && Math.min(...present) === Math.max(...present) && !low) {
       const only = present[0];
       yaxis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
     }
@@ -141,7 +148,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       height: 380, hovermode: "closest", margin: { l: 12, r: 18, t: 46, b: 8 }, shapes, annotations, yaxis,
       xaxis: axis("sweep, oldest first", {
         showgrid: false, range: [-0.7, at.length - 0.3], tickangle: 0,
-        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`),
+        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${when(at[i])}`),
       }),
     };
     return { data, layout };
@@ -149,28 +156,29 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Return the series as a table. */
   function table(line, facts, name) {
-    const values = line.figures[name] || [];
-    const bounds = boundsOf(line, name);
+    const { values = [], low, high } = line.figures[name] || {};
     const number = (value, why) => {
-      if (value === null || value === undefined) return { t: format(name, value) };
-      return why ? { t: `~${format(name, value)}`, v: value, c: "marked", d: `marked: ${why}` } : { t: format(name, value), v: value };
+      if (value === null || value === undefined) return { text: format(name, value) };
+      return why ? { text: `~${format(name, value)}`, value, tone: "marked", hint: `marked: ${why}` } : { text: format(name, value), value };
     };
     const columns = [
       { title: "sweep" }, { title: "label" }, { title: "started (UTC)" }, { title: "status", filter: true },
       { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
-      ...(bounds ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
+      ...(low ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
       { title: "trials", numeric: true }, { title: "marks" }, { title: "changed before it", wide: true },
     ];
     const rows = line.at.map((sweep, i) => {
-      const [id, own, label, time] = index.sweeps[sweep];
+      const { id, name: sweepsName, label, date, time } = index.sweeps[sweep];
       const marks = [
-        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === facts.hardware).map(([one]) => `baseline ${one}`),
+        ...baselinesOf(line, facts, i).map((baseline) => `baseline ${baseline}`),
         ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state}`),
       ];
-      const status = line.status[i];
+      const bad = line.status[i];
+      const link = cellOf(line, facts, i);
       return [
-        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "open its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i], markOf(line, name, i)),
-        ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
+        { text: id, details: sweepsName || undefined, tone: "nowrap", ...(link ? { href: link, hint: "open its cell", tone: "nowrap linked" } : {}) },
+        label || "—", `${date} ${time}`, bad ? { text: bad.status, tone: "status", hint: bad.reason || "no reason recorded" } : "ok",
+        number(values[i], markOf(line, name, i)), ...(low ? [number(low[i]), number(high[i])] : []), line.trials[i], marks.join("; "),
         i in line.breaks ? line.breaks[i] : "",
       ];
     });
@@ -233,15 +241,15 @@ document.addEventListener("DOMContentLoaded", async () => {
   const rows = Object.entries(index.lines).map(([id, facts]) => {
     const status = facts.status;
     return [
-      { t: facts.name, h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts.model, { t: facts.mode, g: index.modes[facts.mode] },
-      ...(index.several ? [facts.place] : []), facts.count, { t: sweepName(facts.last), v: index.sweeps[facts.last][3] },
-      status === "ok" ? status : { t: status, c: "status" }, facts.latency === null ? "—" : {
-        t: `${facts.mark ? "~" : ""}${format("latency_ms", facts.latency)}`, v: facts.latency, ...(facts.mark ? { c: "marked", d: `marked: ${facts.mark}` } : {}),
+      { text: facts.name, href: `#series=${id}.${choice.options[0].value}`, tone: "name" }, facts.model, { text: facts.mode, glyph: index.modes[facts.mode] },
+      ...(index.several ? [facts.place] : []), facts.count, { text: sweepName(facts.last), value: `${index.sweeps[facts.last].date} ${index.sweeps[facts.last].time}` },
+      status === "ok" ? status : { text: status, tone: "status" }, facts.latency === null ? "—" : {
+        text: `${facts.mark ? "~" : ""}${format("latency_ms", facts.latency)}`, value: facts.latency, ...(facts.mark ? { tone: "marked", hint: `marked: ${facts.mark}` } : {}),
       },
       facts.changes, facts.open,
     ];
   });
-  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [columns.length - 1, "desc"] }, { page: 25 });
+  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: { column: columns.length - 1, direction: "desc" } }, { page: 25 });
 
   choice.addEventListener("change", () => {
     const [id] = section.dataset.series.split(".");

@@ -5,13 +5,13 @@ document.addEventListener("DOMContentLoaded", () => {
   const select = document.getElementById("models");
   if (!select) return;
   const options = [...select.options];
-  const ends = (option) => option.value.split(" ").map(Number);
+  const firstOf = (option) => Number(option.dataset.first);
   const ranges = options.filter((option) => option.dataset.name === undefined);
 
   function show() {
-    const [first, last] = ends(select.selectedOptions[0]);
+    const { first, end } = select.selectedOptions[0].dataset;
     for (const figure of document.querySelectorAll("figure[data-at]")) {
-      figure.hidden = Number(figure.dataset.at) < first || Number(figure.dataset.at) >= last;
+      figure.hidden = Number(figure.dataset.at) < Number(first) || Number(figure.dataset.at) >= Number(end);
     }
     for (const box of document.querySelectorAll(".panels")) {
       const shown = box.querySelectorAll("figure:not([hidden])").length;
@@ -24,12 +24,12 @@ document.addEventListener("DOMContentLoaded", () => {
   function read() {
     const { shown, from } = place.read();
     const wanted = options.find((option) => option.dataset.name !== undefined && option.dataset.name === shown);
-    (wanted || ranges.find((option) => ends(option)[0] + 1 === Number(from)) || options[0]).selected = true;
+    (wanted || ranges.find((option) => firstOf(option) + 1 === Number(from)) || options[0]).selected = true;
     show();
   }
   select.addEventListener("change", () => {
     const option = select.selectedOptions[0];
-    const first = ends(option)[0];
+    const first = firstOf(option);
     place.write({ shown: option.dataset.name, from: option.dataset.name === undefined && first ? first + 1 : "" });
     show();
   });

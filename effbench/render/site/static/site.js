@@ -85,8 +85,8 @@ window.effbench = (() => {
     const { src, root, page, current } = subjects.dataset;
     const sweeps = await load(src);
     if (sweeps.length < 2) { subjects.parentElement.hidden = true; return; } // nothing to choose
-    const choices = sweeps.map(([slug, name, label, time, hardware]) => element("option", {
-      value: slug, selected: slug === current, text: [name, label, `${time} UTC`, hardware].filter(Boolean).join(" · "),
+    const choices = sweeps.map(({ folder, name, label, started, hardware }) => element("option", {
+      value: folder, selected: folder === current, text: [name, label, started, hardware].filter(Boolean).join(" · "),
     }));
     const first = current ? [] : [element("option", { value: "", selected: true, text: "choose a sweep" })];
     subjects.replaceChildren(...first, ...choices);

@@ -40,12 +40,12 @@ document.addEventListener("DOMContentLoaded", () => {
     });
     const [, direction, name] = (values.sort || "").match(/^(asc|desc):(.*)$/s) || [];
     const by = source.columns.findIndex((column) => key(column) === name);
-    return { filters, order: by < 0 ? null : [by, direction], search: (values.search || "").slice(0, LONGEST) };
+    return { filters, order: by < 0 ? null : { column: by, direction }, search: (values.search || "").slice(0, LONGEST) };
   }
 
   /** Write the table's state to the URL. */
   function remember(source, { filters, search, order }) {
-    const changed = { search: search.slice(0, LONGEST), sort: order ? `${order[1]}:${key(source.columns[order[0]])}` : "" };
+    const changed = { search: search.slice(0, LONGEST), sort: order ? `${order.direction}:${key(source.columns[order.column])}` : "" };
     source.columns.forEach((column, index) => { if (column.filter) changed[parameter(column)] = filters.get(index) || ""; });
     place.write(changed);
   }
