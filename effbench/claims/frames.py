@@ -123,7 +123,10 @@ def by(
     for values, part in rows.groupby(names, sort=False):
         words = []
         for name, value in zip(names, values, strict=True):
-            words.append(value if name in NAMES else f"{name}={value}")
+            if name in NAMES:
+                words.append(value)
+            else:
+                words.append(f"{name}={value}")
         figure = function(part)
         if not figure.is_missing:
             figures[" ".join(words)] = figure

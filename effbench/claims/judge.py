@@ -107,7 +107,9 @@ def reason_of(statements: Mapping[str, Statement]) -> str:
             texts = by_title[title]
             reason = f"{title} {listed(texts, 6, separator)}"
             why = statements[texts[0]].why
-            reasons.append(reason if why in ("", OPEN) else f"{reason} ({why})")
+            if why not in ("", OPEN):
+                reason = f"{reason} ({why})"
+            reasons.append(reason)
     return "; ".join(reasons)
 
 

@@ -176,7 +176,8 @@ def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, s
         folder = variables.get(name)
         if folder and not is_plain(folder):
             variables[name] = str(plain_path(Path(folder), name))
-    if filters := variables.get(warning_filters.VARIABLE):
+    filters = variables.get(warning_filters.VARIABLE)
+    if filters:
         variables[warning_filters.VARIABLE] = warning_filters.without_errors(filters)
     return variables
 
@@ -323,7 +324,9 @@ class ForkServer:
         self.send({"op": "kill", "id": request.id})
         timeout_s = KILL_TIMEOUT_S
         if request.stopped:
-            timeout_s = 0.0 if request.pid is None else STOP_TIMEOUT_S
+            timeout_s = STOP_TIMEOUT_S
+            if request.pid is None:
+                timeout_s = 0.0
         if request.done.wait(timeout_s):
             return
         self.process.kill()
@@ -432,7 +435,8 @@ class ForkServer:
                 self.ready.set()
             case {"event": "interpreter", "version": list(), "missing": list(), "torch": _}:
                 self.is_python = True
-                self.unfit = why_unfit(self.python, message) if self.python else None
+                if self.python:
+                    self.unfit = why_unfit(self.python, message)
                 if self.unfit:
                     self.process.kill()
             case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:

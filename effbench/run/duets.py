@@ -133,10 +133,9 @@ class Duets:
     def sides(self) -> list[list[Trial]]:
         """The trials of each side in the counted rounds."""
         counted = self.counted
-        return [
-            [trial for trial in side if trial.round in counted]
-            for side in (self.before, self.after)
-        ]
+        before = [trial for trial in self.before if trial.round in counted]
+        after = [trial for trial in self.after if trial.round in counted]
+        return [before, after]
 
     @property
     def reasons_alone(self) -> list[str]:

@@ -64,12 +64,12 @@ def take_up(
 ) -> None:
     """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
     it is still running."""
-    running = processes(info.host, settings.shard) if info.state == "running" else []
-    for process in filter(liveness.is_running, running):
-        raise ResumeError(
-            f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
-            " end it first"
-        )
+    for process in processes(info.host, settings.shard):
+        if info.state == "running" and liveness.is_running(process):
+            raise ResumeError(
+                f"sweep {info.id} is still running in process {process['pid']}; wait for its end,"
+                " or end it first"
+            )
     check_same_sweep(store, info, settings, plan, facts, progress)
     rounds = settings.protocol.rounds
     if rounds > info.rounds:

@@ -198,7 +198,9 @@ class SlurmExecutor(TrialExecutor):
         numbers = {cell: number for number, cell in enumerate(cells_of(runs))}
         jobs: dict[Hashable, list[CellRun]] = {}
         for run in runs:
-            key = numbers[run.cell] // size if size else run.cell.comparison_key
+            key: Hashable = run.cell.comparison_key
+            if size:
+                key = numbers[run.cell] // size
             jobs.setdefault(key, []).append(run)
         batches = list(jobs.values())
         random.Random(self.settings.sweep.seed).shuffle(batches)
@@ -333,7 +335,9 @@ class SlurmExecutor(TrialExecutor):
         log = job.log()
         reason = one_line(f"{job} {loss.how}")
         if not job.has_begun:
-            words = "" if job.failed else last_words(log)
+            words = ""
+            if not job.failed:
+                words = last_words(log)
             reason = one_line(f"{reason} before its first trial{words}", 1000)
             self.why_unbegun = reason
             self.unbegun.update(job.runs)
