@@ -73,16 +73,22 @@ def test_rules_that_are_refused(rules, error):
         excluded(CELLS, rules)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_shards_are_complete_balanced_and_keep_together_what_is_compared(seed):
-    draw = random.Random(seed)
+def random_matrix(draw):
+    """Return some cells of a matrix, and its number of modes."""
     modes = ["eager", *(f"m{n}" for n in range(draw.randint(1, 12)))]
     points = product(range(1, draw.randint(2, 60)), modes)
     cells = [a_cell(mode, bs=bs) for bs, mode in points if draw.random() < 0.8]
+    return cells, len(modes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_shards_are_complete_balanced_and_keep_together_what_is_compared(seed):
+    draw = random.Random(seed)
+    cells, modes = random_matrix(draw)
     parts = shards(cells, draw.randint(1, 12))
     assert Counter(chain(*parts)) == Counter(cells)
     sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= len(modes)
+    assert max(sizes) - min(sizes) <= modes
     parts_of = Counter(bs for part in parts for bs in {cell.bs for cell in part})
     numbers = Counter(cell.bs for cell in cells)
     most = -(-len(cells) // len(parts))
