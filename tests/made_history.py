@@ -40,12 +40,13 @@ class Made:
         self.sweeps.append(SimpleNamespace(**facts | changed))
         return self
 
-    def result(self, cell="c", environment="a", model="mlp", **values):
+    def result(self, mode="eager", environment="a", model="mlp", **values):
         """A result in the newest sweep."""
-        self.cells.setdefault(cell, a_cell(model=model, bs=1, dtype="float32"))
+        cell = a_cell(model=model, bs=1, dtype="float32", mode=mode)
+        self.cells[cell.key] = cell
         ids = {
             "sweep_id": self.sweeps[-1].id,
-            "cell_key": cell,
+            "cell_key": cell.key,
             "environment_id": environment,
         }
         self.rows.append(COLUMNS | ids | {"status": "ok", "trials": 5} | values)

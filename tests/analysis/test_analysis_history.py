@@ -83,8 +83,9 @@ def test_the_worst_open_change_comes_first_and_then_the_newest():
         made.result("b", latency_ms=1.3 if place >= 8 else 1.0)
         made.result("c", latency_ms=0.5 if place >= 10 else 1.0)
         made.result("d", latency_ms=0.9 if place >= 20 else 1.0)
-    found = made.judge("latency_ms").changes
-    assert [change.track.cell_key for change in found] == ["b", "a", "d", "c"]
+    history = made.judge("latency_ms")
+    modes = [history.cells[change.track.cell_key].mode_name for change in history.changes]
+    assert modes == ["b", "a", "d", "c"]
 
 
 def test_another_machine_or_interpreter_is_another_series():
