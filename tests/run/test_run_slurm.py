@@ -161,6 +161,17 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     ]
 
 
+def test_the_job_of_another_version_runs_again(cluster, caplog):
+    made = cluster(a_cell())
+    job = made.folder / "1"
+    job.mkdir(parents=True)
+    (job / REQUEST).write_bytes(encode({"cells": []}))
+    (job / EVENTS).write_bytes(b"")
+    assert made.open(made.sweep_id) == made.left
+    assert not job.exists()
+    assert "its trials run again" in caplog.text
+
+
 def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(queue, "check", lambda executor: None)
     settings = Settings.with_defaults(executor={"name": "slurm", "job_folder": "/shared/100%u"})

@@ -47,7 +47,12 @@ class JobRequest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        return msgspec.convert(decode((folder / REQUEST).read_bytes()), cls)
+        """Return the request of this folder. Raises MessageError, such as for one that another
+        version of effbench wrote."""
+        try:
+            return msgspec.convert(decode((folder / REQUEST).read_bytes()), cls)
+        except msgspec.ValidationError as error:
+            raise MessageError(str(error)) from error
 
     def cell_runs(self) -> list[CellRun]:
         return [CellRun(Cell.from_params(run.cell), run.interpreter) for run in self.runs]

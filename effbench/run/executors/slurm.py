@@ -8,6 +8,7 @@ trials are recorded as crashed, and another job repeats them as another attempt.
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 import tempfile
@@ -62,6 +63,7 @@ READ_S = 0.5
 REFUSED_PAUSE_S = 30.0
 #: Events that also count from a job that a killed effbench submitted: the others are its progress.
 LASTING = (Began, Record)
+LOGGER = logging.getLogger(__name__)
 #: Longest line of an event; escaping may lengthen a trial's record.
 MOST_LINE_BYTES = 4 * MOST_BYTES
 #: The end of a job's error output that a lost trial keeps.
@@ -161,9 +163,18 @@ class SlurmExecutor(TrialExecutor):
         if self.folder.exists():  # of an effbench that was killed
             queue.cancel(self.name)
             for events in self.folder.glob(f"*/{EVENTS}"):
-                runs = JobRequest.read(events.parent).cell_runs()
-                self.close(ClusterJob("", events.parent, runs))
+                self.take_over(events.parent)
         return self.trials_left(self.runs)
+
+    def take_over(self, folder: Path) -> None:
+        """Commit what a job of an effbench that was killed recorded, and remove its folder."""
+        try:
+            runs = JobRequest.read(folder).cell_runs()
+        except MessageError as error:
+            LOGGER.warning("%s: its trials run again: %s", folder, error)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        self.close(ClusterJob("", folder, runs))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError at
