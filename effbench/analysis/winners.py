@@ -2,7 +2,8 @@
 `winners` holds the rule.
 
 A mode wins if it is significantly better than every other one; several that are not significantly
-different win together, which is a tie.
+different win together, which is a tie. A table gives its star to the only winner, and only if its
+figure is not marked: `ModeFigure.wins` in `render/tables.py`.
 """
 
 from __future__ import annotations

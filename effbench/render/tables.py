@@ -1,5 +1,9 @@
 """Speedup tables for `effbench show`, the site and Markdown: the figure of each mode at each point,
-the winner of each row, and the legend."""
+the winner of each row, and the legend.
+
+A `Result` with its label (`LabelledRow`) becomes the `ModeFigure` of a `SpeedupRow`; the rows are a
+`SpeedupTable`, which becomes a `core.table.Table`.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
 (`Slot.lock`), and in its own process for a foreign program on the GPU, at most
-`executor.foreign_wait_s` (`GpuWatch.wait_until_free`). Both settings are declared in
-`settings.Executor`.
+`executor.foreign_wait_s` or a second (`GpuWatch.wait_until_free`), which is part of `timeout_s`.
+The settings are declared in `core/settings.py`.
 """
 
 from __future__ import annotations

@@ -100,11 +100,14 @@ def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[
 
 def sql_query(sql: str, **values: Any) -> sa.TextClause:
     """Return a query in SQL that every database understands, with these values in place of
-    `:name`; a list is meant for `IN :name`."""
-    parameters: list[sa.BindParameter[Any]] = [
-        sa.bindparam(name, value, expanding=isinstance(value, list))
-        for name, value in values.items()
-    ]
+    `:name`; a list of texts, which may be empty, is meant for `IN :name`."""
+    parameters: list[sa.BindParameter[Any]] = []
+    for name, value in values.items():
+        if isinstance(value, list):
+            # with its type, because PostgreSQL compares no text with an empty list of numbers
+            parameters.append(sa.bindparam(name, value, sa.String(), expanding=True))
+        else:
+            parameters.append(sa.bindparam(name, value))
     return sa.text(sql).bindparams(*parameters)
 
 

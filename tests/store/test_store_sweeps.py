@@ -50,6 +50,12 @@ def test_trials_and_results_are_counted(store, cell, environment, begin):
     assert found.statuses == {"ok": 2, "oom": 1, "error": 1}
 
 
+def test_a_database_without_sweeps(store):
+    assert store.sweeps() == []
+    assert store.durations([], []) == []
+    assert list(store.results()) == []
+
+
 @pytest.mark.parametrize("state", ["completed", "interrupted", "failed", "running"])
 def test_a_sweep_ends(store, cell, begin, state):
     sweep = begin(store, [cell()])
