@@ -158,7 +158,7 @@ class CellPair:
 
     @property
     def sides(self) -> tuple[CellResult, CellResult]:
-        """The result before and after; one without figures if there is none."""
+        """The results before and after; a side without a result has no figures."""
         return self.before or NO_RESULT, self.after or NO_RESULT
 
     @cached_property
