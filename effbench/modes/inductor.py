@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,8 +20,6 @@ from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
 #: Environment variable with the folder of Inductor's cache.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-#: Compiles a kernel, and before that the headers of all kernels.
-SAMPLE = "import torch; torch.compile(torch.sin)(torch.ones(16))"
 PRECOMPILE_TIMEOUT_S = 200.0
 
 
@@ -131,13 +128,24 @@ def precompile_headers() -> None:
         if any(Path(codecache._HEADER_DIR).glob("*.[gp]ch")):
             return
         with tempfile.TemporaryDirectory(prefix="effbench-") as cache:
-            subprocess.run(
-                [sys.executable, "-c", SAMPLE],
-                env={**os.environ, CACHE_FOLDER: cache},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=PRECOMPILE_TIMEOUT_S,
+            # forked, because importing torch again would take as long as the headers
+            child = multiprocessing.get_context("fork").Process(
+                target=compile_sample, args=(cache,)
             )
+            child.start()
+            child.join(PRECOMPILE_TIMEOUT_S)
+            child.kill()
+            child.join()
+
+
+def compile_sample(cache: str) -> None:
+    """Compile a kernel, and before that the headers of all kernels, in this process of its own.
+    `cache`: the folder for the kernel."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):  # the output is the fork server's, which sends messages there
+        os.dup2(nothing, descriptor)
+    os.environ[CACHE_FOLDER] = cache
+    torch.compile(torch.sin)(torch.ones(16))
 
 
 def learn_for(modes: Iterable[tuple[str, str]]) -> None:
