@@ -184,12 +184,14 @@ def test_false_alarms_are_rare(trials, sds, at_most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trials", [3, 5, 10])
+@pytest.mark.parametrize(("trials", "at_least"), [(3, 0.65), (5, 0.74), (10, 0.74)])
 @pytest.mark.parametrize("sd", [0.002, 0.02, 0.2])
-def test_the_smallest_slowdown_is_found_in_about_four_cases_of_five(trials, sd):
+def test_the_smallest_slowdown_is_found_in_about_four_cases_of_five(trials, at_least, sd):
+    """Fewer with three trials: the test of a comparison has fewer degrees of freedom if both sides
+    differ in their spread."""
     slowdown = smallest_slowdown(sd * math.sqrt(2 / trials), 2 * (trials - 1))
     shares = verdict_shares(trials, (sd, sd), trials, slowdown)
-    assert shares[Verdict.SLOWER] == pytest.approx(0.8, abs=0.06)
+    assert at_least <= shares[Verdict.SLOWER] <= 0.86
 
 
 def test_the_smallest_slowdown_is_at_least_the_floor():
