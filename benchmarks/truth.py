@@ -100,7 +100,7 @@ def clocks_while_spinning(gpu: Gpu) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda._sleep(3 * CYCLES[-1])
     time.sleep(0.005)
-    clocks = [gpu.read()["sm_clock_mhz"] for _ in range(2)]
+    clocks = [gpu.read().sm_clock_mhz for _ in range(2)]
     torch.cuda.synchronize()
     return [clock for clock in clocks if clock]
 
