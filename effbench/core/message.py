@@ -84,14 +84,12 @@ class DuetRequest(Payload):
 
     `folder`: of the socket at which they meet. `leads`: whether this member was started first and
     decides when the series ends. `answer_s`: seconds after which a partner that does not answer
-    counts as lost. `is_alike`: whether both wait for the host in the same way, as two versions of
-    one mode do.
+    counts as lost.
     """
 
     folder: str
     leads: bool
     answer_s: float
-    is_alike: bool = False
 
 
 @dataclass

@@ -97,6 +97,7 @@ class RemoteSide:
     name: str
     host: HostWatch | None
     spins: bool
+    depends_on_host: bool = True
 
     def batch(self) -> TimedBatch:
         """Have the partner time a batch. Raises PartnerLostError."""
@@ -162,11 +163,10 @@ class DuetStep:
     def __init__(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
         """`timer`: of a step that has warmed up; `latency_ms`: about how long a call takes."""
         self.timer = timer
-        self.depends_on_host = timer.waits_for_host(latency_ms)
         self.latency = LatencySide(timer, latency_ms, warm_calls_of(latency_ms))
         self.period: PeriodSide | None = None
         if has_period:
-            self.period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s).calls)
+            self.period = PeriodSide(timer, timer.rules.budget_s)
 
     @property
     def spins(self) -> bool:
@@ -256,17 +256,14 @@ class MemberFigure:
     varies: Disturbance | None
 
 
-def figure_of_member(
-    pairs: Pairs, rules: Rules, leads: bool, is_alike: bool = False
-) -> MemberFigure:
+def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
     """Return the time of a member, in ms per call, with the bounds of the median of its batches.
 
     The ratio of both members' times is the median ratio of the pairs, and their geometric mean the
     median of the pairs'. So the host's slow moments affect both alike. `leads`: whether it is the
-    leader. `is_alike`: whether both wait for the host in the same way. The bounds of a marked
-    figure contain those of undisturbed and of disturbed batches.
+    leader. The bounds of a marked figure contain those of undisturbed and of disturbed batches.
     """
-    ratio = pairs.figure(rules, is_alike)
+    ratio = pairs.figure(rules)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed

@@ -19,7 +19,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,12 @@ def piece() -> float:
     for number in range(LOOPS):
         total += len([number, total])
     return (time.perf_counter_ns() - start) / 1e6
+
+
+def quartile_ratio(values: Sequence[float]) -> float:
+    """Return the upper quartile of some times ÷ the lower one."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(high / low)
 
 
 class RunQueue:
@@ -369,6 +375,14 @@ class HostWatch:
         if self.all_threads or not self.slow_readings:
             return 1.0
         return max(1.0, median(self.slow_readings) / self.quietest_ms)
+
+    @property
+    def variation(self) -> float:
+        """How far the fixed work's times in disturbed batches are apart: the ratio of their
+        quartiles."""
+        if not self.slow_readings:
+            return 1.0
+        return quartile_ratio(self.slow_readings)
 
     @property
     def disturbed_fraction(self) -> float | None:

@@ -24,6 +24,7 @@ from effbench.measure.host import HostWatch
 from effbench.measure.timing import (
     BATCH_MS,
     FEWEST_CALLS,
+    FEWEST_PART,
     FEWEST_SAMPLES,
     LONGEST_S,
     Rules,
@@ -50,7 +51,10 @@ EVERY = 10
 
 
 class TimedSide(Protocol):
-    """One of the two steps that are timed in turn."""
+    """One of the two steps that are timed in turn. `depends_on_host`: whether the host's speed
+    shows in its times."""
+
+    depends_on_host: bool
 
     def batch(self) -> TimedBatch:
         """Time a batch of calls."""
@@ -101,17 +105,18 @@ class Pairs:
     undisturbed: list[BatchPair] = field(default_factory=list)
     disturbed: list[BatchPair] = field(default_factory=list)
 
-    def figure(self, rules: Rules, is_alike: bool = False) -> TimingFigure:
+    def figure(self, rules: Rules) -> TimingFigure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all
         pairs, marked.
 
-        `is_alike`: whether both sides wait for the host in the same way. Then a few undisturbed
-        pairs are enough, if their ratio is that of the disturbed ones: a slow host hardly changes
-        it.
+        Ten are enough, because a pair is a figure of two batches. Less than a tenth of all may be
+        disturbed pairs that look undisturbed; they are enough if the others have the same ratio.
         """
         kept, lost = self.undisturbed_ratios, self.disturbed_ratios
-        if is_alike and kept and lost and have_one_median(kept, lost):
-            rules = replace(rules, min_samples=min(rules.min_samples, FEWEST_SAMPLES))
+        enough = FEWEST_SAMPLES
+        if kept and lost and not have_one_median(kept, lost):
+            enough = max(enough, math.ceil(FEWEST_PART * len(lost)))
+        rules = replace(rules, min_samples=min(rules.min_samples, enough))
         return Timing(kept, disturbed_ms=lost).figure(rules)
 
     @property
@@ -139,6 +144,7 @@ class LatencySide:
 
     def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
+        self.depends_on_host = timer.waits_for_host(latency_ms)
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
         self.batches: list[Timing] = []
@@ -170,11 +176,13 @@ class LatencySide:
 class PeriodSide:
     """Back-to-back calls of a step on the GPU. `calls`: number per batch."""
 
-    def __init__(self, timer: Timer, calls: int) -> None:
+    def __init__(self, timer: Timer, budget_s: float) -> None:
+        block = timer.choose_block(budget_s)
         self.timer = timer
+        self.depends_on_host = block.depends_on_host
         self.rotation = itertools.cycle(timer.inputs)
-        self.calls = calls
-        self.warm_calls = max(WARM_CALLS, round(WARM_PART * calls))
+        self.calls = block.calls
+        self.warm_calls = max(WARM_CALLS, round(WARM_PART * self.calls))
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
@@ -203,8 +211,6 @@ def take_pairs(
     """
     pairs = Pairs()
     began = time.perf_counter()
-    if host:
-        host.begin()
     for number in itertools.count(1):
         if number % 2:
             mine, theirs = take(own, host), take(reference, host)
@@ -222,16 +228,18 @@ def take_pairs(
             break
         if is_disturbed and host:
             host.calm()
-            host.begin()
     return pairs
 
 
 def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
-    """Time a batch, and read the host's speed after it."""
+    """Time a batch, and read the host's speed before and after it if it matters."""
+    if host is None or not side.depends_on_host:
+        return side.batch()
+    host.begin()
     began = time.perf_counter()
     batch = side.batch()
     seconds = batch.seconds or time.perf_counter() - began
-    if host is None or host.was_undisturbed(seconds, batch.waited_ms):
+    if host.was_undisturbed(seconds, batch.waited_ms):
         return batch
     return replace(batch, is_disturbed=True)
 

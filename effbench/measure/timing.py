@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from effbench.core.metrics import significant
-from effbench.measure.host import HostWatch, Reading
+from effbench.measure.host import HostWatch, Reading, quartile_ratio
 from effbench.measure.watch import HOST_BOUND, GpuWatch
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
@@ -40,6 +40,9 @@ FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budg
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
 SAME = 0.02
+# ratio of the quartiles of the fixed work from which the host has changed its speed: times that
+# depend on it follow by more than half of that
+CHANGED = 1.1
 SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
 # in place of a protocol's tolerance of None
 HOST_TOLERANCE = 0.1
@@ -438,8 +441,7 @@ class Timer:
         block = self.choose_block(budget_s)
         calls = math.ceil(block.calls / self.whole) * self.whole
         host = self.host
-        # if the GPU is the bottleneck, the host's speed does not show in the period
-        if block.enqueue_ms <= HOST_BOUND * block.period_ms:
+        if not block.depends_on_host:
             host = None
         blocks = Blocks(self, calls, host)
         result = Timing(calls_per_block=calls)
@@ -528,6 +530,11 @@ class CallBlock:
     enqueue_ms: float
     period_ms: float
 
+    @property
+    def depends_on_host(self) -> bool:
+        """Whether the host's speed shows in the period: the GPU is not the bottleneck."""
+        return self.enqueue_ms > HOST_BOUND * self.period_ms
+
 
 @dataclass
 class Blocks:
@@ -601,6 +608,14 @@ def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     bottleneck of back-to-back calls and fills nearly all of a single one."""
     outside_gpu_ms = latency_ms - period_ms
     return enqueue_ms > HOST_BOUND * period_ms or outside_gpu_ms > HOST_PART * latency_ms
+
+
+def ignores_host(disturbed: Sequence[float], host: HostWatch) -> bool:
+    """Return whether these samples of disturbed moments do not depend on the host's speed: it
+    changed meanwhile, and they did not."""
+    if len(disturbed) < FEWEST_SAMPLES or host.variation < CHANGED:
+        return False
+    return quartile_ratio(disturbed) <= 1 + SAME
 
 
 def bounds_of_median(samples: Sequence[float]) -> list[float]:

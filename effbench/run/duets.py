@@ -35,17 +35,11 @@ def allows_duet(cell: Cell) -> bool:
 class Meeting:
     """Brings the two trials of a duet together: the follower starts when the leader waits for it,
     so that neither disturbs the other's preparation. Thread-safe. `folder`: of the socket;
-    `timeout_s`: of a trial; `is_alike`: whether both wait for the host in the same way."""
+    `timeout_s`: of a trial."""
 
-    def __init__(
-        self,
-        folder: Path,
-        timeout_s: float,
-        is_alike: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, timeout_s: float) -> None:
         self.folder = folder
         self.timeout_s = timeout_s
-        self.is_alike = is_alike
         self.lock = threading.Lock()
         #: Set once the leader waits for the follower, or has ended.
         self.can_follow = threading.Event()
@@ -90,12 +84,7 @@ class Member:
 
     def request(self) -> DuetRequest:
         answer_s = ANSWER_PART * self.meeting.timeout_s
-        return DuetRequest(
-            str(self.meeting.folder),
-            self.leads,
-            answer_s,
-            self.meeting.is_alike,
-        )
+        return DuetRequest(str(self.meeting.folder), self.leads, answer_s)
 
     def begins(self, phase: str) -> None:
         """Note a phase of the trial."""

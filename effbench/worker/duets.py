@@ -55,7 +55,7 @@ class DuetMember:
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
             self.partner = Partner(connection, self.request.answer_s)
-            self.partner.send("hello", depends_on_host=self.step.depends_on_host)
+            self.partner.send("hello", depends_on_host=self.step.latency.depends_on_host)
             return
         connection, _ = self.listener.accept()
         self.listener.close()
@@ -75,7 +75,7 @@ class DuetMember:
             return self.follow(self.partner)
 
     def lead(self, partner: Partner) -> DuetResult:
-        depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
+        depends_on_host = self.step.latency.depends_on_host or self.partner_depends_on_host
         self.context.watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
             pairs = self.step.lead(partner, host)

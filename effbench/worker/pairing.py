@@ -170,6 +170,17 @@ def paired_speedups(
     return speedups
 
 
+def figure_of(pairs: Pairs, rules: Rules, host: HostWatch | None) -> TimingFigure:
+    """Return the median ratio. All pairs give it if too few are undisturbed, but the others do not
+    follow the host's speed."""
+    figure = pairs.figure(rules)
+    if not figure.is_marked or host is None:
+        return figure
+    if not timing.ignores_host(pairs.disturbed_ratios, host):
+        return figure
+    return Pairs(pairs.undisturbed + pairs.disturbed).figure(rules)
+
+
 def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = timings.context, timings.timer, timings.rules
@@ -179,16 +190,16 @@ def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
     if timings.has_period:
         budget_s /= 2
     reference_ms = reference.warm_up().samples_ms[-1]
-    depends_on_host = timer.waits_for_host(mode_ms) or reference.waits_for_host(reference_ms)
+    sides = LatencySide(reference, reference_ms), LatencySide(timer, mode_ms)
+    depends_on_host = any(side.depends_on_host for side in sides)
     watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     context.watcher.begin()
     taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():
-        sides = LatencySide(reference, reference_ms), LatencySide(timer, mode_ms)
         taken[LATENCY] = take_pairs(*sides, rules, budget_s, host)
         if timings.has_period:
-            reference_blocks = PeriodSide(reference, reference.choose_block(budget_s).calls)
-            mode_blocks = PeriodSide(timer, timer.choose_block(budget_s).calls)
+            reference_blocks = PeriodSide(reference, budget_s)
+            mode_blocks = PeriodSide(timer, budget_s)
             timing.load(timer.step, mode_blocks.rotation, mode_blocks.calls, rules.load_s / 3)
             taken[PERIOD] = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
     disturbance = None
@@ -196,6 +207,6 @@ def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
         disturbance = context.watcher.newest_disturbance()
     speedups = {}
     for name, pairs in taken.items():
-        speedups[name] = PairedSpeedup(pairs.figure(rules), pairs)
+        speedups[name] = PairedSpeedup(figure_of(pairs, rules, host), pairs)
         disturbance = disturbance or speedups[name].disturbance(host, rules)
     return PairedSpeedups(speedups, disturbance)

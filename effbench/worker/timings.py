@@ -201,14 +201,17 @@ class Timings:
         """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
         does not show in them, else None. The warm-up may have been too short to tell, for example
         because the clocks were still higher."""
-        is_sure = host is not None and not self.watcher.discarded
-        if PERIOD not in samples or self.workload.has_varied_calls or not is_sure:
+        if host is None or self.watcher.discarded:
+            return None
+        if PERIOD not in samples or self.workload.has_varied_calls:
             return None
         pooled = {name: taken.all_samples() for name, taken in samples.items()}
         latency, period = pooled[LATENCY], pooled[PERIOD]
         enqueue_ms = statistics.median(latency.enqueue_ms)
         medians_ms = [statistics.median(taken.samples_ms) for taken in (latency, period)]
-        if timing.shows_host(medians_ms[0], enqueue_ms, medians_ms[1]):
+        disturbed = [taken.disturbed_ms for taken in samples.values() if taken.disturbed_ms]
+        shows_host = timing.shows_host(medians_ms[0], enqueue_ms, medians_ms[1])
+        if shows_host and not all(timing.ignores_host(times, host) for times in disturbed):
             return None
         return {name: taken.figure(self.rules) for name, taken in pooled.items()}
 
@@ -255,7 +258,7 @@ class Timings:
         if result.host is not None:
             host_reason = result.host.reason
         for name, pairs in result.pairs.items():
-            own = figure_of_member(pairs, self.rules, leads, duet.request.is_alike)
+            own = figure_of_member(pairs, self.rules, leads)
             figures[name] = own.figure
             if own.figure.is_marked:
                 measured.disturbance = measured.disturbance or host_reason

@@ -133,6 +133,19 @@ def test_the_slowdown_of_disturbed_moments(make, options, works_ms, waited_ms, s
     assert watch.slowdown == pytest.approx(slowdown)
 
 
+@pytest.mark.parametrize(
+    ("works_ms", "variation"),
+    [([0.05] * 8, 1.0), ([0.08, 0.08, 0.12, 0.12], 1.5), ([0.08, 0.08, 0.08, 0.08], 1.0)],
+    ids=["undisturbed", "the host changed its speed", "the host was slow all the time"],
+)
+def test_how_far_the_speeds_of_disturbed_moments_are_apart(make, works_ms, variation):
+    watch = make(quiet_ms=0.05, tolerance=1.1, moves=False)
+    watch.limit_ms = 0.055
+    for work_ms in works_ms:
+        watch.is_undisturbed(reading(), reading(work_ms), 0.003)
+    assert watch.variation == pytest.approx(variation)
+
+
 class TestCalming:
     """After a while of disturbed batches the thread moves to a quieter core, or waits for a
     moment."""

@@ -21,6 +21,8 @@ NEVER = -1.0
 class MadeUpSide:
     """A step of `ms` on a host whose slowdown `speed` returns at each moment."""
 
+    depends_on_host = True
+
     def __init__(self, clock, name, ms, speed=lambda seconds: 1.0):
         self.clock = clock
         self.name = name
@@ -32,6 +34,7 @@ class MadeUpSide:
         self.order.append((self.name, self.clock.now))
         ms = self.ms * self.speed(self.clock.now)
         self.clock.now += 0.003 * self.speed(self.clock.now)
+        self.ended = self.clock.now
         return TimedBatch(ms)
 
 
@@ -113,17 +116,34 @@ def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(
     assert statistics.median(taken.disturbed_ratios) == pytest.approx(4.92)
 
 
-def test_of_sides_that_are_alike_a_few_undisturbed_pairs_are_enough():
-    """If the others have the same ratio. Where one side waits for the host, they may only look
-    undisturbed."""
-    few, many = [Pair(1.05, 1.0)] * 12, [Pair(2.12, 2.0)] * 300
-    assert Pairs(few, many).figure(RULES).is_marked
-    figure = Pairs(few, many).figure(RULES, is_alike=True)
-    assert figure.is_marked is False
-    assert figure.median.value == pytest.approx(1.05)
-    assert Pairs(few[:9], many).figure(RULES, is_alike=True).is_marked
-    assert Pairs(few, [Pair(2.3, 2.0)] * 300).figure(RULES, is_alike=True).is_marked
-    assert Pairs([], many).figure(RULES, is_alike=True).is_marked
+def test_a_side_that_does_not_depend_on_the_host_may_meet_disturbed_moments(clock):
+    """Then only the other side's batches need quiet ones."""
+    eager, graph = (MadeUpSide(clock, name, 1.0) for name in ("eager", "graph"))
+    host = MadeUpHost(clock, lambda seconds: seconds == graph.ended)
+    assert take_pairs(eager, graph, RULES, 0.1, host).disturbed
+    graph.depends_on_host = False
+    assert not take_pairs(eager, graph, RULES, 0.1, host).disturbed
+
+
+#: By name: the ratios of undisturbed pairs and of disturbed ones, and whether the figure is marked.
+FEW = {
+    "ten are enough": ([4.1] * 10, [4.9] * 100, False),
+    "nine are not": ([4.1] * 9, [4.9] * 100, True),
+    "less than a tenth may only look undisturbed": ([4.1] * 12, [4.9] * 130, True),
+    "unless the others have the same ratio": ([1.05] * 12, [1.06] * 300, False),
+    "all are disturbed": ([], [4.9] * 100, True),
+    "nine of twelve": ([4.1] * 9, [4.9] * 3, False),
+}
+
+
+@pytest.mark.parametrize(("kept", "lost", "is_marked"), FEW.values(), ids=FEW)
+def test_how_many_undisturbed_pairs_are_enough(kept, lost, is_marked):
+    undisturbed = [Pair(ratio, 1.0) for ratio in kept]
+    disturbed = [Pair(2 * ratio, 2.0) for ratio in lost]
+    figure = Pairs(undisturbed, disturbed).figure(RULES)
+    assert figure.is_marked is is_marked
+    expected = statistics.median(kept + lost) if is_marked else kept[0]
+    assert figure.median.value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,6 @@ def test_members_meet_and_the_first_one_alternates(duets):
     assert leads == [{"leads": True}, {"leads": False}] * 3
     for old, new in zip(*made.sent.values(), strict=True):
         assert old["duet"]["folder"] == new["duet"]["folder"]
-        assert old["duet"]["is_alike"], "two versions of one mode"
         assert not Path(old["duet"]["folder"]).exists(), "nothing is left behind"
     assert made.progress.retries == []
 

@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 from effbench.core.cell import Cell, Status, Trial
 from effbench.core.message import TrialRequest
 from effbench.core.settings import Protocol
+from effbench.measure.pairs import BatchPair, Pairs
+from effbench.measure.timing import Rules
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import pairing, trial
 from effbench.workloads.generation import Generation
@@ -114,6 +117,17 @@ def without_pairs(record):
     assert not any("pair" in name for name in record.samples)
     assert record.latency_ms > 0
     return record.extra["no_pairs"]
+
+
+@pytest.mark.parametrize(("ratios", "is_marked"), [([1.07] * 20, False), ([1.07, 1.2] * 10, True)])
+def test_all_pairs_count_if_their_ratio_does_not_follow_the_host(ratios, is_marked):
+    """As where the GPU is the bottleneck of both sides."""
+    pairs = Pairs([], [BatchPair(ratio, 1.0) for ratio in ratios])
+    host = SimpleNamespace(variation=1.3)
+    figure = pairing.figure_of(pairs, Rules(), host)
+    assert figure.is_marked is is_marked
+    assert figure.median.value == pytest.approx(statistics.median(ratios))
+    assert pairing.figure_of(pairs, Rules(), None).is_marked, "of the GPU"
 
 
 def test_no_pairs_where_calls_change_a_plain_attribute():

@@ -251,8 +251,7 @@ class LocalExecutor(TrialExecutor):
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
             ThreadPoolExecutor(1) as helper,
         ):
-            is_alike = first.run.cell.mode == second.run.cell.mode
-            meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
+            meeting = Meeting(Path(folder), self.settings.timeout_s)
             following = helper.submit(
                 self.run_member,
                 slot,
