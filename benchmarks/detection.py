@@ -403,17 +403,16 @@ def delayed_rows(
             for _ in range(draws):
                 order = [shared[i] for i in rng.permutation(len(shared))]
                 again, rest = order[:TRIALS], order[TRIALS:]
-                sides = [
+                before, after = (
                     drawn_of([side[n] for n in rng.permutation(rest)[:TRIALS]])
                     for side in (base, slowed)
-                ]
-                case = Case(kind, *sides, {})
+                )
+                case = Case(kind, before, after, {})
                 changes = screened([case])
                 flagged = slower(changes, suspects=True).get(0, [])
                 counts[SCREENED] += bool(slower(changes))
-                rerun = Case(
-                    kind, *(drawn_of([side[n] for n in again]) for side in (base, slowed)), {}
-                )
+                old, new = (drawn_of([side[n] for n in again]) for side in (base, slowed))
+                rerun = Case(kind, old, new, {})
                 counts[CONFIRMED] += len(confirmed({0: flagged}, {0: rerun}))
                 counts.update(peers(case))
             shares.append(counts)

@@ -93,7 +93,7 @@ def compare(arch: str, side: str, bs: int, request: dict[str, int], rounds: int)
     rates = [count / statistics.median(taken) for taken in seconds]
     ratios = sorted(theirs / ours for theirs, ours in zip(*seconds, strict=True))
     ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
-    same = int((tokens[0] == tokens[1]).int().cumprod(1).sum())
+    same = int(torch.eq(tokens[0], tokens[1]).int().cumprod(1).sum())
     name = "transformers, compiled" if side == COMPILED else f"effbench, {side}"
     return [arch, name, f"{rates[0]:.0f}", f"{rates[1]:.0f}", ratio, f"{same} of {count}"]
 

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="default: %(default)s")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tools = {
+        tools: dict[str, tuple[Callable[[str], float], int]] = {
             "effbench, quick": (partial(effbench, folder, "quick"), 4),
             "effbench, standard": (partial(effbench, folder, "standard"), 1),
             "torch.utils.benchmark": (
@@ -149,13 +150,13 @@ def main() -> None:
                 20,
             ),
         }
-        for name, python, call in (
+        for name, python, measure in (
             ("asv", args.asv, asv),
             ("optimum-benchmark", args.optimum, optimum),
         ):
             test = [python, "-c", f"import torch, transformers, {name.replace('-', '_')}"]
             if python and subprocess.run(test, capture_output=True, check=False).returncode == 0:
-                tools[name] = (partial(call, folder, python), 1)
+                tools[name] = (partial(measure, folder, python), 1)
             else:
                 print(f"{name}: skipped, it needs an interpreter that has it")
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in tools}
