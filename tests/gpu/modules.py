@@ -25,36 +25,6 @@ class Products(nn.Module):
         return x
 
 
-class Late(nn.Module):
-    """Compiles a second graph long after warm-up: at its 800th call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return self.work(x, self.graph())
-
-    def graph(self) -> int:
-        return min(self.calls // 800, 1)
-
-    @torch.compile(dynamic=False)
-    def work(self, x, which):
-        return x + which * 0.0
-
-
-class AlwaysLate(Late):
-    """Compiles another graph at every 800th call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch._dynamo.config.recompile_limit = 10_000
-
-    def graph(self) -> int:
-        return self.calls // 800
-
-
 # --- modules that misbehave ---
 
 

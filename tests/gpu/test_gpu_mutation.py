@@ -29,9 +29,7 @@ WRITES = "the module writes to its input x, but this mode leaves the caller's te
 @pytest.mark.parametrize(
     ("name", "mode", "status", "reason"),
     [
-        ("Writes", "default", "ok", ""),
         ("Writes", "cuda-graph", "degraded", WRITES),
-        ("Counts", "eager", "ok", ""),
         ("Counts", "cuda-graph", "ok", ""),
     ],
 )

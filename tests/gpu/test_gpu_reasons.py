@@ -54,15 +54,3 @@ def test_what_bounds_a_cell(custom):
     assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.2)
     assert small["kernels"] >= 4, "products of one row may be split in two"
     assert small["enqueue_ms"] > 0
-
-
-@alone
-@pytest.mark.parametrize(("name", "status"), [("Late", "ok"), ("AlwaysLate", "degraded")])
-def test_a_step_that_compiles_while_it_is_timed_is_timed_again(swept, name, status):
-    model = ("model=custom", f"model.module._target_=modules.{name}", "model.inputs.x.shape=[64]")
-    timing = ("protocol.budget_s=0.8", "protocol.min_time_s=0.3", "protocol.profile=false")
-    (trial,) = swept(*model, "mode=eager", *timing)
-    assert trial["status"] == status, trial["reason"]
-    assert "while it was timed" in trial["extra"]["timed_again"]
-    assert status == "ok" or "twice: the times include compiling" in trial["reason"]
-    assert trial["latency_ms"] > 0

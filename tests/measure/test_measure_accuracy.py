@@ -2,14 +2,12 @@
 coarse."""
 
 import dataclasses
-from collections import namedtuple
 
 import pytest
 import torch
 
 from effbench.measure import accuracy
 
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ZERO = torch.zeros(1)
 
 
@@ -42,33 +40,37 @@ def test_a_wider_output_of_a_half_model_has_its_tolerance(dtype, is_right):
     assert (compare(ref * 1.01, ref, dtype=dtype).reason is None) is is_right
 
 
-@pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def masked(values, mask):
+    values[:, ::2] = mask
+    return values
+
+
+@pytest.mark.parametrize("mask", [-1e4, torch.finfo(torch.float32).min])
 def test_masked_values_do_not_hide_wrong_ones(mask):
-    ref = reference(torch.float32)
-    wrong, right, exact = ref * 1.1, ref * (1 + 1e-6), ref.double()
-    for values in (wrong, right, ref, exact):
-        values[:, ::2] = mask
-    exact[:, ::2] = torch.finfo(torch.float64).min
+    ref = masked(reference(), mask)
+    exact = masked(reference(torch.float64), torch.finfo(torch.float64).min)
+    right = masked(reference() * (1 + 1e-6), mask)
     assert correct(right, ref)
-    assert not correct(wrong, ref)
     assert with_float64(right, ref, exact) is None
-    assert with_float64(wrong, ref, exact)
-    wrong[:, ::2] *= 1 - 1e-6  # a mask that was added to logits is rounded
-    assert not correct(wrong, ref)
-    assert with_float64(wrong, ref, exact)
-    alone = torch.full((4,), mask)
+    # a mask that was added to logits is rounded
+    for of_wrong in (mask, mask * (1 - 1e-6)):
+        wrong = masked(reference() * 1.1, of_wrong)
+        assert not correct(wrong, ref)
+        assert with_float64(wrong, ref, exact)
+
+
+def test_values_that_are_all_masks():
+    alone = torch.full((4,), -1e4)
     assert correct(alone, alone)
     assert not correct(alone * 1.01, alone)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool], ids=str)
 def test_integers_must_be_equal(dtype):
-    ref = torch.tensor([0, 1, 1, 0]).to(dtype)
+    ref = torch.tensor([0, 1, 1, 0], dtype=dtype)
+    other = torch.tensor([0, 1, 0, 0], dtype=dtype)
     assert compare(ref.clone(), ref) == accuracy.AccuracyVerdict(None, None, True)
-    assert "1 of 4 values" in compare(torch.tensor([0, 1, 0, 0]).to(dtype), ref).reason
-
-
-Pair = namedtuple("Pair", "a b")
+    assert "1 of 4 values" in compare(other, ref).reason
 
 
 @dataclasses.dataclass
@@ -79,18 +81,13 @@ class Outputs:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda a, b: {"deep": [{"a": a}, (b, None, "text", 3)]},
-        Pair,
-        Outputs,
-    ],
-    ids=["deep", "named tuple", "dataclass"],
+    [lambda a, b: {"deep": [{"a": a}, (b, None, "text", 3)]}, Outputs],
+    ids=["deep", "dataclass"],
 )
 def test_every_tensor_of_a_structure_counts(make):
     ref = make(reference(), torch.arange(3))
     assert correct(make(reference(), torch.arange(3)), ref)
-    verdict = compare(make(reference(), torch.tensor([0, 1, 3])), ref)
-    assert "differs from eager in 1 of 3 values" in verdict.reason
+    assert not correct(make(reference(), torch.tensor([0, 1, 3])), ref)
     assert not correct(make(reference() + 1, torch.arange(3)), ref)
 
 
@@ -105,7 +102,6 @@ def test_every_tensor_of_a_structure_counts(make):
             "(4, 1) torch.float32, but eager's is (4,) torch.float32",
         ),
         (ZERO.double(), ZERO, "torch.float64"),
-        ((ZERO, ZERO), ZERO, "the structure differs from eager's: output, output 0, output 1"),
     ],
 )
 def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, words):
@@ -150,20 +146,20 @@ def test_what_could_hide_tensors_is_refused(make, words):
         accuracy.parts((ZERO, make()))
 
 
-def test_what_is_not_finite():
-    bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
-    assert accuracy.not_finite(accuracy.parts(bad)) == "output b.0"
-    assert (
-        accuracy.not_finite({"x": torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))})
-        == "x"
-    )
-    assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
-    # where it is allowed, the places must agree
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1.0, torch.inf], "b"), ([1.0, complex(0.0, torch.nan)], "b"), ([1, 2], None)],
+)
+def test_what_is_not_finite_is_named(values, expected):
+    assert accuracy.not_finite({"a": torch.ones(2), "b": torch.tensor(values)}) == expected
+
+
+def test_values_that_are_not_finite_must_be_at_the_same_places():
     ref = torch.tensor([1.0, torch.nan, torch.inf])
     assert compare(ref.clone(), ref) == accuracy.AccuracyVerdict(0, None, True)
+    assert with_float64(ref.clone(), ref, ref.double()) is None
     assert not correct(torch.tensor([1.0, torch.inf, torch.nan]), ref)
     assert not correct(torch.tensor([1.0, 2.0, torch.inf]), ref)
-    assert with_float64(ref.clone(), ref, ref.double()) is None
 
 
 class TestFloat64:
@@ -183,7 +179,8 @@ class TestFloat64:
         exact = size * reference(torch.float64)
         # 5 % off: far beyond any tolerance, and exactly known
         eager = (exact * 1.05).to(dtype)
-        near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
+        near = (exact * (1 - 0.05 * (factor - 0.2))).to(dtype)
+        far = (exact * (1 - 0.05 * (factor + 0.3))).to(dtype)
         assert not correct(near, eager)
         assert with_float64(near, eager, exact) is None
         assert "against float64, eager's is" in with_float64(far, eager, exact)

@@ -127,9 +127,8 @@ def neighbour(one_core):
     process.join()
 
 
-@pytest.mark.parametrize("all_threads", [True, False])
-def test_a_busy_neighbour_on_the_core_makes_waiting_grow(neighbour, opened, all_threads):
-    queue = opened(all_threads)
+def test_a_busy_neighbour_on_the_core_makes_waiting_grow(neighbour, opened):
+    queue = opened(all_threads=False)
     before_ms = queue.read_ms()
     until = time.monotonic() + 0.5
     while time.monotonic() < until:

@@ -22,14 +22,10 @@ class Half(nn.Module):
         return self.used(x) * scale
 
 
-def test_linear_layers_and_weights_that_are_not_used():
-    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
-    x = torch.randn(8, 64)
-    counted = work.count(module, (x,), {})
-    assert counted.flops == 2 * 8 * 64 * 128 + 2 * 8 * 128 * 32
-    assert counted.min_bytes == size(*module.parameters(), x) + 8 * 32 * 4
+def test_weights_that_are_not_used():
     x, scale, module = torch.randn(2, 16), torch.randn(2, 1), Half()
     counted = work.count(module, (x,), {"scale": scale})
+    assert counted.flops == 2 * 2 * 16 * 16
     assert counted.min_bytes == size(*module.used.parameters(), x, scale) + 2 * 16 * 4
 
 
@@ -55,25 +51,29 @@ class Packed(nn.Module):
         return x @ q.t() + x @ k.t() + x @ v.t() + x @ v.t()
 
 
-def test_what_is_read_and_written_counts_once():
+def bytes_of(module, *inputs):
+    return work.count(module, inputs, {}).min_bytes
+
+
+def test_only_the_rows_of_a_table_that_are_read_count():
     index = torch.tensor([[1, 2, 3, 3]])
-    assert (
-        work.count(nn.Embedding(1000, 16), (index,), {}).min_bytes == 3 * 64 + index.nbytes + 4 * 64
-    ), "rows read"
+    assert bytes_of(nn.Embedding(1000, 16), index) == 3 * 64 + index.nbytes + 4 * 64
+
+
+def test_what_is_written_and_what_is_read_count_once():
     x, position = torch.randn(4, 1, 8), torch.tensor([3])
     written, read, out = size(x), 4 * 10 * 8 * 4, 4 * 8 * 4
-    assert (
-        work.count(Cache(), (x, position), {}).min_bytes == written + read + size(x, position) + out
-    )
+    assert bytes_of(Cache(), x, position) == written + read + size(x, position) + out
+
+
+def test_an_output_that_is_the_input_counts_once():
     x = torch.randn(10, 10)
-    assert work.count(nn.ReLU(inplace=True), (x,), {}).min_bytes == 2 * x.nbytes, (
-        "the output is the input"
-    )
-    # parts of a weight add up, and the same part counts once
+    assert bytes_of(nn.ReLU(inplace=True), x) == 2 * x.nbytes
+
+
+def test_parts_of_a_weight_add_up_and_the_same_part_counts_once():
     x, module = torch.randn(2, 16), Packed()
-    counted = work.count(module, (x,), {})
-    assert counted.min_bytes == size(module.weight, x) + 2 * 16 * 4
-    assert counted.flops == 4 * 2 * 2 * 16 * 16
+    assert bytes_of(module, x) == size(module.weight, x) + 2 * 16 * 4
 
 
 class Does(nn.Module):
@@ -96,12 +96,8 @@ class Does(nn.Module):
 )
 def test_bytes_are_at_most_those_that_are_moved(forward, rows):
     x, mask, index = torch.randn(10, 8), torch.arange(10) < 3, torch.tensor([1, 2, 2, 2])
-    most = rows * 8 * 4 + size(mask, index)
-    assert (
-        most - size(mask, index)
-        <= work.count(Does(forward), (x, mask, index), {}).min_bytes
-        <= most
-    )
+    moved = rows * 8 * 4
+    assert moved <= bytes_of(Does(forward), x, mask, index) <= moved + size(mask, index)
 
 
 def test_fewer_heads_of_keys_than_of_queries():
@@ -119,7 +115,6 @@ def run(*spans, name="k", correlation=1):
 @pytest.mark.parametrize(
     ("spans", "busy"),
     [
-        ([(0, 10), (20, 25)], 15),
         ([(0, 10), (5, 15)], 15),  # two streams
         ([(0, 100), (10, 20), (30, 40)], 100),  # inside a longer one
         ([(20, 25), (0, 10), (9, 21)], 25),  # in any order
@@ -135,35 +130,25 @@ def test_figures_are_of_one_call():
         *run((3_000_000, 4_000_000), (13_000_000, 14_000_000), name="add", correlation=2),
     ]
     counted = summarise(activities, {1}, calls=2)
-    assert counted.busy_ms == 4.0
-    assert counted.kernels == 2
-    gemm = {
-        "name": "gemm",
-        "count": 1.0,
-        "ms": 3.0,
-        "share": 0.75,
-    }
+    assert (counted.busy_ms, counted.kernels) == (4.0, 2)
+    assert counted.facts["kernels_in_graphs"] == 1
+    gemm = {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75}
     add = {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25}
-    assert counted.facts == {"calls": 2, "kernels_in_graphs": 1, "top": [gemm, add]}
+    assert counted.facts["top"] == [gemm, add]
 
 
 def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
     def kernel(name="triton_poi_fused_add_0", grid="[4, 1, 1]", shared=0, stream=7):
-        metadata = (
-            f'"stream": {stream}, "shared memory": {shared}, "warps per SM": 0.{stream}, "grid":'
-            f" {grid}, "
-        )
-        metadata += '"block": [128, 1, 1], "est. achieved occupancy %": 3'
+        metadata = f'"stream": {stream}, "shared memory": {shared}, "grid": {grid}, "warps": 0.3'
         return Activity(name, stream, 5, stream, metadata)
 
-    copy, gemm = (
-        Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64'),
-        kernel("gemm 0x7f3a"),
-    )
+    copy = Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64')
+    gemm = kernel("gemm 0x7f3a")
     known = fingerprint([kernel(), gemm])
-    assert fingerprint([copy, kernel("gemm 0x8e11", stream=8), *[kernel(stream=9)] * 3]) == known
-    changed = kernel("triton_poi_fused_add_1"), kernel(grid="[8, 1, 1]"), kernel(shared=1024), gemm
-    assert len({known, *(fingerprint([other, gemm]) for other in changed)}) == 5
-    assert fingerprint([copy]) is fingerprint([]) is None
+    again = kernel(stream=9)
+    assert fingerprint([copy, kernel("gemm 0x8e11", stream=8), again, again]) == known
+    changed = [kernel("triton_poi_fused_add_1"), kernel(grid="[8, 1, 1]"), kernel(shared=1024)]
+    assert len({known, *(fingerprint([other, gemm]) for other in changed)}) == 4
+    assert fingerprint([copy]) is None
     assert len(known) == 16
     assert fingerprint([kernel("triton_tem_fused_mm_0")]).endswith("-tuned")

@@ -21,16 +21,19 @@ def load(name, bs, image=None, **arguments):
     return OmegaConf.to_container(config, resolve=True)["model"]
 
 
-def make(node, bs, dtype):
-    """The module with a batch of inputs."""
-    args, kwargs = make_inputs(
-        parse_inputs(node["inputs"]),
-        bs,
-        dtype,
-        "cpu",
-        seed=1,
-    )
-    return build_module(node["module"], dtype, "cpu", seed=0), args, kwargs
+def inputs_of(inputs, bs, dtype):
+    """A batch of the inputs that a YAML or a module describes."""
+    specs = parse_inputs(inputs)
+    return make_inputs(specs, bs, dtype, "cpu", seed=1)
+
+
+def build(node, dtype=torch.float32):
+    return build_module(node["module"], dtype, "cpu", seed=0)
+
+
+def apart(values, others):
+    """The relative difference."""
+    return float((values.float() - others).norm() / others.norm())
 
 
 def compiled_whole(module):

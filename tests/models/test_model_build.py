@@ -41,11 +41,6 @@ def nothing():
 value = 3
 text = "x"
 bound = functools.partial(os.system, "touch marker")
-mine = functools.partial(make, 3)
-
-@functools.cache
-def cached(width):
-    return Net(width)
 
 class Factory:
     @classmethod
@@ -80,19 +75,16 @@ def test_import_paths_and_files(here):
     (here / "my_pkg" / "__init__.py").write_text("")
     (here / "my_pkg" / "net.py").write_text("from my_beside import width\n" + NET)
     (here / "my_pkg" / "my_beside.py").write_text("width = 5")
-    assert resolve_target("torch.nn.Linear") is nn.Linear
-    assert resolve_target("torch.nn.Module.half") is nn.Module.half
     net = resolve_target("my_pkg/net.py:Net")
-    assert net.__name__ == "Net"
     assert resolve_target(f"{here}/my_pkg/net.py:Net") is net
-    assert resolve_target("my_pkg/net.py:Net.Inner").__name__ == "Inner"
+    assert resolve_target("my_pkg/net.py:Net.Inner") is net.Inner
     assert resolve_target("my_pkg.net.Net.Inner").__name__ == "Inner", "nobody imported it yet"
     assert build("my_pkg/net.py:make", width=7).layer.in_features == 7
-    assert build("my_net.make", width=3).layer.in_features == 3
-    (here / "my_moves.py").write_text(f"import os\nos.chdir({str(here / 'my_pkg')!r})\n{NET}")
-    assert build("my_moves.py:Net", width=2).layer.in_features == 2, (
-        "it leaves the folder when it is imported"
-    )
+
+
+def test_a_file_that_leaves_the_folder_when_it_is_imported(here):
+    (here / "my_moves.py").write_text(f"import os\nos.chdir('..')\n{NET}")
+    assert build("my_moves.py:Net", width=2).layer.in_features == 2
 
 
 def test_seed_dtype_and_mode(here):
@@ -100,68 +92,51 @@ def test_seed_dtype_and_mode(here):
     assert torch.equal(a.layer.weight, b.layer.weight)
     assert not torch.equal(a.layer.weight, c.layer.weight)
     half = build("my_net.py:Net", dtype=torch.bfloat16, seed=1)
-    assert half.layer.weight.dtype == torch.bfloat16
     assert torch.equal(half.layer.weight, a.layer.weight.bfloat16())
     assert half.steps.dtype == torch.int64
-    assert half.turns.dtype == torch.complex64 and half.turns[0] == 2j
+    assert half.turns[0] == 2j
     assert not half.training
-    assert half.layer.weight.requires_grad
+
+
+def test_an_exported_program_whose_eval_torch_forbids(here):
     x = torch.ones(2, 4, dtype=torch.float64)
-    assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64, (
-        "torch forbids its eval()"
-    )
+    assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64
     with pytest.raises(NotImplementedError):  # any other module would be measured in training mode
         build("my_net.py:Trains")
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "text"),
     [
-        (
-            "my_missing.Net",
-            ["_target_=my_missing.Net", "no module named my_missing", "working directory"],
-        ),
-        ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
-        (
-            "my_net.value",
-            ["_target_=my_net.value is of type int, not callable", "name a class or a function"],
-        ),
-        ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
-        ("my_broken.Net", ["raised ValueError: at import"]),
-        ("my_needs.Net", ["imports my_absent, which is not installed"]),
-        ("Net", ["_target_=Net is not an import path", "my_pkg.Net or path/to/file.py:Net"]),
-        ("absent.py:Net", ["no file absent.py in the working directory"]),
-        ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
-        ("my_pkg/near.py:Net", ["importing it raised ImportError: attempted relative import"]),
-        ("subprocess.getoutput", ["is part of Python (subprocess)", "allowed"]),
-        ("os.system", ["is part of Python (posix)"]),
-        ("my_net.py:os.environ.update", ["is part of Python"]),
-        ("my_net.bound", ["is part of Python (posix)"]),
+        ("my_missing.Net", "no module named my_missing in the working directory"),
+        ("torch.nn.Linera", "torch.nn has no Linera; did you mean Linear"),
+        ("my_net.value", "_target_=my_net.value is of type int, not callable"),
+        ("my_broken.py:Net", "importing it raised ValueError: at import"),
+        ("my_needs.Net", "imports my_absent, which is not installed"),
+        ("Net", "not an import path; allowed: my_pkg.Net or path/to/file.py:Net"),
+        ("absent.py:Net", "no file absent.py in the working directory"),
+        ("my_net.py:Ner", "my_net.py has no Ner; did you mean Net"),
+        ("os.system", "is part of Python (posix)"),
+        ("my_net.py:os.environ.update", "is part of Python"),
+        ("my_net.bound", "is part of Python (posix)"),
     ],
 )
-def test_bad_target(here, target, words):
+def test_bad_target(here, target, text):
     (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
     (here / "my_needs.py").write_text("import my_absent")
-    (here / "my_pkg").mkdir()
-    (here / "my_pkg" / "near.py").write_text("from .net import Net")
     with pytest.raises(ConfigError) as caught:
         resolve_target(target)
-    for word in words:
-        assert word in str(caught.value)
+    assert text in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("module", [{}, {"_target_": None}, {"_target_": "???"}])
-def test_missing_target(module):
-    with pytest.raises(
-        ConfigError, match=r"model\.module\._target_ is missing; give an import path"
-    ):
-        build_module(module, torch.float32, "cpu", 0)
+@pytest.mark.parametrize("target", [None, "???"])
+def test_missing_target(target):
+    with pytest.raises(ConfigError, match="_target_ is missing; give an import path"):
+        build(target)
 
 
-@pytest.mark.parametrize(
-    "target", ["my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"]
-)
+@pytest.mark.parametrize("target", ["my_net.Factory", "my_net.odd", "torch.zeros"])
 def test_what_is_refused_before_it_is_called(here, target):
     assert callable(resolve_target(target)), "fine as an argument of a model"
     with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
@@ -169,28 +144,22 @@ def test_what_is_refused_before_it_is_called(here, target):
 
 
 def test_arguments_of_a_model(here):
-    layers = [
-        {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3},
-        {"_target_": "torch.nn.ReLU"},
-    ]
-    assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [
-        nn.Linear,
-        nn.ReLU,
-    ]
+    (layer,) = build("torch.nn.ModuleList", modules=[{"_target_": "torch.nn.ReLU"}])
+    assert isinstance(layer, nn.ReLU)
     assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
     with pytest.raises(ConfigError, match=r"os\.system is part of Python"):
         build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
     assert not (here / "marker").exists()
 
 
-@pytest.mark.parametrize("tf32", [False, True])
-@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_the_precision_of_matrix_products_can_be_read(precision, tf32):
+@pytest.mark.parametrize(
+    ("precision", "tf32", "expected"),
+    [("highest", False, "highest"), ("highest", True, "high"), ("medium", True, "medium")],
+)
+def test_the_precision_of_matrix_products_can_be_read(precision, tf32, expected):
     try:
         set_numerics({"matmul_precision": precision, "tf32": tf32})
-        assert torch.get_float32_matmul_precision() == (
-            "high" if tf32 and precision == "highest" else precision
-        )
-        assert torch.backends.cuda.matmul.allow_tf32 is (tf32 or precision != "highest")
+        assert torch.get_float32_matmul_precision() == expected
+        assert torch.backends.cuda.matmul.allow_tf32 is tf32
     finally:
         set_numerics({})

@@ -48,10 +48,18 @@ def gpt2_of_transformers(model):
         vocab_size=V,
         n_positions=S,
     )
-    names = {"^blocks": "h", "^tokens": "wte", "^positions": "wpe", "^norm": "ln_f"}
-    names |= {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
-    names |= {"attention.qkv": "attn.c_attn", "attention.project": "attn.c_proj"}
-    names |= {"expand": "mlp.c_fc", "contract": "mlp.c_proj"}
+    names = {
+        "^blocks": "h",
+        "^tokens": "wte",
+        "^positions": "wpe",
+        "^norm": "ln_f",
+        "attention_norm": "ln_1",
+        "mlp_norm": "ln_2",
+        "attention.qkv": "attn.c_attn",
+        "attention.project": "attn.c_proj",
+        "expand": "mlp.c_fc",
+        "contract": "mlp.c_proj",
+    }
     reference = transformers.GPT2LMHeadModel(config)
     like(model, reference.transformer, names)
     reference.tie_weights()
@@ -71,11 +79,17 @@ def llama_of_transformers(model, kv_heads, tied):
         rope_parameters={"rope_type": "default", "rope_theta": THETA},
         tie_word_embeddings=tied,
     )
-    names = {"^blocks": "model.layers", "^tokens": "model.embed_tokens", "^norm": "model.norm"}
-    names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    names |= {"attention.query": "self_attn.q_proj", "attention.key": "self_attn.k_proj"}
-    names |= {"attention.value": "self_attn.v_proj", "attention.project": "self_attn.o_proj"}
-    names |= {"mlp.(gate|up|down)": r"mlp.\1_proj", "^head": "lm_head"}
+    names = {
+        "^blocks": "model.layers",
+        "^tokens": "model.embed_tokens",
+        "^norm": "model.norm",
+        "^head": "lm_head",
+        "attention_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "attention.(query|key|value)": lambda match: f"self_attn.{match[1][0]}_proj",
+        "attention.project": "self_attn.o_proj",
+        "mlp.(gate|up|down)": r"mlp.\1_proj",
+    }
     return like(model, transformers.LlamaForCausalLM(config), names)
 
 
@@ -83,12 +97,7 @@ def normed(x, norm):
     return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
 
-def swiglu(
-    x,
-    gate,
-    up,
-    down,
-):
+def swiglu(x, gate, up, down):
     gate = x @ gate.T
     return (gate / (1 + torch.exp(-gate)) * (x @ up.T)) @ down.T
 
@@ -112,9 +121,8 @@ def test_gpt2():
 
 
 @pytest.mark.parametrize(("kv_heads", "tied"), [(1, True), (2, False), (H, True)])
-def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
-    """Each step's logits are those of the last position of a prompt that ends there, with the same
-    weights."""
+def test_llama_with_and_without_a_cache(kv_heads, tied):
+    """test_decoders.py compares a prompt with its tokens one by one."""
     sizes = {"kv_heads": kv_heads, "ffn": F, "theta": THETA, "tied": tied, **SIZES}
     whole = LlamaPrefill(seq=T, **sizes).double().eval()
     step = LlamaDecoder(max_batch=B, max_seq=S, context=0, **sizes).double().eval()
@@ -123,9 +131,8 @@ def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
     expected = llama_of_transformers(whole, kv_heads, tied)(rows).logits[:, -1:]
     # the rotary tables hold float32's digits
     torch.testing.assert_close(whole(rows), expected, rtol=1e-5, atol=1e-5)
-    for position in range(T):
-        logits = step(rows[:, position : position + 1], torch.tensor([position]))
-        torch.testing.assert_close(logits, whole(rows[:, : position + 1]), rtol=1e-9, atol=1e-11)
+    logits = step(rows, torch.arange(T))
+    torch.testing.assert_close(logits, whole(rows), rtol=1e-9, atol=1e-11)
 
 
 def test_swiglu_and_each_layer_counts():
@@ -139,26 +146,26 @@ def test_swiglu_and_each_layer_counts():
     torch.testing.assert_close(model(x), normed(expected, model.norm), rtol=1e-9, atol=1e-12)
 
 
-def experts(dispatch="auto", top_k=2):
-    moe = MixtureOfExperts(
-        width=D,
-        ffn=12,
-        experts=EXPERTS,
-        top_k=top_k,
-        dispatch=dispatch,
-    )
+def experts(dispatch):
+    moe = MixtureOfExperts(width=D, ffn=12, experts=EXPERTS, top_k=2, dispatch=dispatch)
     fill_normal(moe.initial_weights(residual=1.0))
     return moe.double().eval()
 
 
-@pytest.mark.parametrize("dispatch", ["auto", "gather", "dense"])
-@pytest.mark.parametrize("batch", [2, 3])
-def test_mixture_of_experts(dispatch, batch):
+@pytest.mark.parametrize(
+    ("dispatch", "batch", "unused"),
+    [
+        ("auto", 2, "dense"),
+        ("auto", 3, "gathered"),
+        ("gather", 3, "dense"),
+        ("dense", 2, "gathered"),
+    ],
+)
+def test_mixture_of_experts(dispatch, batch, unused):
     """`auto` gathers while choices are fewer than experts."""
     moe = experts(dispatch)
     x = torch.randn(batch, D, dtype=torch.float64)
     expected = torch.stack([mixture(moe, token) for token in x])
-    gathers = dispatch == "gather" or (dispatch == "auto" and 2 * batch < EXPERTS)
-    with mock.patch.object(moe, "dense" if gathers else "gathered", None):
+    with mock.patch.object(moe, unused, None):
         # the weights of experts are softmaxed in float32
         torch.testing.assert_close(moe(x[:, None])[:, 0], expected, rtol=1e-5, atol=1e-6)

@@ -3,6 +3,7 @@ graphs: tests/gpu."""
 
 import shutil
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled, mark_varied
-from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.modes.inductor import checked_options
 
@@ -34,7 +34,6 @@ def test_shipped_yamls_name_themselves_and_build_their_modes(name):
     mode = resolve_target(node["_target_"])(**mode_settings(node))
     assert isinstance(mode, Mode)
     assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
-    assert mode.settling_calls >= 1
 
 
 def test_a_users_mode_gets_the_defaults():
@@ -42,44 +41,44 @@ def test_a_users_mode_gets_the_defaults():
         compiles = True
 
         def prepare(self, module, args, kwargs):
-            return module and Prepared(module, copy_inputs=module)
+            return Prepared(module, copy_inputs=module)
 
     mode = Plain()
-    assert (uses_dynamo(mode), uses_dynamo(Eager())) == (True, False)
+    assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
-    with pytest.raises(TypeError, match="Prepared, got NoneType"):
-        mode.prepare_training(None, lambda forward: forward, (), {})
-
-
-WITHOUT_COMPILER = [CudaGraph(), CudaGraphsBackend(), BucketedGraph()]
 
 
 @pytest.mark.parametrize(
-    "mode", [*WITHOUT_COMPILER, CompiledCudaGraph(), Compiled("reduce-overhead")]
+    "mode",
+    [
+        CudaGraph(),
+        CudaGraphsBackend(),
+        BucketedGraph(),
+        CompiledCudaGraph(),
+        Compiled("reduce-overhead"),
+    ],
 )
 def test_modes_that_need_cuda(mode):
     assert "needs CUDA, but this cell runs on cpu" in mode.missing(CPU)
 
 
-def test_compilers(monkeypatch):
-    installed: set[str] = set()
-    monkeypatch.setattr(
-        shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None
-    )
+@pytest.mark.parametrize(
+    ("device", "cxx", "installed", "expected"),
+    [
+        (CPU, "g++", {"g++"}, "None"),
+        (CPU, "clang++", {"g++"}, "clang++ was not found"),
+        (CUDA, "g++", {"gcc"}, "pip install triton"),
+        (CUDA, "g++", {"triton"}, "install gcc"),
+        (CUDA, "g++", {"triton", "clang"}, "None"),
+    ],
+)
+def test_compilers(monkeypatch, device, cxx, installed, expected):
+    monkeypatch.setattr(shutil, "which", lambda name: installed & {name})
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
-    assert "g++ was not found" in base.needs_compiler(CPU)
-    installed.add("g++")
-    assert base.needs_compiler(CPU) is None
-    monkeypatch.setenv("CXX", "clang++")
-    assert "clang++ was not found" in base.needs_compiler(CPU)
-    monkeypatch.setitem(sys.modules, "triton", None)
-    assert "pip install triton" in base.needs_compiler(CUDA)
-    monkeypatch.setitem(sys.modules, "triton", object())
-    assert "install gcc" in base.needs_compiler(CUDA)
-    installed.add("clang")
-    assert base.needs_compiler(CUDA) is None
+    monkeypatch.setenv("CXX", cxx)
+    monkeypatch.setitem(sys.modules, "triton", object() if "triton" in installed else None)
+    assert expected in str(base.needs_compiler(device))
 
 
 def test_options_by_dotted_names():
@@ -89,8 +88,7 @@ def test_options_by_dotted_names():
         "triton.cudagraphs": True,
         "triton.unique_kernel_names": False,
     }
-    assert checked_options(given) == checked_options(dotted) == dotted
-    assert checked_options(None) == {}
+    assert checked_options(given) == dotted
     is_value = {"post_grad_fusion_options": {"a": {"b": 1}}}
     assert checked_options(is_value) == is_value
 
@@ -98,32 +96,15 @@ def test_options_by_dotted_names():
 @pytest.mark.parametrize(
     ("mode", "settings", "expected"),
     [
-        (
-            Compiled,
-            {"options": {"epilog_fusion": True}},
-            "mode.options.epilog_fusion: .*did you mean epilogue_fusion",
-        ),
-        (
-            Compiled,
-            {"options": {"max_autotune": "yes"}},
-            "mode.options: .*max_autotune, got str should be bool",
-        ),
+        (Compiled, {"options": {"epilog_fusion": True}}, "did you mean epilogue_fusion"),
+        (Compiled, {"options": {"max_autotune": "yes"}}, "max_autotune, got str should be bool"),
         (Compiled, {"mode": "fast"}, "no mode 'fast'; allowed: default, .*max-autotune"),
-        (
-            Compiled,
-            {"dynamic": "mark"},
-            "mode.dynamic .* value 'mark'; allowed: null, true, false, marked",
-        ),
-        (
-            Compiled,
-            {"fullgraph": "no"},
-            "mode.fullgraph has the invalid value 'no'; allowed: true, false",
-        ),
+        (Compiled, {"dynamic": "mark"}, "value 'mark'; allowed: null, true, false, marked"),
+        (Compiled, {"fullgraph": "no"}, "invalid value 'no'; allowed: true, false"),
         (Compiled, {"only": ["a", 3.5]}, "mode.only must be patterns of module names"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
         (Compiled, {"regional": 3}, "mode.regional must be .*, got 3"),
         (CudaGraph, {"warmups": -1}, "mode.warmups must be an integer of at least 0, got -1"),
-        (BucketedGraph, {"padding": "nan"}, "keep, zero"),
         (BucketedGraph, {"buckets": "x"}, "unknown buckets=x"),
     ],
 )
@@ -143,14 +124,14 @@ def test_the_batch_dimension_of_every_input_is_marked():
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
-def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
+def test_marked_takes_other_batch_sizes_without_recompiling(
+    monkeypatch, fresh_dynamo, dynamic, graphs
+):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     mode = Compiled(dynamic=dynamic)
     mode.batch = Batch((5, 6, 7), (1,))
-    module = torch.nn.Linear(4, 4).eval()
-    settings = {"backend": "eager", "dynamic": None if dynamic == "marked" else dynamic}
-    step = mode.selection.apply(module, **settings).step
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
-    mode.mark((inputs[0],), {})
+    step = mode.prepare(torch.nn.Linear(4, 4).eval(), (inputs[0],), {}).step
     for x in inputs:
-        torch.testing.assert_close(step(x), module(x))
+        step(x)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs

@@ -1,8 +1,6 @@
 """The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs:
 tests/gpu."""
 
-import itertools
-
 import pytest
 import torch
 from again import capture
@@ -54,10 +52,8 @@ def inference():
         yield
 
 
-@pytest.mark.parametrize(
-    ("padding", "outputs"),
-    list(itertools.product(("keep", "zero"), ("clone", "short-lived"))),
-)
+@pytest.mark.parametrize("padding", ["keep", "zero"])
+@pytest.mark.parametrize("outputs", ["clone", "short-lived"])
 def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     """From the largest captured size down and beyond it, with other values in the rows that are
     left behind."""
@@ -67,10 +63,7 @@ def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         call(runner, 9, seed=100 + raw)
         torch.testing.assert_close(call(runner, raw, raw), call(module, raw, raw))
-    assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
-    assert [buffer.data_ptr() for buffer in runner.static.buffers] == addresses, (
-        "graphs know addresses"
-    )
+    assert [buffer.data_ptr() for buffer in runner.static.buffers] == addresses, "graphs know them"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +81,10 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
     mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
     monkeypatch.setattr(mode.compiled, "compile", lambda module: Prepared(compiled))
     facts = prepared(mode, module, [1, 4], noted).facts
-    assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
+    assert captured == {1: compiled, 2: compiled, 4: module}
+    assert list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
-    assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
+    assert facts["capture_seconds"].keys() == {"1", "2", "4"}
 
 
 @pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0)])
@@ -100,9 +94,8 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    rows = runner.static.buffers[0]
-    assert rows[0].tolist() == [1, 1]
-    assert rows[1:].eq(expected).all()
+    (buffer,) = runner.static.buffers
+    assert buffer.tolist() == [[1, 1], *[[expected, expected]] * 3]
 
 
 def test_facts_count_padding_and_fallbacks():
@@ -111,9 +104,13 @@ def test_facts_count_padding_and_fallbacks():
     assert (output.facts["fallbacks_per_pass"], output.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
         call(output.step, raw, seed=raw)
-    late = output.late_facts()
-    assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
-    assert late["calls_by_bucket"] == {"2": 1, "4": 0}
+    assert output.late_facts() == {
+        "calls": 3,
+        "fallbacks": 2,
+        "rows": 2,
+        "padded_rows": 1,
+        "calls_by_bucket": {"2": 1, "4": 0},
+    }
 
 
 def test_a_list_that_holds_no_call_is_degraded():

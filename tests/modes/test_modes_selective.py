@@ -64,7 +64,6 @@ LAYERS = ["layers.0", "layers.1", "layers.2", "layers.3"]
     ("patterns", "names"),
     [
         (["layers.*"], LAYERS),
-        (["layers.*.mlp"], [f"{layer}.mlp" for layer in LAYERS]),
         (["layers.[01].mlp", "layers.1", "head"], ["layers.0.mlp", "layers.1", "head"]),
         (["*"], ["embed", *LAYERS, "head"]),
     ],
@@ -100,12 +99,7 @@ def test_parts_are_compiled_as_selected(selection, depth, facts, compiled):
 def test_blocks_by_name():
     name, parts = blocks_of(Stack(2), "LayerNorm")
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
-    with pytest.raises(
-        ConfigError,
-        match="Stack contains no such module; it contains: Block, LayerNorm, Linear, ReLU",
-    ):
+    with pytest.raises(ConfigError, match="no such module; it contains: Block, LayerNorm, Linear"):
         blocks_of(Stack(), "Layer")
-    with pytest.raises(
-        UnsupportedError, match="Sequential contains no repeated siblings with weights"
-    ):
+    with pytest.raises(UnsupportedError, match="Sequential contains no repeated siblings"):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)

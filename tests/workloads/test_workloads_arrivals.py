@@ -30,17 +30,11 @@ def clock(monkeypatch):
     return turned
 
 
-def served(step, rate=50.0, seconds=4.0, watch=None, **options):
+def served(step, rate=50.0, **options):
+    """Four seconds of requests."""
     inputs = [((size,), {}) for size in range(1, HIGH + 1)]
-    timer = Timer(
-        step,
-        inputs,
-        torch.device("cpu"),
-        RULES,
-        host=watch,
-        **options,
-    )
-    return serve(timer, arrival_times(rate, 0, seconds), seconds)
+    timer = Timer(step, inputs, torch.device("cpu"), RULES, **options)
+    return serve(timer, arrival_times(rate, 0, 4.0), 4.0)
 
 
 @pytest.fixture
@@ -54,15 +48,12 @@ def test_at_a_low_rate_a_request_takes_as_long_as_its_call(quick_gpu):
     result = served(quick_gpu)
     assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
     assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
-    assert min(result.samples_ms) >= 1.0
-    assert max(result.samples_ms) <= 2.01
+    assert 1.0 <= min(result.samples_ms) <= max(result.samples_ms) <= 2.01
     facts = result.facts()
     assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
-    assert not facts["saturated"]
     assert result.saturated() is None
     assert 1 <= facts["mean_batch"] < 1.1
-    calls = facts["calls_by_size"]
-    assert sum(int(size) * number for size, number in calls.items()) == result.requests
+    assert sum(size * number for size, number in result.calls.items()) == result.requests
 
 
 def test_the_inputs_of_each_call_are_renewed(clock, quick_gpu):
@@ -72,30 +63,24 @@ def test_the_inputs_of_each_call_are_renewed(clock, quick_gpu):
 
 
 def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
-    stall = lambda size: 1.0 if 101 <= clock.now < 102 else 0.001  # noqa: E731
-    result = served(clock.taking(stall))
-    began, ended = 1.0, 2.0
+    result = served(clock.taking(lambda size: 1.0 if 101 <= clock.now < 102 else 0.001))
     times = arrival_times(50.0, 0, 4.0)
+    ended = 2.0
+    delayed = 0
     for arrival, latency_ms in zip(times, result.samples_ms, strict=True):
-        if began + 0.1 < arrival < ended:
+        if 1.1 < arrival < ended:
+            delayed += 1
             assert latency_ms >= 1000 * (ended - arrival), "from its arrival on"
-    assert (
-        sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30
-        and result.saturated() is None
-    )
+    assert delayed > 30
+    assert result.saturated() is None
 
 
 def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
     looks = iter([True, False])
     step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
-    timer = Timer(
-        step,
-        [((1,), {})],
-        torch.device("cpu"),
-        RULES,
-        gpu,
-    )
-    assert serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
+    requests = served(step, watch=gpu).requests
+    served_requests = sum(size for (size,), _ in clock.calls)
+    assert served_requests == 2 * requests
 
 
 def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
@@ -104,12 +89,10 @@ def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     facts = result.facts()
     assert facts["saturated"] and facts["achieved_per_s"] == pytest.approx(400, rel=0.01)
     assert "completed 399 of 789 requests per second" in result.saturated()
-    assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
     last = arrival_times(800.0, 0, 4.0)[-1]
-    assert result.samples_ms[-1] == pytest.approx(1000 * (clock.now - 100 - last), abs=0.01), (
-        "it waited until the end"
-    )
-    assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
+    waited_ms = 1000 * (clock.now - 100 - last)
+    assert result.samples_ms[-1] == pytest.approx(waited_ms, abs=0.01), "until the end"
+    assert facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
 
 
 @pytest.fixture
@@ -119,19 +102,19 @@ def served_on_a_slow_host(monkeypatch, clock):
     monkeypatch.setattr(host.RunQueue, "read_ms", lambda queue: 0.0)
 
     def serve(slow_s):
-        speed = lambda: 4.0 if clock.now < 100 + slow_s else 1.0  # noqa: E731
-        monkeypatch.setattr(host, "piece", lambda: 0.05 * speed())
+        def slowness():
+            return 4.0 if clock.now < 100 + slow_s else 1.0
+
+        monkeypatch.setattr(host, "piece", lambda: 0.05 * slowness())
         watch = HostWatch(0.05, 1.1, moves=False)
         with watch.watching():
-            result = served(clock.taking(lambda size: 0.001 * speed()), watch=watch)
+            result = served(clock.taking(lambda size: 0.001 * slowness()), host=watch)
         return result, watch
 
     return serve
 
 
-@pytest.mark.parametrize(
-    ("slow_s", "is_marked"), [(0.0, False), (1.0, False), (3.0, True), (4.0, True)]
-)
+@pytest.mark.parametrize(("slow_s", "is_marked"), [(1.0, False), (3.0, True), (4.0, True)])
 def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(
     served_on_a_slow_host, slow_s, is_marked
 ):

@@ -35,45 +35,31 @@ class Does(nn.Module):
 
 
 class Counts(nn.Module):
-    """Counts its calls in a buffer, a tensor, a number, a parameter and a list; the output depends
-    on `which`."""
+    """Counts its calls in a buffer, a tensor, a number and a parameter; the output depends on
+    `which`."""
 
     def __init__(self, which):
         super().__init__()
-        self.which, self.number, self.several = which, 0, [0]
+        self.which, self.number = which, 0
         self.cache, self.late = torch.zeros(1), None
         self.register_buffer("count", torch.zeros(()))
         self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, x, y):
-        self.late = x[:1] if self.late is None else self.late  # created in the first call
+        if self.late is None:  # created in the first call
+            self.late = x[:1]
         self.cache = self.cache + 1  # another tensor each time
         self.number += 1
-        self.several[0] += 1
         self.weight.add_(1)
         self.count += 1
         if self.which is None:
             return x + y
-        scale = getattr(self, self.which)
-        return (x + y) * (scale[0] if self.which == "several" else scale)
+        return (x + y) * getattr(self, self.which)
 
 
 def workload(module):
-    cell = Cell(
-        {"name": "m"},
-        4,
-        {"name": "eager"},
-        "float32",
-        "inference",
-        "cpu",
-    )
-    made = Inference(
-        cell,
-        Eager(),
-        module.eval(),
-        Trial(cell.key, 0, Status.OK),
-        SPECS,
-    )
+    cell = Cell({"name": "m"}, 4, {"name": "eager"}, "float32", "inference", "cpu")
+    made = Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK), SPECS)
     made.inputs = InputSets(inputs(), inputs())
     return made
 
@@ -114,12 +100,19 @@ def test_inputs_that_a_module_writes_to(step, incorrect):
     made = workload(Does(lambda self, x, y: x.mul_(2) + y))
     reason = verdict(made, lambda x, y: step(made.module, x, y))
     assert reason == incorrect or reason.startswith(f"{incorrect}: relative error")
-    assert (made.degraded, made.written & {"input x"}) == (None, {"input x"})
+    assert made.degraded is None
+    assert "input x" in made.written
+
+
+def test_inputs_that_a_module_writes_to_are_renewed():
+    made = workload(Does(lambda self, x, y: x.mul_(2) + y))
+    made.written = {"input x"}
     given = inputs()[1]
     args, kwargs = given
+    before = args[0].clone()
     for _ in range(2):  # the first call keeps the values
         made.renew(given)
-        assert torch.equal(args[0], inputs()[1][0][0])
+        assert torch.equal(args[0], before)
         made.module(*args, **kwargs)
 
 
@@ -130,43 +123,36 @@ def test_a_mode_that_does_not_write_to_the_callers_tensor_is_degraded():
     assert "input x" not in made.written
 
 
-@pytest.mark.parametrize("which", [None, "count", "cache", "number", "weight", "several"])
+CHANGED = {"buffer count", "attribute cache", "attribute number", "parameter weight"}
+
+
+@pytest.mark.parametrize("which", [None, "count", "cache", "number", "weight"])
 def test_state_is_restored_before_each_comparison(which):
     made = workload(Counts(which))
     address = made.module.count.data_ptr()
-    reason = verdict(made, made.module, timed=2)
-    if which == "several":
-        assert reason.startswith("output differs from eager"), "lists are not restored"
-        return
-    assert reason is None and made.trial.rel_error == 0
-    assert made.initial.keys() == {
-        "buffer count",
-        "attribute cache",
-        "attribute number",
-        "parameter weight",
-    }
+    assert verdict(made, made.module, timed=2) is None
+    assert made.trial.rel_error == 0
+    assert made.initial.keys() == CHANGED
     assert made.module.count.data_ptr() == address, "a CUDA graph knows it by its address"
     assert made.module.late is not None
 
 
-def package(which):
-    """The workload of a mode that makes a package with copies of the buffers."""
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [("count", "this mode has a copy of the parameter weight, which each call"), (None, "None")],
+)
+def test_a_copy_of_state_that_outputs_depend_on_is_unsupported(which, expected):
+    """In a package, whose buffers are copies."""
     made = workload(Counts(which))
     made.mode.writes_state = ()
-    return made
 
-
-def test_a_copy_of_state_that_outputs_depend_on_is_unsupported():
     def step(x, y):
         output = made.module(x, y)
-        made.module.count.add_(1 if made.module.number == 2 else 0)
+        if made.module.number == 2:
+            made.module.count.add_(1)
         return output
 
-    made = package("count")
-    reason = "this mode has a copy of the parameter weight, which each call changes"
-    assert verdict(made, step).startswith(reason)
-    made = package(None)
-    assert verdict(made, step) is None, "its outputs do not depend on it"
+    assert str(verdict(made, step)).startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +161,6 @@ def test_a_copy_of_state_that_outputs_depend_on_is_unsupported():
         (TypeError("no float64"), Status.INCORRECT),
         # it says nothing about the output
         (torch.OutOfMemoryError("CUDA out of memory"), Status.OOM),
-        (RuntimeError("cublas: ALLOC_FAILED"), Status.OOM),
     ],
 )
 def test_no_float64_reference(error, status):
@@ -187,43 +172,39 @@ def test_no_float64_reference(error, status):
     made = workload(Does(forward))
     made.take_reference()
     made.step = lambda x, y: made.module(x, y) * 1.01
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(Ended, match=r"differs from eager: .+; no float64") as ended:
         made.check()
     assert ended.value.status is status
-    assert re.fullmatch(
-        r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason
-    )
     assert str(error) in ended.value.reason
 
 
-@pytest.mark.parametrize("calls", [4, 10**6])
-def test_results_that_become_wrong_are_found_after_timing(calls):
-    made, done = workload(Counts("count")), []
+def test_results_that_become_wrong_are_found_after_timing():
+    made, calls = workload(Counts("count")), []
 
     def step(x, y):
-        done.append(0)
-        return made.module(x, y) * (1.01 if len(done) > calls else 1)
+        calls.append(x)
+        output = made.module(x, y)
+        return output * 1.01 if len(calls) > 4 else output
 
-    reason = verdict(made, step, timed=2)
     expected = "outputs differ after timing: output differs from eager: relative error 0.01"
-    assert reason is None if calls > 4 else reason.startswith(expected)
+    assert verdict(made, step, timed=2).startswith(expected)
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (lambda net: net[0].weight.mul_(1.001), "parameter 0.weight"),
+        (lambda net: net[0].weight.mul_(1.001), "parameter inner.0.weight"),
         (lambda net: net.train(), "attribute"),
     ],
 )
 def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
-    class Norms(nn.Sequential):
-        def forward(self, x, y):
-            return super().forward(x) + y
+    made = workload(Keeps())
 
-    made = workload(Norms(nn.Linear(8, 8), nn.BatchNorm1d(8)))
-    reason = verdict(made, lambda x, y: (change(made.module), made.module(x, y))[1])
-    assert re.search(rf"ValueError: {name}.* has changed since eager's calls", reason)
+    def step(x, y):
+        change(made.module.inner)
+        return made.module(x, y)
+
+    assert re.search(rf"ValueError: {name}.* has changed since eager's calls", verdict(made, step))
 
 
 class Keeps(nn.Module):
@@ -232,7 +213,7 @@ class Keeps(nn.Module):
     def __init__(self):
         super().__init__()
         self.last = torch.zeros(4, 8)
-        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
 
     def forward(self, x, y):
         self.last = self.inner(x) + y + self.last
@@ -265,9 +246,7 @@ def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
 
 
 def test_the_digest_of_a_module_is_that_of_its_weights():
-    before = state.digest(Counts(None))
-    assert state.digest(Counts(None)) == before
-    other = Counts(None)
-    with torch.inference_mode():
-        other.weight.mul_(-1)
-    assert state.digest(other) != before
+    module, other = Counts(None), Counts(None)
+    assert state.digest(module) == state.digest(other)
+    other.weight.data.mul_(-1)
+    assert state.digest(module) != state.digest(other)

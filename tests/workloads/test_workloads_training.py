@@ -25,7 +25,7 @@ class Net(nn.Module):
     """Linear, batch norm, a bias whose gradient cancels (a constant that softmax takes away),
     dropout."""
 
-    def __init__(self, dtype=torch.float32):
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.first = nn.Linear(8, 16)
@@ -33,21 +33,19 @@ class Net(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.second = nn.Linear(16, 4)
         self.constant = nn.Parameter(torch.zeros(1))
-        self.to(dtype)
 
     def forward(self, x):
         x = self.dropout(self.norm(self.first(x)).relu())
         return torch.softmax(self.second(x) + self.constant, -1)
 
 
-def settings(**changed):
-    return {
-        "optimizer": "adam",
-        "implementation": "for-loop",
-        "lr": 1e-3,
-        "set_to_none": True,
-        **changed,
-    }
+SETTINGS = {
+    "optimizer": "adam",
+    "implementation": "for-loop",
+    "lr": 1e-3,
+    "set_to_none": True,
+    "loss": "mean-square",
+}
 
 
 def inputs(dtype=torch.float32):
@@ -64,18 +62,11 @@ def training(module=None, dtype=torch.float32, loss=None, **changed):
         "training",
         "cpu",
         {"seed": 5},
-        training={"loss": "mean-square", **settings(**changed)},
+        training=SETTINGS | changed,
     )
     specs = parse_inputs({"x": {"shape": [8]}})
     trial = Trial(cell.key, 0, Status.OK)
-    made = TrainingSteps(
-        cell,
-        Eager(),
-        module or Net(dtype),
-        trial,
-        specs,
-        STEPS,
-    )
+    made = TrainingSteps(cell, Eager(), module or Net().to(dtype), trial, specs, STEPS)
     made.inputs = InputSets(inputs(dtype), inputs(dtype))
     if loss:
         made.loss = UserLoss(loss, "mine")
@@ -99,14 +90,16 @@ def eager_step(made):
     return made.step_over(made.module)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)],
+)
 @pytest.mark.parametrize("how", ["for-loop", "fused"])
-def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how):
+def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, kind, how):
     made = training(optimizer=optimizer, implementation=how)
     found = made.follow(eager_step(made))
     module = Net().train()
     module.dropout.p = 0.0
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
     plain, target = kind(module.parameters(), lr=1e-3), made.loss.targets[0]
     for number in range(STEPS):
         plain.zero_grad()
@@ -114,28 +107,24 @@ def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how)
         loss.backward()
         plain.step()
         assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
-    for name, value in module.named_parameters():
-        # gradients that cancel: noise, of which Adam makes whole steps
-        if name in ("constant", "first.bias"):
-            continue
-        torch.testing.assert_close(found.parameters[name], value.detach(), rtol=1e-4, atol=1e-6)
+    # not of `constant` and `first.bias`: of gradients that cancel Adam makes whole steps
+    for name in ("first.weight", "norm.weight", "second.bias"):
+        value = module.get_parameter(name).detach()
+        torch.testing.assert_close(found.parameters[name], value, rtol=1e-4, atol=1e-6)
     assert found.buffers["norm.num_batches_tracked"] == STEPS
 
 
 def test_it_returns_to_where_it_began_in_place():
     made = training()
     state = made.module.state_dict()
-    before = {name: value.detach().clone() for name, value in state.items()}
-    addresses = {name: value.data_ptr() for name, value in state.items()}
+    before = {name: value.clone() for name, value in state.items()}
     once = made.follow(eager_step(made))
     assert not torch.equal(before["first.weight"], made.module.first.weight)
-    assert made.follow(eager_step(made)).losses == once.losses, (
-        "the optimizer's state went back too"
-    )
+    assert made.follow(eager_step(made)).losses == once.losses, "also the optimizer's state"
     made.restore()
     for name, value in made.module.state_dict().items():
         assert torch.equal(value, before[name]), name
-        assert value.data_ptr() == addresses[name], "a CUDA graph knows it by its address"
+        assert value.data_ptr() == state[name].data_ptr(), "a CUDA graph knows it by its address"
 
 
 class Does(nn.Module):
@@ -201,16 +190,14 @@ def test_an_input_that_the_module_writes_to_carries_no_graph():
     assert made.wrong_after_timing() is None
 
 
-@pytest.mark.parametrize("lr", [1e-2, 1e-4])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
+def test_another_right_way_in_bfloat16_is_right(optimizer):
     """float32 inside, rounded at the end: nearer to the truth than eager, and not eager's."""
-    made = training(dtype=torch.bfloat16, optimizer=optimizer, lr=lr)
+    made = training(dtype=torch.bfloat16, optimizer=optimizer, lr=1e-2)
     module = made.module
 
     def wider(x):
-        named = [*module.named_parameters(), *module.named_buffers()]
-        state = {name: value.float() for name, value in named}
+        state = {name: value.float() for name, value in made.state().items()}
         out = torch.func.functional_call(module, state, (x.float(),)).bfloat16()
         for name, value in module.named_buffers():
             value.copy_(state[name])
@@ -242,18 +229,20 @@ def broken(made, what):
 
     def step(*args):
         calls.append(args)
-        before = [value.detach().clone() for value in made.parameters.values()]
-        loss = right(*(calls[0] if what == "stale input" else args))
-        kept = {"no update": 1.0, "half the update": 0.5}.get(what, 0.0)
-        with torch.no_grad():
-            for old, value in zip(before, made.parameters.values(), strict=True):
-                if kept:
-                    value.copy_(kept * old + (1 - kept) * value)
+        weight = made.module.first.weight
+        before = weight.detach().clone()
+        if what == "stale input":
+            args = calls[0]
+        loss = right(*args)
+        if what == "half the update":
+            weight.data.lerp_(before, 0.5)
         if what == "no gradient":
             made.module.second.bias.grad = None
         if what == "other buffer":
             made.module.norm.running_mean.mul_(1.5)
-        return loss * float("nan") if what == "not a number" and len(calls) == 3 else loss
+        if what == "not a number" and len(calls) == 3:
+            loss = loss * float("nan")
+        return loss
 
     return step
 
@@ -262,8 +251,7 @@ def broken(made, what):
 @pytest.mark.parametrize(
     "what, text",
     [
-        ("no update", "differs from its optimizer's with the same gradients: relative error 1"),
-        ("half the update", "differs from its optimizer"),
+        ("half the update", "first.weight differs from its optimizer's with the same gradients"),
         ("stale input", "the loss "),
         ("not a number", "the loss is nan in step 3"),
         ("no gradient", "the step has no gradient of second.bias, but eager has one"),
@@ -280,14 +268,14 @@ def test_broken_steps_are_seen(what, text, dtype):
     [
         (lambda output, given: output.sum() * float("nan"), {}, "eager's loss is nan in step 1$"),
         (
-            lambda output, given: (output.sum() * 0).sqrt() + 1,
+            lambda output, given: (output.sum() * 0).sqrt(),
             {},
-            "eager's gradient of constant is not finite [^;]*$",
+            "gradient of constant is not finite",
         ),
         (
             None,
             {"optimizer": "sgd", "lr": 1e30},
-            "in step 2; if training diverged, choose a smaller",
+            "in step 2; if training diverged",
         ),
     ],
 )
@@ -334,25 +322,10 @@ def test_the_work_of_a_step(optimizer, state):
     assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
 
 
-def backdrop(self, x):
-    """A loop that an attribute with an unlucky name switches off."""
-    y = self.layer(x)
-    for _ in range(50 if self.backdrop > 0 else 0):
-        y = y + self.backdrop * torch.tanh(self.frozen(y))
-    return y
-
-
 def rain(self, x):
     """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
     y = nn.functional.dropout(self.layer(x), self.dropout, self.training)
     return y / torch.tensor(1 / self.droplet)
-
-
-def drop_path(self, x):
-    y = self.layer(x)
-    if self.drop_prob > 0 and self.training:
-        y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
-    return x + y
 
 
 def drop_patches(self, x):
@@ -375,38 +348,27 @@ def attend(self, x):
     q = self.layer(x).view(1, 2, 6, 4)
     p = self.config.attn_dropout if self.training else 0.0
     y = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p)
-    return y.exp() * self.config.drop_in_level
+    return y * self.config.drop_in_level
+
+
+SETTINGS_OBJECT = SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5)
 
 
 @pytest.mark.parametrize(
     ("forward", "attributes", "off"),
     [
-        (backdrop, {"backdrop": 0.5}, None),
-        (lambda self, x: self.layer(x) * self.droplet_radius, {"droplet_radius": 2.5}, None),
-        (rain, {"droplet": 0.25, "dropout": 0.5}, "dropout"),
-        (drop_path, {"drop_prob": 0.1}, "drop_prob"),
-        (drop_patches, {"drop_rate": 0.5}, "drop_rate"),
-        (fail_in_eval, {"droprate": 0.5}, None),
+        (lambda self, x: self.layer(x) * self.backdrop, {"backdrop": 0.5}, []),
+        (rain, {"droplet": 0.25, "dropout": 0.5}, ["Does.dropout=0.5"]),
+        (drop_patches, {"drop_rate": 0.5}, ["Does.drop_rate=0.5"]),
+        (fail_in_eval, {"droprate": 0.5}, []),
+        (attend, {"config": SETTINGS_OBJECT}, ["SimpleNamespace.attn_dropout=0.1"]),
     ],
 )
 def test_only_what_makes_the_loss_random_is_dropout(forward, attributes, off):
     made = training(Does(forward, **attributes))
-    reason, *_ = verdict(made, eager_step(made))
     # both draw the same masks
-    assert reason is None
-    made.restore()
-    if off is None:
-        assert "dropout_off" not in made.trial.extra
-    else:
-        assert made.trial.extra["dropout_off"] == [f"Does.{off}={attributes[off]}"]
-    for name, value in attributes.items():
-        assert getattr(made.module, name) == (0 if name == off else value)
-
-
-def test_dropout_in_an_object_of_settings_is_switched_off():
-    made = training(Does(attend, config=SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5)))
     assert verdict(made, eager_step(made))[0] is None
-    assert made.trial.extra["dropout_off"] == ["SimpleNamespace.attn_dropout=0.1"]
+    assert made.trial.extra.get("dropout_off", []) == off
 
 
 def test_switching_off_dropout_leaves_the_initial_state():
@@ -414,51 +376,41 @@ def test_switching_off_dropout_leaves_the_initial_state():
     before = {name: value.clone() for name, value in module.state_dict().items()}
     made = training(module)
     made.find_dropout()
-    assert module[0].dropout == 0
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert (module[0].droplet, module[0].dropout) == (0.25, 0.0)
+    torch.testing.assert_close(dict(module.state_dict()), before, rtol=0, atol=0)
 
 
 def test_dropout_of_torch_is_known_by_type():
-    made = training()
-    assert made.trial.extra["dropout_off"] == ["Dropout.p=0.5"]
-    assert (made.module.training, made.module.dropout.p) == (True, 0)
-    module = nn.ModuleList(
-        [
-            nn.TransformerEncoderLayer(8, 2, dropout=0.1),
-            nn.LSTM(4, 4, num_layers=2, dropout=0.25),
-            nn.AlphaDropout(1),
-        ]
-    )
-    module[0].attention_dropout = 0.1  # torch has no such attribute
-    found = dropout.known(module)
-    assert sorted(dropout.describe_changes(found)) == [
-        "AlphaDropout.p=1",
+    layer = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
+    layer.attention_dropout = 0.1  # torch has no such attribute
+    made = training(nn.Sequential(layer, nn.LSTM(8, 8, num_layers=2, dropout=0.25)))
+    assert made.module.training
+    assert sorted(made.trial.extra["dropout_off"]) == [
         "Dropout.p=0.1 (3 modules)",
         "LSTM.dropout=0.25",
         "MultiheadAttention.dropout=0.1",
     ]
-    dropout.switch(found, on=False)
-    assert dropout.known(module) == [] and module[1].dropout == 0
+    assert dropout.known(made.module) == []
 
 
 def test_dropout_of_libraries_is_known_by_type():
     timm = libraries.load("timm")
     vision = libraries.load("torchvision")
-    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    bart = libraries.load("transformers").BartModel._from_config(
-        libraries.load("transformers").BartConfig(
-            **sizes,
-            **heads,
-            dropout=0.1,
-            attention_dropout=0.2,
-            encoder_layerdrop=0.3,
-        )
+    transformers = libraries.load("transformers")
+    config = transformers.BartConfig(
+        vocab_size=20,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        dropout=0.1,
+        attention_dropout=0.2,
+        encoder_layerdrop=0.3,
     )
+    bart = transformers.BartModel._from_config(config)
     bart.backdrop = 0.5  # transformers has no such attribute
     path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
-    block = vision.ops.DropBlock2d(0.3, 3)
-    dropout.switch(dropout.known(nn.ModuleList([path, depth, block, bart])), on=False)
+    dropout.switch(dropout.known(nn.ModuleList([path, depth, bart])), on=False)
     layer = bart.encoder.layers[0]
-    assert (path.drop_prob, depth.p, block.p, layer.dropout, layer.self_attn.dropout) == (0,) * 5
-    assert (bart.encoder.layerdrop, bart.config.attention_dropout, bart.backdrop) == (0, 0, 0.5)
+    assert path.drop_prob == depth.p == layer.dropout == layer.self_attn.dropout == 0
+    assert bart.encoder.layerdrop == bart.config.attention_dropout == 0
+    assert bart.backdrop == 0.5
