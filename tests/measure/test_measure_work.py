@@ -88,10 +88,8 @@ class Does(nn.Module):
         (lambda x, mask, index: x[:1].sum(0).expand(10, 8), 2),
         (lambda x, mask, index: x[mask], 2 * 3),
         (lambda x, mask, index: x.view(torch.int32)[index], 2 + 4),
-        (lambda x, mask, index: x.masked_fill_(mask[:, None], 0.0), 3),
         (lambda x, mask, index: x.index_add_(0, index, torch.ones(4, 8)), 2),
         (lambda x, mask, index: (x.fill_(1), x.fill_(2))[1], 10),
-        (lambda x, mask, index: nn.functional.embedding_bag(index[None], x, mode="sum"), 2 + 1),
     ],
 )
 def test_bytes_are_at_most_those_that_are_moved(forward, rows):

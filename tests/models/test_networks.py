@@ -108,10 +108,8 @@ def test_generated_tokens_are_those_of_transformers(arch):
     options = {"tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None}
     module = of_transformers(arch, "decode", **options)
     request = {"prompt": prompt, "new_tokens": count}
-    eager = {"name": "eager"}
-    cell = Cell(
-        {"name": arch, "module": {}}, BS, eager, "float32", "generate", "cpu", generate=request
-    )
+    model, eager = {"name": arch, "module": {}}, {"name": "eager"}
+    cell = Cell(model, BS, eager, "float32", "generate", "cpu", generate=request)
     trial = Trial(cell.key, 0, Status.OK)
     made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
     ids = torch.randint(0, 97, (BS, prompt))

@@ -19,5 +19,4 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
         # same layer
         assert len(layer.unique(dim=0)) == 64
     assert len(torch.cat(layers).unique(dim=0)) == 251
-    correlations = torch.corrcoef(torch.stack([layer.flatten() for layer in layers]))
-    assert float((correlations - torch.eye(6)).abs().max()) < 0.3
+    assert float(torch.corrcoef(torch.stack(layers).flatten(1)).tril(-1).abs().max()) < 0.3
