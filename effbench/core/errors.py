@@ -36,6 +36,10 @@ class ConfigError(UsageError):
     """An override, a configuration group or a value is not allowed."""
 
 
+class InterpreterError(ConfigError):
+    """The interpreter of `python=` cannot run trials; the message names it."""
+
+
 class ResumeError(UsageError):
     """The sweep to resume does not exist, or its plan differs from the requested one."""
 

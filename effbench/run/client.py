@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from effbench.core import processes, warning_filters
 from effbench.core.cell import Status
-from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.errors import InterpreterError, WorkerError
 from effbench.core.folders import cache_home, is_plain, plain_path, worker_variables
 from effbench.core.message import (
     DUET_PHASE,
@@ -197,7 +197,7 @@ def start_process(
     folder: str | None,
     env: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Start the process of a fork server. Raises ConfigError if `python` cannot be run."""
+    """Start the process of a fork server. Raises InterpreterError if `python` cannot be run."""
     package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
     variables = server_variables(package_root, env)
     if not python:
@@ -219,7 +219,7 @@ def start_process(
     except OSError as error:
         if python is None or error.errno in TRANSIENT:
             raise
-        raise ConfigError(
+        raise InterpreterError(
             f"python={python} cannot be run: {error.strerror or error}; give the path of a Python"
             " interpreter"
         ) from None
@@ -234,7 +234,7 @@ def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if
+    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises InterpreterError if
     `python` cannot be run. `stop`: once it is set, waiting for the server and for its tasks ends
     with StoppedError.
     """
@@ -273,8 +273,8 @@ class ForkServer:
         self.message_reader.start()
 
     def wait_ready(self) -> None:
-        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python`
-        is unsuitable, and StoppedError."""
+        """Wait for the server. Raises WorkerError if it does not start, InterpreterError if its
+        `python` is unsuitable, and StoppedError."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
             if self.stop.is_set():
@@ -284,10 +284,10 @@ class ForkServer:
                 why = f"was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}"
                 raise WorkerError(f"the fork server {why}")
         if self.unfit:
-            raise ConfigError(self.unfit)
+            raise InterpreterError(self.unfit)
         if self.dead and self.python and not self.is_python:
             why = f"{self.dead}{self.last_words()}"
-            raise ConfigError(
+            raise InterpreterError(
                 f"python={self.python} is not a working Python interpreter: {why}; give another"
                 " path"
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 import effbench
 from effbench.core import logs
 from effbench.core.cell import Cell
-from effbench.core.errors import ConfigError, StoreError, WorkerError
+from effbench.core.errors import ConfigError, InterpreterError, StoreError, WorkerError
 from effbench.core.message import ProbedGpu
 from effbench.core.settings import Config, Executor
 from effbench.run import resume
@@ -189,8 +189,10 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
             pool = pools[interpreter]
             try:
                 pool.probe(cells, settings.baseline_mode)
+            except InterpreterError:
+                raise
             except (ConfigError, WorkerError) as error:
-                if str(error).startswith("python=") or [*wanted] == [HERE]:
+                if [*wanted] == [HERE]:
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":
