@@ -1,10 +1,12 @@
-"""Cells of two sides, as the verdicts take them."""
+"""Cells of two sides, as the verdicts take them; and made-up sweeps, compared."""
 
 from dataclasses import replace
 
+from effbench.analysis.compare import CellSelection, compare_parts, compare_sweeps
 from effbench.analysis.limits import CellFacts, limits_of
 from effbench.analysis.matching import CellPair
 from effbench.analysis.verdicts import judge
+from effbench.store import Store
 from effbench.store.sides import CellResult
 
 ABOUT = CellFacts("mlp", 8, "eager", "float32", "inference", "cuda", "H")
@@ -43,3 +45,16 @@ def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None
     found = judge([pair(*sides)], limits_of(settings or {}), {("a", metric): threshold}, **options)
     (change,) = [one for one in found if one.metric == metric]
     return change
+
+
+def compared(made, before, after, **options):
+    """The comparison of two sweeps with the limits that ship; `options`: of the cells."""
+    with Store.open(made.path) as store:
+        sweeps = [store.find_sweep(sweep) for sweep in (before, after)]
+        return compare_sweeps(store, *sweeps, limits_of({}), CellSelection(**options))
+
+
+def compared_parts(made, sweep, by, values=()):
+    """The comparison of two parts of a sweep with the limits that ship."""
+    with Store.open(made.path) as store:
+        return compare_parts(store, store.find_sweep(sweep), by, limits_of({}), values)

@@ -30,7 +30,6 @@ def compiled(*kernels, rounds=5):
         (compiled("a"), compiled("b"), 1.08, "ambiguous", TUNED),
         (compiled("a", "b"), compiled("b", "a"), 1.08, "ambiguous", None),
         (compiled("a"), compiled("a"), 1.08, "slower", None),
-        (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
         (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "in each of 3 compilations"),
         (compiled(*"aa"), compiled(*"bb"), 1.08, "ambiguous", TUNED),
@@ -44,8 +43,9 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
     (time,) = judge([cell], limits_of({}), interleaved=interleaved)
     assert time.verdict == verdict
     assert time.ratio == pytest.approx(factor)
-    assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
-    assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
+    reason = time.reason or ""
+    assert (said or "") in reason
+    assert ("other kernels" in reason) is (said is not None)
 
 
 def test_compilations_count_alike_in_figures_and_ratio():
@@ -83,27 +83,26 @@ def test_pairs_find_five_percent_in_launch_bound_cells():
     """At the standard deviation that was recorded on an H200
     (results/reference/noise-h200.jsonl)."""
     logs = np.random.default_rng(1).normal([[0], [math.log(1.05)]], 0.025, (300, 2, MOST_PAIRS))
-    lows = [
-        compare_pairs(*(dict(enumerate(values)) for values in cell)).low
-        for cell in np.exp(logs).tolist()
-    ]
-    assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
+    confirmed = 0
+    for old, new in np.exp(logs).tolist():
+        test = compare_pairs(dict(enumerate(old)), dict(enumerate(new)))
+        confirmed += confirms(test.low, MOST_PAIRS)
+    assert confirmed / 300 >= 0.9
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "verdict"),
+    ("old", "new", "is_by_chance"),
     [
-        (compiled("a", "b"), compiled("c", "d"), "ambiguous"),
-        # not autotuned
-        ([(n % 2, "a") for n in range(5)], [(n % 2, "b") for n in range(5)], "slower"),
-        (compiled(*"aaa"), compiled(*"bbb"), "slower"),
+        (compiled("a", "b"), compiled("c", "d"), True),
+        ([(0, "a")] * 5, [(0, "b")] * 5, False),  # not autotuned
+        (compiled(*"aaa"), compiled(*"bbb"), False),
     ],
 )
-def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
-    sides = [side(compiled=of, kernels=[number] * 5) for of, number in ((old, 34), (new, 42))]
+def test_autotuning_may_choose_another_number_of_kernels(old, new, is_by_chance):
+    sides = side(compiled=old, kernels=[34] * 5), side(compiled=new, kernels=[42] * 5)
     (row,) = judge([pair(*sides)], limits_of({}))
-    assert row.verdict == verdict
-    assert (TUNED in (row.reason or "")) == (verdict == "ambiguous")
+    assert row.verdict == ("ambiguous" if is_by_chance else "slower")
+    assert (TUNED in (row.reason or "")) is is_by_chance
 
 
 def test_noisy_times_do_not_hide_memory():

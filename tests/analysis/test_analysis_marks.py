@@ -1,23 +1,21 @@
 """Marked results in comparisons: their times are shown and have no verdict, whatever the figures
 say."""
 
-import itertools
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from made_history import STEP, Made
-from made_pairs import pair, side, timed
+from made_pairs import compared, pair, side, timed
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, copied, steps
 from test_analysis_rerun import again
+from whole_sweeps import info_of
 
-from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.limits import limits_of
 from effbench.analysis.verdicts import counted, judge
-from effbench.store import Store
 
 BUSY = "host busy for 83 % of the timing"
-FASTER = {"latency_ms": steps(0.5, 0.001)}
 
 
 def marked(figures):
@@ -37,64 +35,46 @@ def checked(made, effbench):
     return call
 
 
-@pytest.fixture(
-    scope="module",
-    params=itertools.product(["before", "now", "before and now"], [FAST, SLOW]),
-    ids=lambda value: value[0],
-)
+@pytest.fixture(scope="module", params=["before", "now", "before and now"])
 def half_marked(request, empty_db, tmp_path_factory):
     """When the results of eager were marked, and the comparison of two sweeps."""
-    which, after = request.param
     made = copied(empty_db, tmp_path_factory.mktemp("marks") / "r.db")
-    old = marked(FAST) if "before" in which else FAST
-    new = marked(after) if "now" in which else after
-    sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]
-    with Store.open(made.path) as store:
-        return which, compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
-
-
-def unjudged_changes(compared):
-    changes = {change.metric: change for change in compared.changes if change.is_unjudged}
-    assert {change.about.mode for change in changes.values()} == {"eager"}
-    return changes
+    old = marked(FAST) if "before" in request.param else FAST
+    new = marked(SLOW) if "now" in request.param else SLOW
+    sweeps = [made.sweep({EAGER: figures, DEFAULT: FAST}) for figures in (old, new)]
+    return request.param, compared(made, *sweeps)
 
 
 def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
-    _, compared = half_marked
+    _, found = half_marked
+    unjudged = [change for change in found.changes if change.is_unjudged]
     times = {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"}
-    assert times <= unjudged_changes(compared).keys()
-    assert compared.judged == {DEFAULT.key}
-    assert set(compared.unjudged) == {EAGER.key}
+    assert times <= {change.metric for change in unjudged}
+    assert {change.key for change in unjudged} == set(found.unjudged) == {EAGER.key}
+    assert found.judged == {DEFAULT.key}
+    assert {line.mode for line in found.modes} == {"default"}, "marked figures have no mean"
 
 
 def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
-    which, compared = half_marked
-    change = unjudged_changes(compared)["latency_ms"]
+    which, found = half_marked
+    (change,) = [row for row in found.of("latency_ms") if row.key == EAGER.key]
     assert change.verdict == "ambiguous"
-    assert change.p_value is None
-    assert change.low is None
+    assert change.p_value is change.low is None
     assert not change.gates
     assert change.reason == f"host disturbed {which}: {BUSY}"
     assert change.marked_before == ("before" in which)
     assert change.marked_after == ("now" in which)
-    assert change.ratio == pytest.approx(change.after / change.before)
-
-
-def test_marked_figures_have_no_mean(half_marked):
-    _, compared = half_marked
-    assert "eager" not in {line.mode for line in compared.modes}
+    assert change.ratio == pytest.approx(1.1)
 
 
 def disturbed(**figures):
-    result = side(**figures)
-    object.__setattr__(result, "disturbance", BUSY)
-    return result
+    return replace(side(**figures), disturbance=BUSY)
 
 
 def test_counts_and_memory_of_a_marked_result_are_judged():
     old = side(kernels=[3] * 5, latency_ms=[1.0])
     new = disturbed(kernels=[9] * 5, latency_ms=[1.0])
-    verdicts = {row.metric: str(row.verdict) for row in judge([pair(old, new)], limits_of({}))}
+    verdicts = {row.metric: row.verdict for row in judge([pair(old, new)], limits_of({}))}
     assert verdicts == {"kernels": "slower", "latency_ms": "ambiguous"}
 
 
@@ -116,11 +96,8 @@ STRICT = ("--set", "on_unjudged=fail")
     ("before", "after", "options", "code"),
     [
         ({EAGER: FAST}, {EAGER: marked(SLOW)}, (), 3),
-        ({EAGER: marked(FAST)}, {EAGER: FAST}, (), 3),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(SLOW), DEFAULT: FAST}, (), 0),
-        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: SLOW}, (), 1),
         ({EAGER: FAST}, {EAGER: marked(FAST)}, STRICT, 1),
-        ({EAGER: FAST}, {EAGER: FAST}, STRICT, 0),
         ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--metric", "kernels"), 0),
         ({EAGER: FAST}, {EAGER: marked({**FAST, "kernels": 99})}, (), 1),
     ],
@@ -135,32 +112,23 @@ def test_exit_codes(checked, before, after, options, code):
 @pytest.fixture
 def two_marked(checked):
     """Check a sweep with two marked cells of three, in a format."""
-
-    def call(*options):
-        after = {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}
-        return checked({EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}, after, *options)
-
-    return call
-
-
-def command_to_repeat(made):
-    with Store.open(made.path) as store:
-        sweep = store.find_sweep("last").id
-    return f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
+    before = {EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}
+    after = {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}
+    return lambda *options: checked(before, after, *options)
 
 
 def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
     done = two_marked("--floor", "3%")
     text = " ".join(done.out.split())
-    assert "not judged: host disturbed in 2 of 3 cells: " in text
-    assert "~ not judged" in text
-    assert "~1.10 ms" in text
-    assert f"measure them again: {command_to_repeat(made)}\n" in done.out
+    for said in ("not judged: host disturbed in 2 of 3 cells: ", "~ not judged", "~1.10 ms"):
+        assert said in text
+    command = f"check --baseline main --sweep {info_of(made.path).id} --confirm --floor 3%"
+    assert f"measure them again: effbench {command}\n" in done.out
 
 
-def test_json_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
-    answer = json.loads(two_marked("--floor", "3%", "--format", "json").out)
-    assert answer["measure_again"] == command_to_repeat(made)
+def test_json_lists_marked_cells_and_how_to_measure_them_again(two_marked):
+    answer = json.loads(two_marked("--format", "json").out)
+    assert answer["measure_again"].startswith("effbench check --baseline main")
     assert answer["passed"] is True
     assert [row["reason"] for row in answer["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
 
@@ -184,7 +152,7 @@ MEASURED = "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pa
     [
         (SLOW, FAST, "slower", MEASURED),
         (FAST, FAST, "same", "measured again: 1.000 (1.000–1.000)"),
-        (FASTER, FAST, "faster", "measured again: 0.500"),
+        ({"latency_ms": [0.5] * 5}, FAST, "faster", "measured again: 0.500"),
         (marked(SLOW), FAST, "ambiguous", f"host disturbed now: {BUSY}, when run again"),
         # the baseline's recorded figures are not marked
         (SLOW, None, "slower", "measured again: 1.100"),
@@ -212,8 +180,8 @@ def test_the_new_side_alone_does_not_judge_a_marked_baseline(made):
 def test_marked_results_make_no_change_point():
     made = Made()
     for value in STEP:
-        made.sweep().result(latency_ms=value, kernels=3, marked=value > 1.05)
-    found = made.judge("latency_ms", "kernels")
+        made.sweep().result(latency_ms=value, marked=value > 1.05)
+    found = made.judge("latency_ms")
     assert found.changes == []
     assert sum(point.is_marked for point in found.points) == 15
 

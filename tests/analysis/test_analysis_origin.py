@@ -43,11 +43,9 @@ def commit(app, text):
 
 
 def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
-    phase = "training" if training else "inference"
     model = {"name": "net", "module": {"_target_": target}}
-    return Cell(
-        model, 1, {"name": "eager", "_target_": mode}, "float32", phase, "cpu", training=training
-    )
+    settings = {"name": "eager", "_target_": mode}
+    return Cell(model, 1, settings, "float32", "inference", "cpu", training=training)
 
 
 def test_another_revision_is_a_worktree_that_goes_again(repository):
@@ -64,17 +62,22 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
     assert (repository / "net.py").read_text() == "WIDTH = 2\n"
 
 
-def test_what_the_user_wrote():
-    own = "effbench.models.mlp.MLP"
-    assert targets([cell()])
-    assert targets([cell(own, mode="my.Mode")])
-    assert targets([cell(own, training={"loss": "my_pkg.loss"})])
-    assert not targets([cell(own, training={"loss": "mean-square"})])
-    nested = {
-        "_target_": "torch.nn.DataParallel",
-        "module": {"parts": [{"_target_": "my_pkg.Layer"}]},
-    }
-    assert targets([replace(cell(), model={"module": nested})]) == ["my_pkg.Layer"]
+OWN = "effbench.models.mlp.MLP"
+NESTED = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_": "my_pkg.Layer"}]}}
+
+
+@pytest.mark.parametrize(
+    ("used", "names"),
+    [
+        (cell(), ["net.py:Net"]),
+        (cell(OWN, mode="my.Mode"), ["my.Mode"]),
+        (cell(OWN, training={"loss": "my_pkg.loss"}), ["my_pkg.loss"]),
+        (cell(OWN, training={"loss": "mean-square"}), []),
+        (replace(cell(), model={"module": NESTED}), ["my_pkg.Layer"]),
+    ],
+)
+def test_what_the_user_wrote(used, names):
+    assert targets([used]) == names
 
 
 def refused(why, *args):
@@ -87,48 +90,22 @@ def test_what_cannot_be_run_says_why(repository):
     commit(repository, "two")
     new = HERE.facts()
     (repository / "later.py").write_text("")
-    for before, cells, software, why in (
-        (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
-        (
-            new,
-            [cell()],
-            "torch_version 2.12 → 2.13",
-            "is no longer installed here (torch_version 2.12 → 2.13)",
-        ),
-        (
-            {**old, "git_description": "v1-dirty", "git_changed_files": "net.py"},
-            [cell()],
-            None,
-            "uncommitted changes (v1-dirty: net.py)",
-        ),
-        (new, [cell("later.py:Net")], None, "later.py, so the baseline's code is unknown"),
-        (
-            {**old, "git_revision": "0" * 40},
-            [cell()],
-            None,
-            "revision 000000000000 is not in this repository",
-        ),
-        (
-            {**old, "git_revision": None, "git_description": None},
-            [cell()],
-            None,
-            "is not under version control",
-        ),
-        (
-            {**old, "python": "/nowhere/bin/python"},
-            [cell()],
-            None,
-            "/nowhere/bin/python does not exist here",
-        ),
-        (None, [cell()], None, "does not record"),
-        (
-            old,
-            [cell("later.py:Net")],
-            None,
-            "its later.py:Net is missing, or imported from elsewhere",
-        ),
+    later = cell("later.py:Net")
+    dirty = {"git_description": "v1-dirty", "git_changed_files": "net.py"}
+    unversioned = {"git_revision": None, "git_description": None}
+    for before, used, why in (
+        (old, cell(OWN), "only the machine can differ"),
+        ({**old, **dirty}, cell(), "uncommitted changes (v1-dirty: net.py)"),
+        (new, later, "later.py, so the baseline's code is unknown"),
+        ({**old, "git_revision": "0" * 40}, cell(), "revision 000000000000 is not in this"),
+        ({**old, **unversioned}, cell(), "is not under version control"),
+        ({**old, "python": "/nowhere/python"}, cell(), "/nowhere/python does not exist here"),
+        (None, cell(), "does not record"),
+        (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
-        refused(why, before, new, HERE, cells, software)
+        refused(why, before, new, HERE, [used])
+    software = "torch_version 2.12 → 2.13"
+    refused(f"no longer installed here ({software})", new, new, HERE, [cell()], software)
 
 
 def virtual_environment(folder, imports_from):
@@ -157,14 +134,13 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
 
 
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
-    package = tmp_path / "elsewhere" / "far_pkg.py"
-    package.parent.mkdir()
+    package = tmp_path / "far_pkg.py"
     package.write_text("")
-    installed = virtual_environment(tmp_path / "there", package.parent)
+    installed = virtual_environment(tmp_path / "there", tmp_path)
     old = installed.facts()
     commit(repository, "later")
-    why = "only the machine can differ"
-    refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
+    used = [cell("far_pkg.Net")]
+    refused("only the machine can differ", old, installed.facts(), installed, used)
 
 
 def test_the_interpreter_of_a_sweep(repository, monkeypatch):
@@ -184,9 +160,7 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
         assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")], NOW) == HERE, (
-        "no code of the folder"
-    )
+    assert current(facts, "s1", [cell(OWN)], NOW) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
     assert current(facts, "s1", [cell()], NOW) == HERE
@@ -197,9 +171,9 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
 def test_code_that_git_does_not_track_is_unknown(repository):
     (repository / "new.py").write_text("WIDTH = 1\n")
     facts = HERE.facts()
+    used = [cell("new.py:Net")]
     began = dt.datetime.now(dt.UTC)
-    assert current(facts, "s1", [cell("new.py:Net")], began + dt.timedelta(seconds=1)) == HERE
-    why = "new.py, so the baseline's code is unknown"
-    refused(why, facts, facts, HERE, [cell("new.py:Net")])
+    assert current(facts, "s1", used, began + dt.timedelta(seconds=1)) == HERE
+    refused("new.py, so the baseline's code is unknown", facts, facts, HERE, used)
     with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
-        current(facts, "s1", [cell("new.py:Net")], began - dt.timedelta(seconds=1))
+        current(facts, "s1", used, began - dt.timedelta(seconds=1))

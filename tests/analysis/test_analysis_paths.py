@@ -4,86 +4,68 @@ database stores it."""
 import os
 
 import pytest
-from made_sweeps import EAGER, FAST, SLOW, environment
+from made_pairs import compared_parts
+from made_sweeps import EAGER, environment
+
+from effbench.core.errors import UsageError
+
+
+def swept(made, flag, paths, **facts):
+    """Record a sweep over environments with these values of a flag."""
+    sweep = None
+    for path in paths:
+        env = environment(flags={flag: str(path)})
+        sweep = made.sweep([EAGER], env=env, into=sweep, **facts)
+    return sweep
+
+
+def titles(made, by, *values):
+    found = compared_parts(made, "last", by, values)
+    return found.before.title, found.after.title
 
 
 @pytest.fixture
 def folders(made, tmp_path):
-    """A sweep over two folders below the working directory; the path of each."""
-    paths = {}
-    sweep = None
-    for name, figures in (("old", FAST), ("new", SLOW)):
-        folder = tmp_path / "copies" / name / "net"
-        folder.mkdir(parents=True)
-        paths[name] = str(folder.resolve())
-        env = environment(flags={"folder": paths[name]})
-        sweep = made.sweep(
-            {EAGER: figures},
-            env=env,
-            into=sweep,
-            host={"folder": str(tmp_path)},
-        )
+    """The paths of the two folders of a sweep, by name."""
+    paths = {name: tmp_path / "copies" / name / "net" for name in ("old", "new")}
+    for path in paths.values():
+        path.mkdir(parents=True)
+    swept(made, "folder", paths.values(), host={"folder": str(tmp_path)})
     return paths
 
 
-def compared(effbench, by, values, *words):
-    metric = ("--metric", "latency_ms")
-    return effbench("compare", "last", "--by", by, "--values", *values, *metric, *words)
+@pytest.mark.parametrize("form", ["{stored}", "./copies/{name}/net/", "copies/new/../{name}/net"])
+def test_folders(made, folders, form):
+    typed = [form.format(name=name, stored=path) for name, path in folders.items()]
+    assert titles(made, "folder", *typed) == ("folder=old", "folder=new")
+    assert titles(made, "folder", *typed[::-1]) == ("folder=new", "folder=old")
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["{stored}", "copies/{name}/net", "./copies/{name}/net/", "copies/new/../{name}/net"],
-)
-def test_folders(folders, effbench, form):
-    old, new = (form.format(name=name, stored=folders[name]) for name in ("old", "new"))
-    done = compared(effbench, "folder", (old, new))
-    assert done.code == 0
-    assert done.err == ""
-    assert "folder=old → folder=new" in done.out
-    assert "slower" in done.out
-    assert "faster" in compared(effbench, "folder", (new, old)).out
-
-
-def test_folders_from_another_directory(folders, effbench, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("folders")
+def test_folders_from_another_directory(made, tmp_path, monkeypatch):
     """Paths may be relative to the folder in which the sweep began."""
-    other = tmp_path / "elsewhere"
-    other.mkdir()
-    monkeypatch.chdir(other)
-    db = ("--db", "../results/effbench.db")
-    done = compared(effbench, "folder", ("copies/old/net", "copies/new/net"), *db)
-    assert done.code == 0
-    assert done.err == ""
-    refused = compared(effbench, "folder", ("old", "nowhere"), *db)
-    assert refused.code == 2
-    assert "has folder=old, new; choose two of them" in refused.err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert titles(made, "folder", "copies/new/net", "old") == ("folder=new", "folder=old")
+    with pytest.raises(UsageError, match="has folder=old, new; choose two of them"):
+        titles(made, "folder", "old", "nowhere")
 
 
-def test_the_folder_that_was_not_chosen(made, effbench, tmp_path):
+def test_the_folder_that_was_not_chosen(made, tmp_path):
     """It is `here`, and has the path that the sweep records."""
     own = environment()
-    other = environment(flags={"folder": str(tmp_path / "other")})
     facts = {own.id: {"folder": str(tmp_path), "python": "/p", "given": []}}
-    sweep = made.sweep({EAGER: FAST}, env=own, host={"environments": facts})
-    made.sweep({EAGER: SLOW}, env=other, into=sweep)
-    done = compared(effbench, "folder", (".", "./other"))
-    assert done.code == 0
-    assert done.err == ""
+    sweep = made.sweep([EAGER], env=own, host={"environments": facts})
+    made.sweep([EAGER], env=environment(flags={"folder": str(tmp_path / "other")}), into=sweep)
+    assert titles(made, "folder", "./other", ".") == ("folder=other", "folder=here")
 
 
-def test_interpreters(made, effbench, tmp_path):
+def test_interpreters(made, tmp_path):
     """A link in a virtual environment is not followed."""
-    sweep = None
-    stored = []
-    for name, figures in (("a", FAST), ("b", SLOW)):
-        python = tmp_path / "venvs" / name / "bin" / "python"
+    stored = [tmp_path / "venvs" / name / "bin" / "python" for name in "ab"]
+    for python in stored:
         python.parent.mkdir(parents=True)
         python.symlink_to("/bin/sh")
-        stored.append(str(python))
-        env = environment(flags={"interpreter": str(python)})
-        sweep = made.sweep({EAGER: figures}, env=env, into=sweep)
-    done = compared(effbench, "python", (stored[0], os.path.relpath(stored[1])))
-    assert done.code == 0
-    assert done.err == ""
-    assert "python=a → python=b" in done.out
-    assert "slower" in done.out
+    swept(made, "interpreter", stored)
+    typed = str(stored[1]), os.path.relpath(stored[0])
+    assert titles(made, "python", *typed) == ("python=b", "python=a")

@@ -33,13 +33,11 @@ def test_statuses(status):
     ("before", "after", "verdict", "reason"),
     [
         (side("ok"), side("error", "boom"), "broken", "error: boom (before ok)"),
-        (side("crashed", "signal 11"), side("ok"), "fixed", "ok (before crashed: signal 11)"),
         (side("oom", "20 GiB"), side("oom", "21 GiB"), "same", "oom: 21 GiB (before oom: 20 GiB)"),
         (side("oom", "20 GiB"), side("oom", "20 GiB"), "same", "oom: 20 GiB (as before)"),
         (side("oom"), side("error", "x"), "broken", "error: x (before oom)"),
         (side("error", "x"), side("degraded", "y"), "fixed", "degraded: y (before error: x)"),
         (side("ok"), None, "missing", None),
-        (None, side("ok"), "new", None),
         (None, side("error", "boom"), "new", "error: boom"),
     ],
 )
@@ -62,7 +60,6 @@ def test_figures_of_degraded_cells_are_compared():
     ("status", "on_missing", "gates"),
     [
         ("ok", "fail", True),
-        ("degraded", "fail", True),
         ("ok", "ignore", False),
         ("oom", "fail", False),
     ],
@@ -83,7 +80,6 @@ def test_missing_cells(status, on_missing, gates):
         (1.005, "same"),
         (1.019, "ambiguous"),
         (1.021, "slower"),
-        (1 / 1.019, "ambiguous"),
     ],
 )
 def test_a_time_against_a_floor_of_two_percent(factor, verdict):
@@ -93,23 +89,20 @@ def test_a_time_against_a_floor_of_two_percent(factor, verdict):
     assert change.limit == 0.02
     assert change.ratio == pytest.approx(factor)
     assert change.low < factor < change.high
-    assert change.before == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1.0, 1.05), (1.05, 1.0)])
-def test_a_noisy_time_is_ambiguous(before, after):
-    noisy = only(steps(before, 0.1), steps(after, 0.1), "period_ms")
+def test_a_noisy_time_is_ambiguous():
+    noisy = only(steps(1.0, 0.1), steps(1.05, 0.1), "period_ms")
     assert noisy.verdict == Verdict.AMBIGUOUS
     assert noisy.gates is False
     assert noisy.smallest_slowdown > 0.2
 
 
 def test_without_a_second_trial_no_time_is_judged():
-    one = only([1.0], [9.0] * 5, "latency_ms")
-    assert one.verdict == Verdict.AMBIGUOUS
-    assert one.low is None
-    assert one.ratio == pytest.approx(9.0)
-    assert one.reason == "a side has only one trial, so the spread is unknown"
+    change = only([1.0], [9.0] * 5, "latency_ms")
+    assert change.verdict == Verdict.AMBIGUOUS
+    assert change.ratio == pytest.approx(9.0)
+    assert change.reason == "a side has only one trial, so the spread is unknown"
 
 
 IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
@@ -120,11 +113,9 @@ IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
     [
         (1.01, 0.001, "same", ""),  # within the floor
         (1.05, 0.001, "ambiguous", IN_NOISE),
-        (1 / 1.05, 0.001, "ambiguous", IN_NOISE),
         (1.09, 0.02, "ambiguous", IN_NOISE),  # perhaps beyond the threshold
         (1.03, 0.02, "same", ""),  # perhaps no change at all
         (1.2, 0.001, "slower", ""),
-        (1 / 1.2, 0.001, "faster", ""),
     ],
 )
 def test_a_change_beyond_the_floor_but_inside_the_threshold(factor, noise, verdict, reason):
@@ -162,8 +153,6 @@ def odd(noise, others, settings=None, thresholds=None):
     [
         (0.02, [], {}, "slower"),
         (0.02, QUIET, {}, "ambiguous"),
-        (0.03, [], {}, "slower"),
-        (0.03, QUIET, {}, "ambiguous"),
         # what is ignored is no test of the correction, nor does it lend significance
         (0.02, QUIET, RETIRED, "slower"),
         (0.03, [*QUIET[:3], *LOUD], {}, "slower"),
@@ -191,10 +180,8 @@ def test_a_change_within_the_noise_threshold_needs_no_correction():
         ("latency_ms", 1.3, ("launch", "launch"), "ambiguous"),
         ("latency_ms", 1.9, ("launch", "launch"), "slower"),
         ("latency_ms", 1.3, ("memory", "launch"), "ambiguous"),
-        ("latency_ms", 1 / 1.3, ("launch", "launch"), "ambiguous"),
         ("latency_ms", 1.3, ("memory", "memory"), "slower"),
         ("period_ms", 1.3, ("launch", "launch"), "ambiguous"),
-        ("energy_mj", 1.3, ("launch", "launch"), "ambiguous"),
         ("gpu_busy_ms", 1.3, ("launch", "launch"), "slower"),
     ],
 )
@@ -204,24 +191,17 @@ def test_host_metrics_alarm_beyond_what_the_trials_can_show(metric, factor, boun
     assert ("launch-bound" in (change.reason or "")) is (verdict == "ambiguous")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "verdict", "reason"),
-    [
-        # as in a sweep that was resumed after an update
-        (
-            [*steps(1, 0.001), *[None] * 5],
-            [*[None] * 5, *steps(1.03, 0.001)],
-            "ambiguous",
-            "launch-bound: up to 5.0 % may be noise of the host",
-        ),
-        (steps(1, 0.001), steps(1.03, 0.001), "slower", ""),
-    ],
-)
-def test_parts_of_a_launch_bound_cell_in_different_rounds(before, after, verdict, reason):
-    cell = timed(before, after, bound="launch")
-    (change,) = judge([cell], limits_of({}), interleaved=True)
-    assert change.verdict == verdict
-    assert (change.reason or "").startswith(reason)
+def test_parts_of_a_launch_bound_cell_in_different_rounds():
+    """As in a sweep that was resumed after an update: they have no pairs."""
+    before, after = steps(1, 0.001), steps(1.03, 0.001)
+    together = timed(before, after, bound="launch")
+    apart = timed([*before, *[None] * 5], [*[None] * 5, *after], bound="launch")
+    reasons = {}
+    for cell in (together, apart):
+        (change,) = judge([cell], limits_of({}), interleaved=True)
+        reasons[change.verdict] = change.reason or ""
+    assert reasons.keys() == {"slower", "ambiguous"}
+    assert "launch-bound: up to 5.0 % may be noise of the host" in reasons["ambiguous"]
 
 
 # --- counts, sizes and values per sweep ---
@@ -253,22 +233,15 @@ SOME, LARGE = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial witho
         ("kernels", [1], [2], "slower"),  # a count needs no second trial
         ("recompiles", [10] * 5, [12] * 5, "same"),
         ("recompiles", [10] * 5, [13] * 5, "slower"),
-        ("recompiles", [9, 10], [12, 12], "ambiguous"),
         ("compile_cold_s", [2.0], [2.9], "same"),
-        ("compile_cold_s", [100.0], [110.0], "same"),
         ("compile_cold_s", [10.0] * 2, [12.5] * 2, "same"),
-        ("compile_cold_s", [10.0] * 2, [12.6] * 2, "slower"),
-        ("compile_cold_s", [12.6] * 2, [10.0] * 2, "faster"),
         ("compile_cold_s", [4.0, 5.0], [4.5, 7.0], "ambiguous"),
         ("compile_cold_s", [4.0, 5.0], [6.1, 7.0], "ambiguous"),
         ("compile_cold_s", [4.0, 5.0], [6.3, 7.0], "slower"),
-        ("compile_cold_s", [6.3, 7.0], [4.0, 5.0], "faster"),
         ("rel_error", [0.0], [5e-5], "same"),
         ("rel_error", [0.0], [1e-2], "slower"),
-        ("peak_reserved_cold_bytes", [0], [0], "same"),
         ("graph_pool_bytes", [0] * 5, [2 * MIB] * 5, "same"),
         ("graph_pool_bytes", [0] * 5, [3 * MIB] * 5, "slower"),
-        ("graph_pool_bytes", [3 * MIB] * 5, [0] * 5, "faster"),
         ("graph_pool_bytes", SOME, [65 * MIB] * 5, "ambiguous"),
         ("graph_pool_bytes", SOME, [99 * MIB] * 5, "slower"),
         # the floor also holds for sizes that are 0 in a trial
@@ -276,7 +249,6 @@ SOME, LARGE = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial witho
         ("graph_pool_bytes", LARGE, [1021 * MIB] * 5, "slower"),
         ("peak_allocated_bytes", [4 * MIB] * 5, [5 * MIB] * 5, "same"),
         ("peak_allocated_bytes", [4 * MIB] * 5, [6 * MIB] * 5, "slower"),
-        ("peak_allocated_bytes", [4 * MIB] * 5, [2 * MIB] * 5, "faster"),
     ],
 )
 def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
@@ -331,12 +303,7 @@ def test_missing_figures_are_omitted_and_reported(bad):
 @pytest.mark.parametrize("bound", [None, "launch"])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (1e-300, 1e300, "slower"),
-        (1e300, 1e-300, "faster"),
-        (5e-324, 5e-324, "same"),
-    ],
+    ("before", "after", "verdict"), [(1e-300, 1e300, "slower"), (5e-324, 5e-324, "same")]
 )
 def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, verdict):
     cell = timed([before] * 5, [after] * 5, bound=bound)
@@ -347,30 +314,17 @@ def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, ve
 
 
 def test_the_most_important_change_comes_first():
-    factors = {
-        "a": 1.1,
-        "b": 1.3,
-        "c": 1 / 1.3,
-        "d": 1 / 1.1,
-        "e": 1.0,
-    }
+    factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
     cells = [timed(steps(1, 0.001), steps(by, 0.001), key) for key, by in factors.items()]
     fewer = pair(side(kernels=[3]), side(kernels=[0]), "f")
-    vague = timed([1.0, 1.3, 0.8], [1.0, 1.3, 0.8], "g")
-    single = timed([1.0], [9.0], "h")
-    found = judge([*cells, fewer, vague, single], limits_of({}))
-    assert [change.key for change in found] == [*"ba", *"hg", *"fcd", "e"]
+    single = timed([1.0], [9.0], "g")
+    found = judge([*cells, fewer, single], limits_of({}))
+    assert [change.key for change in found] == ["b", "a", "g", "f", "c", "d", "e"]
 
 
-@pytest.mark.parametrize(("model", "gates"), [("m*", False), ("gpt2", True)])
-def test_a_status_can_be_ignored_by_an_exception(model, gates):
-    rule = {
-        "metric": "status",
-        "ignore": True,
-        "reason": "rewritten",
-        "model": model,
-    }
+def test_a_status_can_be_ignored_by_an_exception():
+    rule = {"metric": "status", "ignore": True, "reason": "rewritten"}
     (change,) = judge([pair(side("ok"), side("error", "boom"))], limits_of({"exceptions": [rule]}))
     assert change.verdict == "broken"
-    assert change.gates == gates
-    assert change.reason.endswith("; ignored: rewritten") is not gates
+    assert not change.gates
+    assert change.reason.endswith("; ignored: rewritten")

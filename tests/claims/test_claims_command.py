@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from effbench.claims import run as running
 from effbench.claims.definition import find
+from effbench.config import cells as plan
 from effbench.store import Store
 
 REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
 MINE = '''"""Does a wider layer cost [more] :boom:?"""
 
-from effbench.claims import Answer, Claim, geomean, interval, ratio, where
+from effbench.claims import Answer, Claim, geomean, interval, mean, ratio, where
+from effbench.claims.checks import check
 
 GPU_SECONDS = 5
 SWEEPS = {
@@ -25,10 +28,16 @@ SWEEPS = {
 }
 
 
+@check()
+def counted(device, start=3):
+    return {"numbers": [start, start + 1], "none": None, "inner": {"a": {"x": 1}, "b": {"x": 2}}}
+
+
 @Claim("wide", "A wider layer [of 512] is slower.", unit="×")
 def wide(rows):
     slowdown = interval(ratio(where(rows, mode="eager"), "latency_ms", width=[512, 16]))
-    return slowdown.above(1)
+    also = {"largest": rows.bs.max(), "all of them": rows.latency_ms}
+    return Answer(slowdown.above(1), slowdown, also)
 
 
 @Claim("graph", "A CUDA graph is faster.", published="1.70x elsewhere")
@@ -39,6 +48,21 @@ def graph(main):
 @Claim("both", "Yes [and] no")
 def both(rows):
     return Answer({"yes": True, "no": False})
+
+
+@Claim("counts", "It counts")
+def counts(counted):
+    value = mean(counted.numbers) * 2
+    also = {"x": [part.x for part in counted.inner.values()], "none": counted.none}
+    return Answer(value.within(7, 7), value, also)
+
+
+about = Claim("about", "Words", not_measurable="it is about words")
+
+
+@Claim("gpu", "Of GPUs", needs="cuda")
+def of_gpus(rows):
+    return True
 '''
 CHECKED = '''"""Why?"""
 
@@ -81,14 +105,54 @@ def test_verdicts_are_printed_and_kept(here):
         "wide A wider layer [of 512] is slower: ",
         "graph A CUDA graph is faster: not measurable here · unsupported: tiny",
         "both Yes [and] no: depends · holds for yes; not for no",
+        "counts It counts: confirmed",
+        "about Words: not measurable here · it is about words",
+        f"gpu Of GPUs: not measurable here · {running.NO_CUDA}",
     ):
         assert text in here.done.out, text
-    rows = verdicts(here.db)
+    assert verdicts(here.db).keys() == {"wide", "graph", "both", "counts", "about", "gpu"}
+
+
+def test_what_is_stored_of_a_claim_about_rows(here):
+    row = verdicts(here.db)["wide"]
+    facts = row["measured"]
     # a busy machine may say anything
-    assert rows["wide"]["verdict"] in ("confirmed", "refuted", "undecided")
-    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))
-    assert low < rows["wide"]["measured"]["value"] < high
-    assert rows["graph"]["verdict"] == "not measurable here"
+    assert row["verdict"] in ("confirmed", "refuted", "undecided")
+    assert facts["low"] < facts["value"] < facts["high"]
+    assert facts["sweeps"] == [row["sweep_id"]]
+    assert facts["evidence"] == {}
+    assert facts["also"]["largest"] == 64
+    assert len(facts["also"]["all of them"]) == 4
+
+
+def test_what_is_stored_of_other_claims(here):
+    rows = verdicts(here.db)
+    assert rows["both"]["measured"]["parts"] == [
+        {"label": "yes", "holds": True},
+        {"label": "no", "holds": False},
+    ]
+    assert rows["counts"]["sweep_id"] is None, "it rests on a check alone"
+    assert rows["counts"]["measured"]["also"] == {"x": [1, 2], "none": None}
+    assert list(rows["counts"]["measured"]["evidence"]) == ["counted"]
+
+
+def test_nothing_is_measured_twice(here):
+    before = here.run("ls").out
+    assert " mine " in before
+    assert "; 4 rows reused" in here.run("reproduce", "mine.py", *here.tiny3).out
+    assert here.run("ls").out == before
+
+
+def test_ctrl_c_judges_nothing(here, monkeypatch):
+    def stopped(jobs, command):
+        command.stop.set()
+        return original(jobs, command)
+
+    original = plan.conduct
+    monkeypatch.setattr(plan, "conduct", stopped)
+    before = verdicts(here.db)
+    assert here.run("reproduce", "mine.py", *here.tiny3, "--fresh").code == 130
+    assert verdicts(here.db) == before
 
 
 @pytest.fixture
@@ -114,9 +178,9 @@ def records(claims):
 MINE_ALONE = ("--experiment", "mine.py")
 
 
-def test_own_claims(records):
+def test_own_claims(here, records):
     own = records(*MINE_ALONE)
-    assert own.keys() == {"wide", "graph", "both"}, "those of the experiment alone"
+    assert own.keys() == verdicts(here.db).keys(), "those of the experiment alone"
     assert own["wide"]["measured"]["unit"] == "×"
     assert own["wide"]["machine"]
     assert own["wide"]["statement"] == "A wider layer [of 512] is slower."
@@ -153,6 +217,7 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
     done = here.run("reproduce", *words, "db=other.db")
     assert done.code == 2, done
     assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
+    assert "not measured yet · it cannot be judged: AttributeError" in done.out
     assert "weights needs CUDA" in done.out
     assert "wrong: unknown model 'tinny'" in done.err
     assert "typo.py: claim c: " in done.err

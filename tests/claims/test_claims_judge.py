@@ -49,12 +49,7 @@ def faster(rows):
 
 
 def judged_by(function, **inputs):
-    claim = Claim(
-        "P1",
-        "a graph is faster",
-        unit="×",
-        function=function,
-    )
+    claim = Claim("P1", "a graph is faster", unit="×", function=function)
     try:
         return judge(claim, inputs)
     except NotMeasuredError as error:
@@ -96,7 +91,6 @@ def test_parts():
     assert judged.verdict == Verdict.DEPENDS
     assert judged.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
     assert judged.parts == {"mlp bs=1": True, "mlp bs=8": False, "mlp bs=64": None}
-    assert [gain.value for gain in judged.also.values()] == pytest.approx([2, 1, 1.11])
     assert of(*rows[:2], *rows[4:], function=each).verdict == Verdict.UNDECIDED
 
 
@@ -106,7 +100,6 @@ def test_failed_rows_are_left_out_and_named():
     assert judged.verdict == Verdict.CONFIRMED
     names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
     assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
-    assert list(of(eager(), row(), *failed, function=each).parts) == ["mlp bs=1"]
 
 
 @pytest.mark.parametrize(
@@ -120,32 +113,13 @@ def test_nothing_was_measured(status, verdict):
     assert judged.reason == f"{status}: mlp bs=1 cuda-graph float32 (why)"
 
 
-@pytest.mark.parametrize(
-    ("fewest", "is_working", "verdict"),
-    [
-        (2, True, Verdict.CONFIRMED),
-        (3, True, Verdict.REFUTED),
-        (2, False, Verdict.REFUTED),
-        (2, None, Verdict.NOT_MEASURED),
-    ],
-)
-def test_facts_of_checks(fewest, is_working, verdict):
-    def works(warm):
-        return Answer(warm.fewest == 2 and warm.works, warm.fewest, {"list": warm["sizes"]})
-
-    facts = facts_of({"fewest": fewest, "works": is_working, "sizes": [1]})
-    assert judged_by(works, warm=facts).verdict == verdict
-
-
 def test_a_part_of_a_check_that_is_unsupported():
     facts = facts_of({"cpu": {"compiles": True}, "cuda": {"unsupported": "no CUDA"}})
     judged = judged_by(lambda triton: not triton.cuda.compiles, triton=facts)
     assert judged.verdict == Verdict.NOT_MEASURABLE
     assert judged.reason == "unsupported: no CUDA"
-    judged = judged_by(
-        lambda triton: Answer({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}),
-        triton=facts,
-    )
+    parts = {"a CPU": facts.cpu.compiles, "a GPU": facts.cuda.compiles}
+    judged = judged_by(lambda: Answer(parts))
     assert judged.verdict == Verdict.UNDECIDED
     assert judged.reason == "holds for a CPU; not measured for a GPU (unsupported: no CUDA)"
 
@@ -160,8 +134,7 @@ def test_ratios():
         row(),
         row(bs=8),
         row(model="gpt2", settings={"pool": "a"}),
-        eager(sweep_id="other", graph_pool_bytes=30),
-        eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
+        eager(sweep_id="other", model="gpt2", graph_pool_bytes=20),
     ]
     rows = frame_of(measured)
     modes = ["eager", "cuda-graph"]
@@ -178,7 +151,6 @@ def test_inputs_and_settings_that_cells_omit():
         params = {"model": model, "numerics": numerics, "bs": 1}
         measured.append(row(params=params, cell_key=str(params)))
     rows = frame_of(measured)
-    assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
     assert list(rows.channels_last) == [False, False, True]
     assert values(ratio(rows, "latency_ms", shape=["[16]", "[64]"])) == [1]
     assert values(ratio(rows, "latency_ms", channels_last=[False, True])) == [1]
@@ -202,8 +174,7 @@ BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host
 
 
 def test_marked_rows_decide_nothing_and_are_named():
-    judged = of(eager(), row(**BUSY))
-    assert judged.verdict == Verdict.NOT_MEASURED
+    assert of(eager(), row(**BUSY)).verdict == Verdict.NOT_MEASURED
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
     assert mixed.verdict == Verdict.CONFIRMED
     assert mixed.value.value == pytest.approx(2.0)

@@ -101,6 +101,12 @@ def store(path):
 
 
 @pytest.fixture
+def here(store, environment):
+    """The id of an environment in the store."""
+    return store.add_environment(environment(), {})
+
+
+@pytest.fixture
 def opened(made):
     """The store of `made`."""
     with Store.open(made.path, mode="write") as store:

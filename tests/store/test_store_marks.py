@@ -1,7 +1,4 @@
-"""The status `noisy` of earlier databases has become a mark: `db upgrade` and `import` translate
-it."""
-
-import shutil
+"""The status `noisy` of earlier databases has become a mark: `db upgrade` translates it."""
 
 import pytest
 import whole_sweeps as whole
@@ -38,17 +35,16 @@ AFTER = {
 
 
 @pytest.fixture
-def older(path, cell, environment, begin):
+def older(path, store, cell, here, begin):
     """A database of revision 0010 with a trial of each mode."""
-    with Store.open(path, mode="write") as store:
-        cells = [cell(mode) for mode in BEFORE]
-        sweep_id = begin(store, cells)
-        here = store.add_environment(environment(), {})
-        for planned in cells:
-            status, reason, disturbance = BEFORE[planned.mode_name]
-            trial = Trial(planned.key, 0, Status(status), reason, disturbance=disturbance)
-            trial.latency_ms = 4.0 if planned.mode_name == "eager" else 2.0
-            store.add_trial(sweep_id, here, trial)
+    cells = [cell(mode) for mode in BEFORE]
+    sweep_id = begin(store, cells)
+    for planned in cells:
+        status, reason, disturbance = BEFORE[planned.mode_name]
+        trial = Trial(planned.key, 0, Status(status), reason, disturbance=disturbance)
+        trial.latency_ms = 4.0 if planned.mode_name == "eager" else 2.0
+        store.add_trial(sweep_id, here, trial)
+    store.close()
     lower_to_0010(path)
     sql(path, "UPDATE trial SET reason = NULL WHERE reason = 'unknown'")
     return path
@@ -68,12 +64,3 @@ def test_noisy_trials_become_ok_and_marked(older):
     assert results["busy"]["speedup"] == pytest.approx(2.0)
     assert results["compiled"]["status"] == "degraded"
     assert results["compiled"]["speedup"] is None
-
-
-def test_an_imported_sweep_is_as_an_upgraded_one(older, target, tmp_path):
-    assert whole.outcomes(older, target) == ["imported"]
-    assert Store.check(target) == []
-    newer = shutil.copy(older, tmp_path / "upgraded.db")
-    Store.upgrade(newer)
-    assert whole.contents(target) == whole.contents(newer)
-    assert whole.outcomes(older, newer) == ["already there"]

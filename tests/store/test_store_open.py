@@ -30,7 +30,7 @@ def refused(url, mode="read"):
     return message
 
 
-def test_write_makes_file_folder_and_schema(tmp_path, monkeypatch, cell, begin):
+def test_write_makes_file_folder_and_schema(tmp_path, cell, begin):
     odd = tmp_path / "a" / "b c%20ü?#" / os.fsdecode(b"d %20;&?#\xc3\xbc\xff.db")
     for form, path in (
         ("{}", odd),
@@ -38,24 +38,25 @@ def test_write_makes_file_folder_and_schema(tmp_path, monkeypatch, cell, begin):
         ("sqlite+pysqlite:///{}", tmp_path / "y.db"),
     ):
         with Store.open(form.format(path), mode="write") as store:
-            assert store.results() == []
             assert store.name == str(path)
             begin(store, [cell()])
         with Store.open(form.format(path)) as store:
             assert [sweep.cells for sweep in store.sweeps()] == [1]
     assert [*odd.parent.iterdir()] == [odd]
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch, cell, begin):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert parse_url("~/x.db").database == str(tmp_path / "x.db")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
     with Store.open("results/x.db", mode="write") as store:
-        (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
         begin(store, [cell()])
-    assert not list((tmp_path / "elsewhere").iterdir()), "a relative path stays where it was"
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_what_is_no_database(tmp_path, path, store, cell, begin):
-    (tmp_path / "file").write_text("")
     text = tmp_path / "text.db"
     text.write_bytes(b"latency_ms,period_ms\n" * 400)
     begin(store, [cell(bs=n) for n in range(1, 200)])
@@ -63,51 +64,52 @@ def test_what_is_no_database(tmp_path, path, store, cell, begin):
     data = bytearray(path.read_bytes())
     data[100:4096] = b"\xff" * 3996
     path.write_bytes(data)
-    missing = tmp_path / "nowhere" / "x.db"
-    assert str(missing) in refused(missing)
-    assert "effbench -m" in refused(missing)
-    assert not missing.parent.exists()
     os.mkfifo(tmp_path / "pipe")
     for mode in ("read", "write"):
         assert "is a pipe" in refused(tmp_path / "pipe", mode)
         assert "is a folder" in refused(tmp_path, mode)
-        assert str(tmp_path / "file" / "x.db") in refused(tmp_path / "file" / "x.db", mode)
+        assert str(text / "x.db") in refused(text / "x.db", mode)
         assert "not a database" in refused(text, mode)
         assert "damaged" in refused(path, mode)
     assert text.read_bytes().startswith(b"latency_ms")
 
 
-def test_a_database_of_another_program(tmp_path):
+def test_reading_makes_no_database(tmp_path):
+    missing = tmp_path / "nowhere" / "x.db"
+    assert f"no database at {missing}" in refused(missing)
+    assert not missing.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TABLE bookmarks (url TEXT)", "CREATE TABLE alembic_version (version_num TEXT)"],
+)
+def test_a_database_of_another_program(tmp_path, statement):
     path = tmp_path / "x.db"
-    for statements in (
-        ["CREATE TABLE bookmarks (url TEXT)"],
-        [
-            "CREATE TABLE alembic_version (version_num TEXT)",
-            "INSERT INTO alembic_version VALUES ('0001')",
-        ],
-    ):
-        sql(path, *statements)
-        before = path.read_bytes()
-        for mode in ("read", "write"):
-            message = refused(path, mode)
-            assert "another program" in message
-            assert "bookmarks" in message
-        assert path.read_bytes() == before
+    sql(path, "CREATE TABLE other (url TEXT)", statement)
+    before = path.read_bytes()
+    for mode in ("read", "write"):
+        message = refused(path, mode)
+        assert "another program" in message
+        assert "other" in message
+    assert path.read_bytes() == before
 
 
-def test_a_database_of_a_later_version(path):
-    sql(path, "UPDATE alembic_version SET version_num = '9999'")
-    for action in (
+@pytest.mark.parametrize(
+    "action",
+    [
         Store.open,
         partial(Store.open, mode="write"),
         Store.upgrade,
         Store.check,
         lambda path: opened(path).__enter__(),
-    ):
-        with pytest.raises(
-            SchemaError, match=f"has schema 9999, but this effbench reads {HEAD_REVISION}; .* newer"
-        ):
-            action(path)
+    ],
+)
+def test_a_database_of_a_later_version(path, action):
+    sql(path, "UPDATE alembic_version SET version_num = '9999'")
+    said = f"has schema 9999, but this effbench reads {HEAD_REVISION}; .* newer"
+    with pytest.raises(SchemaError, match=said):
+        action(path)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +119,7 @@ def test_a_database_of_a_later_version(path):
         ("postgresql+asyncpg://u:secret@h/db", "unknown database"),
         ("sqlite://", "sqlite:///PATH"),
         ("sqlite:///:memory:", "of a file"),
-        ("sqlite:///x.db?mode=ro", "sqlite:///PATH"),
         ("postgresql://u:secret@h:port/db", "not a database URL"),
-        ("postgresql:/me:secret@h/db", "not a database URL"),
         ("postgresql//me:secret@h/db", "not a database URL"),
         ("host=h password=secret dbname=d", "not a database URL"),
         ("", "URL is empty"),
@@ -191,7 +191,7 @@ def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged)
         assert log in refused(read_only / name)
 
 
-def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):
+def test_the_lock_is_waited_for_and_then_named(path, cell, begin, monkeypatch):
     monkeypatch.setattr("effbench.store.connect.BUSY_TIMEOUT_S", 0.1)
     with (
         Store.open(path, mode="write") as impatient,
@@ -203,5 +203,8 @@ def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeyp
             begin(impatient, [cell()])
         assert time.monotonic() - start < 5
         assert impatient.sweeps() == []  # readers do not wait for writers
+
+
+def test_a_reader_does_not_write(path, cell, begin):
     with Store.open(path) as reader, pytest.raises(StoreError, match="reading only"):
         begin(reader, [cell()])

@@ -1,6 +1,5 @@
 """Several processes on one database."""
 
-import itertools
 import multiprocessing
 import time
 
@@ -14,10 +13,9 @@ def rounded_speedups(store, sweep):
     return {speedup and round(speedup, 9) for speedup in speedups}
 
 
-def test_two_processes_write_to_one_database(path, store, cell, environment, begin):
-    modes = ("eager", "default", "graph")
-    cells = [cell(mode, bs=bs) for bs, mode in itertools.product((1, 2, 3), modes)]
-    sweep, here = begin(store, cells), store.add_environment(environment(), {})
+def test_two_processes_write_to_one_database(path, store, cell, here, begin):
+    cells = [cell(mode, bs=bs) for bs in (1, 2, 3) for mode in ("eager", "default", "graph")]
+    sweep = begin(store, cells)
     writers = [writer(path, sweep, here, range(4), modes) for modes in ("eager", "default,graph")]
     with Store.open(path) as reader:
         while None in [process.poll() for process in writers]:

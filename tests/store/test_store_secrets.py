@@ -16,13 +16,13 @@ from effbench.store.secrets import masked, masked_db, masked_text
             'db="postgresql+psycopg://me:s3c@ret@h/x?a=b"',
             'db="postgresql+psycopg://me:***@h/x?a=b"',
         ),
-        ("db=postgresql://:s3cret@host/x", "db=postgresql://:***@host/x"),
         (
             "db=postgresql://h/x?user=me&password=s3c&a=b",
             "db=postgresql://h/x?user=me&password=***&a=b",
         ),
         ("db='postgresql://host/x?password=s3 cret'", "db='postgresql://host/x?password=***'"),
         ("db=postgresql://me:s3 c'r\"et@host/x", "db=postgresql://me:***@host/x"),
+        ("db=postgresql://:s3cret@host/x", "db=postgresql://:***@host/x"),
         ("db=postgresql://me@host:5432/x", "db=postgresql://me@host:5432/x"),
         ("db=/tmp/a@b:c.db", "db=/tmp/a@b:c.db"),
     ],
@@ -96,20 +96,14 @@ def test_no_password_leaves_the_database(tmp_path, target):
     path = tmp_path / "secret.db"
     word, said = (f"db=postgresql://me:{secret}@host/x" for secret in ("s3cret", "***"))
     key = whole.cells()[0].key
+    facts = {"command": ["-m", word], "overrides": ["bs=1", word], "cell_overrides": {key: [word]}}
     with Store.open(path, mode="write") as store:
-        facts = {"command": ["-m", word], "overrides": ["bs=1", word]}
-        sweep = whole.sweep(
-            store,
-            rounds=1,
-            **facts,
-            cell_overrides={key: [word]},
-        )
+        sweep = whole.sweep(store, rounds=1, **facts)
     out = export(path, tmp_path / "x.db")
     assert b"s3cret" not in out.read_bytes()
     assert outcomes(out, target) == ["imported"]
     with Store.open(target) as store:
-        info = store.find_sweep("last")
-        assert info.command == ["-m", said]
-        assert info.overrides == ["bs=1", said]
+        info = store.find_sweep(sweep)
+        assert (info.command, info.overrides) == (["-m", said], ["bs=1", said])
         assert store.cell_overrides(sweep)[key] == [said]
     assert outcomes(target, path) == ["already there"], "masked and unmasked are the same sweep"

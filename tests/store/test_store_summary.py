@@ -63,7 +63,6 @@ def test_marked_trials_do_not_count_if_three_others_are_ok():
     found = summarise([*trials_of(2.0, 2.0, 2.0), marked(3, latency_ms=50.0)])
     assert found.trials == 3
     assert found.marked is False
-    assert found.disturbance is None
     assert found.latency_ms == pytest.approx(2.0)
 
 
@@ -98,12 +97,11 @@ def test_a_marked_attempt_that_was_repeated_leaves_no_mark():
     ("gpu_uuid", "host_us", "rounds"),
     [
         ("GPU-1", [25.0, 23.0, 21.0, 21.0, 20.0], [2, 3, 4]),
-        ("GPU-1", [22.0, 22.0, 21.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
         ("GPU-1", [25.0, 23.0, 25.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
         ("GPU-1", [25.0, None, 21.0, 21.0, 20.0], [1, 2, 3, 4]),
         (None, [40.0, 40.0, 21.0, 21.0, 20.0], [0, 1, 2, 3, 4]),
     ],
-    ids=["slower", "alike", "too few others", "the GPU was the bottleneck", "the CPU"],
+    ids=["slower", "too few others", "the GPU was the bottleneck", "the CPU"],
 )
 def test_trials_on_a_slower_host_do_not_count_if_three_others_are_ok(gpu_uuid, host_us, rounds):
     """A shared host changes its speed for minutes, and launch-bound times with it."""
@@ -120,10 +118,6 @@ def test_a_failure_on_a_slower_host_counts():
     assert summarise([*trials_of(2.0, 2.0, 2.0, **speeds), slower]).status is ERROR
 
 
-def test_a_failed_result_is_neither_marked_nor_unmarked():
-    assert summarise([marked(0), trial(1, ERROR)]).marked is None
-
-
 OF_LATENCY = {"latency_median_low_ms": 1.0, "latency_median_high_ms": 3.0}
 OF_PERIOD = {"period_median_low_ms": 0.4, "period_median_high_ms": 0.6}
 
@@ -136,7 +130,6 @@ OF_PERIOD = {"period_median_low_ms": 0.4, "period_median_high_ms": 0.6}
         ([marked(0)], "latency", None, None),
         ([marked(0, period_ms=0.5, **OF_LATENCY, **OF_PERIOD)], "period", 0.4, 0.6),
         ([marked(0, ttft_ms=0.5, **OF_LATENCY)], "ttft", 0.25, 0.75),
-        ([marked(0, tpot_ms=0.1, **OF_LATENCY)], "tpot", 0.05, 0.15),
         ([marked(0, gpu_busy_ms=0.5, **OF_LATENCY)], "gpu_busy", None, None),
     ],
 )
@@ -168,21 +161,15 @@ def test_a_speedup_is_as_uncertain_as_the_marked_times_that_it_compares():
 
 
 def test_times_are_geometric_means_and_counts_the_largest():
-    trials = [
-        trial(0, latency_ms=1.0, latency_min_ms=0.9, energy_mj=4.0, graph_breaks=1),
-        trial(1, latency_ms=4.0, latency_min_ms=0.8, energy_mj=9.0, graph_breaks=0),
-        trial(2, latency_ms=2.0),
-    ]
-    found = summarise(trials, bs=8)
+    first = trial(0, latency_ms=1.0, latency_min_ms=0.9, energy_mj=4.0, graph_breaks=1)
+    second = trial(1, latency_ms=4.0, latency_min_ms=0.8, energy_mj=9.0, graph_breaks=0)
+    found = summarise([first, second], bs=8)
     assert found.latency_ms == pytest.approx(2.0)
-    assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
     assert found.energy_mj == pytest.approx(6.0)
     assert found.latency_min_ms == 0.8
     assert found.graph_breaks == 1
     assert found.throughput_per_s == pytest.approx(4000.0)
     assert found.speedup is None
-    assert found.relative_memory is None
-    assert found.break_even_calls is None
 
 
 def test_the_throughput_follows_the_period():
@@ -190,19 +177,8 @@ def test_the_throughput_follows_the_period():
 
 
 def test_a_cold_compilation_counts_although_its_trial_is_marked_and_was_repeated():
-    cold = marked(
-        0,
-        compile_s=40.0,
-        compile_cache="cold",
-        first_call_s=41.0,
-    )
-    warm = trial(
-        0,
-        attempt=1,
-        compile_s=3.0,
-        compile_cache="warm",
-        first_call_s=3.5,
-    )
+    cold = marked(0, compile_s=40.0, compile_cache="cold", first_call_s=41.0)
+    warm = trial(0, attempt=1, compile_s=3.0, compile_cache="warm", first_call_s=3.5)
     found = summarise([cold, warm, *(trial(round) for round in (1, 2, 3))])
     assert found.compile_cold_s == pytest.approx(40)
     assert found.compile_warm_s == pytest.approx(3)
@@ -229,58 +205,38 @@ def test_memory_of_cold_and_warm_processes_is_never_mixed(trials, reserved, cold
     assert found.relative_memory == pytest.approx(reserved / 29)
 
 
+PLAIN = (1.21**0.6, 1.276)
+
+
 @pytest.mark.parametrize(
-    ("kernels", "used"),
+    ("kernels", "used", "mean", "high"),
     [
-        ("aa", (0, 1)),
-        ("ab", (0, 1)),
-        ("ab", (None, None)),
-        ("ab", (0, 0)),
+        ("ab", (0, 1), 1.1, 1.33),
+        ("aa", (0, 1), *PLAIN),
+        ("ab", (None, None), *PLAIN),
     ],
 )
-def test_compilations_that_differ_widen_every_interval(kernels, used):
+def test_compilations_that_differ_widen_every_interval(kernels, used, mean, high):
     trials = []
     for round, at in enumerate((0, 1, 0, 1, 0)):
-        ms = (1.21, 1.0)[at]
         compiled = {"compilation": used[at], "kernel_fingerprint": f"{kernels[at]}-tuned"}
-        trials.append(
-            trial(
-                round,
-                latency_ms=ms,
-                period_ms=ms,
-                gpu_busy_ms=ms,
-                **compiled,
-            )
-        )
-    found = summarise(trials, baseline=trials_of(*[4.0] * 5, period_ms=4.0))
-    is_nested = kernels == "ab" and used == (0, 1)
-    value, high = (1.1, 1.33) if is_nested else (1.21**0.6, 1.276)
-    assert found.compilations == (None if None in used else len(set(used)))
-    for time in ("latency", "period", "gpu_busy"):
-        assert found.value(f"{time}_ms") == pytest.approx(value)
-        assert found.value(f"{time}_ci_high_ms") == pytest.approx(high, 1e-3)
-    assert found.speedup_ci_low == found.period_speedup_ci_low == pytest.approx(4 / high, 1e-3)
+        ms = (1.21, 1.0)[at]
+        trials.append(trial(round, latency_ms=ms, period_ms=ms, **compiled))
+    found = summarise(trials, baseline=trials_of(*[4.0] * 5))
+    assert found.latency_ms == found.period_ms == pytest.approx(mean)
+    assert found.latency_ci_high_ms == found.period_ci_high_ms == pytest.approx(high, 1e-3)
+    assert found.speedup_ci_low == pytest.approx(4 / high, 1e-3)
 
 
 def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
-    profile = {
-        "gpu_busy_ms": 0.3,
-        "kernels": 8,
-        "compute_floor_ms": 0.1,
-        "memory_floor_ms": 0.3,
-    }
-    common = {"latency_ms": 1.2, "period_ms": 0.5}
-    others = [trial(1, steady=False, **common), trial(2, steady=None, **common)]
-    found = summarise([trial(0, steady=True, **common, **profile), *others])
-    assert found.kernels == 8
+    profile = {"gpu_busy_ms": 0.3, "compute_floor_ms": 0.1, "memory_floor_ms": 0.3}
+    profiled = trial(0, period_ms=0.5, steady=True, **profile)
+    others = [trial(1, period_ms=0.5, steady=False), trial(2, period_ms=0.5)]
+    found = summarise([profiled, *others])
     assert found.bound == "launch"
     assert found.unsteady_trials == 1
     assert found.gpu_idle_fraction == pytest.approx(0.4)
     assert found.roofline_fraction == pytest.approx(0.6)
-    unprofiled = summarise(others)
-    assert unprofiled.gpu_idle_fraction is None
-    assert unprofiled.roofline_fraction is None
-    assert unprofiled.bound is None
 
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
@@ -293,16 +249,9 @@ def test_a_failure_has_no_figures_but_those_that_explain_it(status):
 
 
 def test_values_that_are_no_times_do_not_count():
-    bad = trial(
-        0,
-        latency_ms=math.nan,
-        period_ms=math.inf,
-        gpu_busy_ms=0.0,
-        energy_mj=0.0,
-    )
+    bad = trial(0, latency_ms=math.nan, period_ms=math.inf, energy_mj=0.0)
     found = summarise([bad], baseline=[trial()])
-    assert {found.latency_ms, found.period_ms, found.gpu_busy_ms, found.energy_mj} == {None}
-    assert found.speedup is None
+    assert {found.latency_ms, found.period_ms, found.energy_mj, found.speedup} == {None}
     assert summarise([bad, trial(1)], baseline=[bad]).latency_ms == pytest.approx(2.0)
 
 
@@ -314,7 +263,6 @@ def test_a_speedup_has_an_interval_over_both_sides():
     found = summarise(trials_of(2.0, 2.1, 1.9), baseline=baseline)
     assert found.speedup == pytest.approx(2.0)
     assert found.speedup_ci_low < 2.0 < found.speedup_ci_high
-    assert summarise([trial()], baseline=baseline).speedup_ci_low is None
 
 
 def test_the_baseline_is_1_by_definition():
@@ -361,7 +309,6 @@ FAST = {"latency_ms": 1.0, "compile_s": 6.0, "compile_cache": "cold"}
         ({"latency_ms": 1.0, "prepare_s": 0.0031}, 2),  # 1.03 calls: the second one pays
         ({"latency_ms": 1.0}, None),
         (FAST | {"latency_ms": 4.0}, None),
-        (FAST | {"latency_ms": 5.0}, None),
         (FAST | {"compile_cache": "warm", "prepare_s": 1.0}, None),
         (FAST | {"disturbance": BUSY}, None),
         (FAST | {"latency_ms": None}, None),

@@ -24,30 +24,23 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
         "baseline_mode": "default",
         "host": {"a": [1]},
     }
-    sweep = begin(
-        store,
-        [cell()],
-        protocol={"name": "standard", "limit": float("inf")},
-        **facts,
-    )
+    sweep = begin(store, [cell()], protocol={"limit": float("inf")}, **facts)
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", sweep)
     found = store.find_sweep(sweep)
-    kept = facts | {"protocol": {"name": "standard", "limit": None}, "state": "running"}
-    assert {name: getattr(found, name) for name in kept} == kept
+    assert vars(found).items() >= facts.items()
+    assert found.protocol == {"limit": None}
+    assert found.state == "running"
     assert before <= found.started_at <= dt.datetime.now(dt.UTC)
 
 
-def test_trials_and_results_are_counted(store, cell, environment, begin):
-    cells = [cell(bs=bs) for bs in range(1, 6)]
-    sweep, here = begin(store, cells), store.add_environment(environment(), {})
-    statuses = (Status.OK, Status.OK, Status.OOM, Status.ERROR)
-    for planned, status in zip(cells, statuses, strict=False):
-        store.add_trial(sweep, here, Trial(planned.key, 0, status))
-    store.add_trial(sweep, here, Trial(cells[0].key, 1, Status.OK))
+def test_trials_and_results_are_counted(store, cell, here, begin):
+    cells = [cell(bs=bs) for bs in range(1, 4)]
+    sweep = begin(store, cells)
+    for number, round, status in ((0, 0, Status.OK), (0, 1, Status.OK), (1, 0, Status.OOM)):
+        store.add_trial(sweep, here, Trial(cells[number].key, round, status))
     found = store.find_sweep(sweep)
-    assert found.cells == 5
-    assert found.trials == 5
-    assert found.statuses == {"ok": 2, "oom": 1, "error": 1}
+    assert (found.cells, found.trials) == (3, 3)
+    assert found.statuses == {"ok": 1, "oom": 1}
 
 
 def test_a_database_without_sweeps(store):
@@ -56,7 +49,7 @@ def test_a_database_without_sweeps(store):
     assert list(store.results()) == []
 
 
-@pytest.mark.parametrize("state", ["completed", "interrupted", "failed", "running"])
+@pytest.mark.parametrize("state", ["completed", "running"])
 def test_a_sweep_ends(store, cell, begin, state):
     sweep = begin(store, [cell()])
     store.finish_sweep(sweep, state)
@@ -71,19 +64,25 @@ def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
     sweep = begin(store, [*plan, plan[0]], cell_overrides=overrides)
     assert store.planned(sweep) == plan
     assert store.cell_overrides(sweep) == {one.key: overrides.get(one.key) for one in plan}
-    store.extend_sweep(sweep, [cell(bs=99), plan[2]], {cell(bs=99).key: ["bs=99"]})
-    store.extend_sweep(sweep, [cell(bs=99)])
-    assert store.planned(sweep) == [*plan, cell(bs=99)]
-    assert store.cell_overrides(sweep)[cell(bs=99).key] == ["bs=99"]
+    new = cell(bs=99)
+    store.extend_sweep(sweep, [new, plan[2]], {new.key: ["bs=99"]})
+    store.extend_sweep(sweep, [new])
+    assert store.planned(sweep) == [*plan, new]
+    assert store.cell_overrides(sweep)[new.key] == ["bs=99"]
 
 
 def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
     first = begin(store, [cell()], name="nightly")
     second = begin(store, [cell()], name="nightly")
     third = begin(store, [cell()], label="v1")
-    assert [sweep.id for sweep in store.sweeps()] == [third, second, first]
-    found = [store.find_sweep(ref).id for ref in ("last", "nightly", "v1", first, first[:-1])]
-    assert found == [third, second, third, first, first]
+    expected = {
+        "last": third,
+        "nightly": second,
+        "v1": third,
+        first: first,
+        first[:-1]: first,
+    }
+    assert {ref: store.find_sweep(ref).id for ref in expected} == expected
 
 
 def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
@@ -117,24 +116,20 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin, ref, kind, sa
 def test_environments(store, environment):
     first = store.add_environment(environment(flags={"a": "1"}), {"pip": ["x"]})
     assert store.add_environment(environment(flags={"a": "1"}), {"pip": ["y"]}) == first
-    second = store.add_environment(environment(gpu_name="NVIDIA H200", gpu_memory_bytes=2**37), {})
-    assert first == environment(flags={"a": "1"}).id
+    second = store.add_environment(environment(gpu_name="NVIDIA H200"), {})
     assert {row.id for row in store.environments([second, first, "unknown"])} == {first, second}
     (row,) = store.environments([first])
     assert row.flags == {"a": "1"}
     assert row.details == {"pip": ["x"]}
-    assert len(store.environments()) == 2
     assert store.environments([]) == []
 
 
-def test_the_newest_ceilings_count(store, path, environment):
-    here = store.add_environment(environment(), {})
+def test_the_newest_ceilings_count(store, path, here):
     assert store.ceilings(here) is None
     for copy in (1.0, 4e12):
         store.add_calibration(here, f"GPU-{copy}", ceilings={"copy_bytes_per_s": copy})
     sql(path, "UPDATE calibration SET measured_at = '2020-01-01 00:00:00.000000' WHERE id = 2")
     assert store.ceilings(here) == {"copy_bytes_per_s": 1.0}
-    assert store.ceilings("another environment") is None
 
 
 def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment):
@@ -144,22 +139,15 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment)
         ("A100", "2.13.0", "modes", "undecided"),
         ("H200", "2.13.0", "modes", "refuted"),
         ("H200", "2.14.0", "mine", "refuted"),
-        (None, "2.13.0", "modes", "not measurable here"),
     ):
-        here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
-        judged = {
-            "claim": "P1",
-            "experiment": experiment,
-            "verdict": verdict,
-            "measured": {},
-        }
-        store.add_verdicts(here, [judged])
+        machine = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
+        judged = {"claim": "P1", "experiment": experiment, "verdict": verdict, "measured": {}}
+        store.add_verdicts(machine, [judged])
     sql(path, "UPDATE claim_verdict SET judged_at = '2020-01-01 00:00:00.000000' WHERE id = 3")
     rows = store.verdicts()
     assert [(row["experiment"], row["gpu_name"], row["verdict"]) for row in rows] == [
         ("modes", "H200", "confirmed"),
         ("modes", "A100", "undecided"),
         ("mine", "H200", "refuted"),
-        ("modes", None, "not measurable here"),
     ]
     assert rows[0]["torch_version"] == "2.14.0"

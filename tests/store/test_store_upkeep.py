@@ -15,20 +15,15 @@ from effbench.store import HEAD_REVISION, Store, connect, maintenance, schema
 
 
 @pytest.fixture
-def filled(path, cell, environment, begin):
-    with Store.open(path, mode="write") as store:
-        cells = [cell("eager"), cell("default")]
-        sweep, here = begin(store, cells), store.add_environment(environment(), {})
-        for planned in cells:
-            samples = {"latency_ms": [2.0] * 9}
-            trial = Trial(
-                planned.key,
-                0,
-                Status.OK,
-                latency_ms=2.0,
-                samples=samples,
-            )
-            store.add_trial(sweep, here, trial)
+def filled(path, store, cell, here, begin):
+    """A database with two trials."""
+    cells = [cell("eager"), cell("default")]
+    sweep = begin(store, cells)
+    for planned in cells:
+        samples = {"latency_ms": [2.0] * 9}
+        trial = Trial(planned.key, 0, Status.OK, latency_ms=2.0, samples=samples)
+        store.add_trial(sweep, here, trial)
+    store.close()
     return path
 
 
@@ -77,7 +72,7 @@ def test_an_upgrade_is_all_or_nothing(older, monkeypatch, is_whole):
         assert ("threads" in columns) is is_whole
 
 
-def test_a_database_of_the_first_revision_is_upgraded(filled, begin, cell):
+def test_a_database_of_the_first_revision_is_upgraded(filled, cell):
     """A database of revision 0006, as it was."""
     sql(filled, "UPDATE trial SET peak_reserved_bytes = 3 * 1048576")
     lower_to(filled, "0006", f"{AFTER_0010} {AFTER_0006}")
@@ -88,8 +83,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, begin, cell):
         assert [result.relative_memory for result in store.results()] == [1.0, 1.0]
         (sweep,) = store.sweeps()
         (machine,) = store.environments_of(sweep.id)
-        trial = Trial(cell("eager").key, 1, Status.OK)
-        new = store.add_trial(sweep.id, machine.id, trial)
+        new = store.add_trial(sweep.id, machine.id, Trial(cell().key, 1, Status.OK))
         assert new == 3, "ids go on"
     for column, value in (("round", "-1"), ("status", "noisy"), ("extra", "[]")):
         with pytest.raises(Exception, match=f"ck_trial_{column}"):
@@ -117,7 +111,6 @@ def revision_of(path):
 
 def test_an_upgrade_keeps_a_copy_of_the_file(older):
     copy = maintenance.copy_before(older, "0010")
-    assert not copy.exists()
     Store.upgrade(older)
     assert revision_of(copy) == "0010"
     assert revision_of(older) == HEAD_REVISION
