@@ -1,47 +1,35 @@
-"""`effbench advise`: recommend the batch sizes to capture for a trace, or the mode to run."""
+"""`effbench advise mode`: recommend the mode to run."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
-from effbench.analysis.capture_lists import Costs, best_list, costs_of, evaluate
 from effbench.cli import options
-from effbench.core.buckets import PRESETS, capture_sizes
-from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.errors import UsageError
 from effbench.core.labels import LabelledRow
 from effbench.core.settings import db_option
-from effbench.core.streams import read_sizes
 from effbench.core.table import as_json
 from effbench.core.terminal import escape
-from effbench.render.advice import Advice, lists_advice, mode_advice
+from effbench.render.advice import Advice, mode_advice
 from effbench.render.tables import rows_of
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
 HELP = (
-    "Recommend the mode to run, or the batch sizes to capture (`advise mode` and `advise buckets`)."
-)
-MODE = (
     "Recommend the mode for a model at one batch size: for MODEL by a short sweep, unless this"
     " machine has stored results of it; without MODEL from a stored sweep."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(
-        dest="what", required=True, metavar="WHAT", help="buckets or mode"
-    )
-    buckets = parts.add_parser(
-        "buckets", description="Recommend the fastest capture list for a trace of batch sizes."
-    )
-    mode = parts.add_parser("mode", description=MODE)
+    parts = parser.add_subparsers(required=True, metavar="mode")
+    mode = parts.add_parser("mode", description=HELP)
     mode.add_argument(
         "words",
         nargs="*",
@@ -49,44 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
         " mode=eager,default dtype=float32",
     )
-    options.add_db(buckets)
     options.add_place(mode)
     mode.add_argument(
         "--fresh", action="store_true", help="measure MODEL even if there are stored results"
     )
-    for part in (buckets, mode):
-        part.add_argument(
-            "--sweep",
-            metavar="ID|NAME|last",
-            help=f"{options.WHICH_SWEEP} (default: last; with `mode --model`, the sweep with most"
-            " of its results)",
-        )
-        part.add_argument(
-            "--model", metavar="NAME", help="model of the sweep (default: the only one)"
-        )
-        part.add_argument(
-            "--metric",
-            default="latency",
-            choices=[*QUANTITIES],
-            help="cost of a call (default: latency)",
-        )
-        part.add_argument(
-            "--memory",
-            type=byte_size,
-            metavar="SIZE",
-            help="limit of all graphs (buckets) or of peak reserved memory (mode): 4GiB",
-        )
-        options.add_format(part, "json")
-        options.add_out(part)
-    buckets.add_argument(
-        "--trace",
-        metavar="FILE",
-        required=True,
-        help="file with one batch size per line, or CSV with a column bs",
+    mode.add_argument(
+        "--sweep",
+        metavar="ID|NAME|last",
+        help=f"{options.WHICH_SWEEP} (default: last; with --model, the sweep with most of its"
+        " results)",
     )
-    buckets.add_argument(
-        "--mode", default="cuda-graph", help="mode whose figures are used (default: %(default)s)"
+    mode.add_argument("--model", metavar="NAME", help="model of the sweep (default: the only one)")
+    mode.add_argument(
+        "--metric",
+        default="latency",
+        choices=[*QUANTITIES],
+        help="cost of a call (default: latency)",
     )
+    mode.add_argument(
+        "--memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="limit of peak reserved memory: 4GiB",
+    )
+    options.add_format(mode, "json")
+    options.add_out(mode)
     number = options.at_least(1)
     mode.add_argument(
         "--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)"
@@ -111,12 +86,7 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.what == "buckets":
-        advice = advise_buckets(args)
-    elif args.words or args.fresh:
-        advice = advise_model(args)
-    else:
-        advice = advise_mode(args)
+    advice = advise_model(args) if args.words or args.fresh else advise_mode(args)
     if args.format == "json":
         options.write(as_json(advice.data), args)
         return 0
@@ -126,44 +96,6 @@ def run(args: argparse.Namespace) -> int:
         for line in advice.lines:
             console.print_line(escape(line), "dim")
     return 0
-
-
-# --- buckets ---
-
-
-def advise_buckets(args: argparse.Namespace) -> Advice:
-    """Find the best capture list for the trace, and compare it with those of inference servers."""
-    question = Question(args.metric, memory_bytes=args.memory)
-    with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep or "last")
-        rows, eager = rows_of(store, sweep), sweep.baseline_mode
-    trace = Counter(read_sizes(args.trace))
-    costs = costs_of(rows, args.model, args.mode, question, eager)
-    if question.memory_bytes is not None and not costs.pool_bytes:
-        raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory")
-    best = best_list(trace, costs, question.memory_bytes)
-    if best is None:
-        raise NothingFoundError(
-            f"no list serves sizes up to {max(trace)}; {remedy(max(trace), costs, eager)}"
-        )
-    presets = {name: capture_sizes(name, list(trace)) for name in PRESETS}
-    if costs.eager_ms:
-        presets["no graph"] = []
-    others = [evaluate(name, sizes, trace, costs) for name, sizes in presets.items()]
-    return lists_advice(best, others, trace, costs, question)
-
-
-def remedy(size: int, costs: Costs, eager: str) -> str:
-    """Return what makes a capture list possible for batches of up to this size."""
-    if size <= max(costs.graph_ms):  # a graph holds them, so only the memory limit is left
-        return f"allow more memory, or measure {eager} at bs={size}"
-    if size in costs.failed:
-        return f"{costs.mode} failed at bs={size}; measure {eager} there"
-    largest = max([*costs.graph_ms, *costs.eager_ms])
-    return f"the largest size with an ok result is {largest}; measure bs={size}"
-
-
-# --- mode ---
 
 
 def advise_mode(args: argparse.Namespace) -> Advice:

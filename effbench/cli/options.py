@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        # "advise" for `effbench advise buckets`
+        # "advise" for `effbench advise mode`
         name = self.prog.removeprefix("effbench ").split()[0]
         raise UsageError(f"{name}: {message}; see effbench {name} --help")
 

@@ -33,7 +33,7 @@ GROUPS = {
         "report": "Write an HTML report of the database",
         "compare": "Compare two sweeps cell by cell",
         "duet": "Measure which of two versions or modes is faster",
-        "advise": "Recommend the mode to run, or the batch sizes to capture",
+        "advise": "Recommend the mode for a model at one batch size",
         "models": "List the models that effbench ships",
         "doctor": "Check what this machine can measure and what would disturb it",
     },

@@ -1,19 +1,14 @@
-"""Advice as a sentence with its evidence: which mode to run, and which batch sizes to capture."""
+"""Advice as a sentence with its evidence: which mode to run."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from effbench.analysis.advice import Candidate, Question, Recommendation
-from effbench.analysis.capture_lists import CaptureList, Costs, Trace
-from effbench.core.labels import ABSENT
-from effbench.core.metrics import METRICS, SPEEDUPS, percent
-from effbench.core.printable import one_line
+from effbench.analysis.advice import Candidate, Recommendation
+from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.table import Column, Shown, Table
 from effbench.render.marks import Estimate
 from effbench.render.reasons import reason_of
@@ -30,9 +25,6 @@ class Advice:
     table: Table
     lines: list[str]
     data: dict[str, Any]
-
-
-# --- which mode ---
 
 
 def mode_advice(advice: Recommendation) -> Advice:
@@ -147,69 +139,3 @@ def seconds(value: float) -> str:
     if value < 0.001:
         return "< 1 ms"
     return f"{value:.2g} s"
-
-
-# --- which batch sizes ---
-
-
-def lists_advice(
-    best: CaptureList,
-    others: Sequence[CaptureList],
-    trace: Trace,
-    costs: Costs,
-    question: Question,
-) -> Advice:
-    """Return the best capture list with others for comparison."""
-    answer = "capture nothing: calls without a graph are fastest"
-    if best.sizes:
-        answer = f"capture: {best.sizes}"
-    calls = f"{sum(trace.values())} calls of {min(trace)} to {max(trace)} rows"
-    lines = [f"{costs.case}, {costs.mode}; {calls}"]
-    if costs.marked:
-        sizes = ", ".join(map(str, sorted(costs.marked)))
-        lines.append(f"marked (host disturbed): bs {one_line(sizes, 80)}; {MEASURE_AGAIN}")
-    if best.unmeasured:
-        lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
-    data = {
-        "model": costs.case,
-        "mode": costs.mode,
-        "metric": question.quantity,
-        "advised": asdict(best),
-        "others": [asdict(other) for other in others],
-    }
-    return Advice(answer, lists_table([best, *others], question), lines, data)
-
-
-def lists_table(lists: Sequence[CaptureList], question: Question) -> Table:
-    """Return a table of capture lists; the first one is the advised one."""
-    best_ms = lists[0].latency_ms or math.nan
-
-    def ratio(option: CaptureList) -> str:
-        if option.latency_ms is None:
-            return ABSENT
-        return f"{option.latency_ms / best_ms:.3f}×"
-
-    def padding(option: CaptureList) -> str:
-        if option.padding_waste is None:
-            return ABSENT
-        return percent(option.padding_waste)
-
-    def memory(option: CaptureList) -> str:
-        text = METRICS["graph_pool_bytes"].format(option.memory_bytes)
-        limit = question.memory_bytes
-        if limit is not None and (option.memory_bytes or 0) > limit:
-            text += ", over budget"
-        return text
-
-    call, without = attrgetter("latency_ms"), attrgetter("fallbacks")
-    title = f"{question.quantity} per call"
-    columns = [
-        Column("name", "capture list", value=attrgetter("name")),
-        Column("graphs", numeric=True, value=lambda option: len(option.sizes)),
-        Column("call", title, numeric=True, format=milliseconds, value=call),
-        Column("ratio", "relative to advised", numeric=True, value=ratio),
-        Column("padding", numeric=True, value=padding),
-        Column("fallbacks", "without a graph", numeric=True, format=percent, value=without),
-        Column("memory", numeric=True, value=memory),
-    ]
-    return Table(columns, lists)

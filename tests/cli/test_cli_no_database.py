@@ -22,7 +22,7 @@ READERS = (
     "baseline set main last",
     "baseline rm main",
     "history",
-    "advise buckets --trace sizes.txt",
+    "advise mode",
     "db check",
     "db upgrade",
 )
@@ -33,7 +33,6 @@ def test_readers_name_the_folder_the_option_and_the_first_sweep(
     effbench, command, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sizes.txt").write_text("1\n2\n")
     done = effbench(*command.split())
     what, first = done.err.splitlines()
     assert (done.code, done.out) == (2, "")
