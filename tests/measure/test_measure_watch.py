@@ -17,28 +17,22 @@ MIB = 2**20
 CLOCKS, PROCESS = DisturbanceKind.CLOCKS, DisturbanceKind.PROCESS
 
 
+def answers(sequence):
+    """A query that gives these answers."""
+    following = itertools.chain(sequence, itertools.repeat(sequence[-1]))
+    return lambda *asked: next(following)
+
+
 class MadeUp(Gpu):
     """Each query gives the next of its answers, the last one for ever."""
 
-    def __init__(self, **answers):
+    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,), working=(None,)):
         super().__init__()
-        answered = {
-            "events": [()],
-            "pids": [None],
-            "used": [None],
-            "busy": [0],
-            "working": [None],
-            **answers,
-        }
-        queries = {
-            name: itertools.chain(sequence[:-1], itertools.repeat(sequence[-1]))
-            for name, sequence in answered.items()
-        }
-        self.read = lambda: GpuState(clocks_event_reasons=list(next(queries["events"])))
-        self.foreign_pids = lambda: next(queries["pids"])
-        self.used_bytes = lambda: next(queries["used"])
-        self.utilization = lambda: next(queries["busy"])
-        self.working_pids = lambda since: next(queries["working"])
+        self.read = answers([GpuState(clocks_event_reasons=list(names)) for names in events])
+        self.foreign_pids = answers(pids)
+        self.used_bytes = answers(used)
+        self.utilization = answers(busy)
+        self.working_pids = answers(working)
 
 
 @pytest.fixture(autouse=True)

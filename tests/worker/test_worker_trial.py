@@ -1,7 +1,6 @@
 """One trial: what its two timers show together, what is refused, and what is checked before a sweep
 begins."""
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -128,9 +127,7 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
     )
     assert (record.disturbance is not None) is is_marked
     assert len(record.samples["latency_ms"]) == count
-    is_watched = is_marked or count == 6
-    assert record.disturbed_fraction == (1.0 if is_watched else None)
-    assert ("latency_disturbed_ms" in record.samples) is is_watched
+    assert ("latency_disturbed_ms" in record.samples) is (is_marked or count == 6)
 
 
 class TestMarks:
@@ -143,20 +140,19 @@ class TestMarks:
         monkeypatch.setattr(host, "core_times", lambda cores: CoreTimes(0.0, 0.0))
 
     @pytest.mark.parametrize(
-        ("after", "is_marked"),
+        ("after", "low_ms", "words"),
         [
-            (CoreTimes(1000.0, 0.0), True),
-            (CoreTimes(0.0, 1000.0), True),
-            (CoreTimes(0.0, 0.0), False),
+            (CoreTimes(1000.0, 0.0), 0.6, "other processes used"),
+            (CoreTimes(0.0, 1000.0), 0.6, "other virtual machines took"),
+            (CoreTimes(0.0, 0.0), 1.0, "None"),
         ],
-        ids=["other processes", "other virtual machines", "nothing"],
     )
-    def test_others_on_most_of_the_cores_mark_a_trial(self, monkeypatch, after, is_marked):
+    def test_others_on_most_of_the_cores_mark_a_trial(self, monkeypatch, after, low_ms, words):
         readings = iter([CoreTimes(0.0, 0.0), after])
         monkeypatch.setattr(host, "core_times", lambda cores: next(readings))
         record = timed(trial_of(), Timing([0.6] + [1.0] * 50), busy_fraction=0.0)
-        assert ("the cores" in (record.disturbance or "")) is is_marked
-        assert record.latency_median_low_ms == (0.6 if is_marked else 1.0)
+        assert words in str(record.disturbance)
+        assert record.latency_median_low_ms == low_ms
 
     @pytest.mark.parametrize(
         ("calls", "rounds", "is_marked"),
@@ -219,41 +215,34 @@ def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads)
         assert not watch.waits, "without patience"
 
 
-@pytest.fixture
-def on_missing_gpu(monkeypatch):
-    """Runs a trial whose mode and module do not exist, on a GPU that torch sees or not; returns the
-    record and the phases."""
-
-    def run(is_available, uuid=None):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
-        mode = {"name": "e", "_target_": "not.there.Mode"}
-        cell = Cell({"name": "m"}, 1, mode, "float32", "inference", "cuda")
-        request = TrialRequest(cell.params(), vars(RULES), gpu_uuid=uuid)
-        phases = []
-        return trial.run_task(request.to_json(), phases.append), phases
-
-    return run
+def on_missing_gpu(uuid=None):
+    """Run a trial whose mode does not exist on a GPU that does not, and return its record."""
+    mode = {"name": "e", "_target_": "not.there.Mode"}
+    cell = Cell({"name": "m"}, 1, mode, "float32", "inference", "cuda")
+    request = TrialRequest(cell.params(), vars(RULES), gpu_uuid=uuid)
+    ended = Trial.from_json(trial.run_task(request.to_json(), lambda phase: None))
+    assert ended.phase == DEVICE_PHASE
+    return ended
 
 
-def test_the_gpu_is_touched_before_any_user_code(monkeypatch, on_missing_gpu):
+def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     """So that what fails there is known to be the harness's failure."""
 
     def refuse(*_, **options):
         raise RuntimeError("CUDA driver initialization failed")
 
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", refuse)
-    ended, phases = on_missing_gpu(is_available=True)
-    assert phases == [ended["phase"]] == [DEVICE_PHASE]
-    assert ended["status"] == "error"
-    assert "CUDA driver initialization failed" in ended["reason"]
+    ended = on_missing_gpu()
+    assert ended.status == "error"
+    assert "CUDA driver initialization failed" in ended.reason
 
 
 # the sweep retries the error
 @pytest.mark.parametrize(("uuid", "status"), [("GPU-1", "error"), (None, "unsupported")])
-def test_a_gpu_that_torch_does_not_see(on_missing_gpu, uuid, status):
-    ended, _ = on_missing_gpu(is_available=False, uuid=uuid)
-    assert ended["phase"] == DEVICE_PHASE
-    assert ended["status"] == status
+def test_a_gpu_that_torch_does_not_see(monkeypatch, uuid, status):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert on_missing_gpu(uuid).status == status
 
 
 SGD = {
@@ -331,25 +320,19 @@ class Counts(nn.Module):
         return x + 0.0 * self.calls
 
 
-#: Numbers of the timings in which it compiles, how often it is timed then, and its status.
-COMPILING = {
-    "never": (set(), 1, "ok"),
-    "once": ({0}, 2, "ok"),
-    "both times": ({0, 1}, 2, "degraded"),
-}
-
-
-@pytest.mark.parametrize(("compiling", "timings", "status"), COMPILING.values(), ids=COMPILING)
+@pytest.mark.parametrize(
+    ("compiling", "status"), [({0}, "ok"), ({0, 1}, "degraded")], ids=["once", "both times"]
+)
 def test_a_step_that_compiles_while_it_is_timed_is_timed_once_more(
-    fresh_dynamo, monkeypatch, compiling, timings, status
+    fresh_dynamo, monkeypatch, compiling, status
 ):
-    """Its figures include compiling."""
-    phases, numbers = [], iter(range(9))
+    """Its figures include compiling. `compiling`: numbers of the timings in which it compiles."""
+    phases = []
 
     def say_phase(phase):
+        compiles = phase == "timing" and phases.count("timing") in compiling
+        monkeypatch.setattr(Counts, "is_on", compiles)
         phases.append(phase)
-        is_on = phase == "timing" and next(numbers) in compiling
-        monkeypatch.setattr(Counts, "is_on", is_on)
 
     module, inputs = {"_target_": f"{__name__}.Counts"}, [{"name": "x", "shape": [4]}]
     cell = trial_of(module=module, inputs=inputs, threads=1).cell
@@ -357,16 +340,12 @@ def test_a_step_that_compiles_while_it_is_timed_is_timed_once_more(
     request = TrialRequest(cell.params(), protocol)
     ended = Trial.from_json(trial.run_task(request.to_json(), say_phase))
     around = [phase for phase in phases if phase in ("warmup", "timing")]
-    assert around == ["warmup", "timing"] * timings
+    assert around == ["warmup", "timing"] * 2
     assert ended.status == status
-    assert ("timed_again" in ended.extra) == (timings > 1)
-    assert ended.latency_ms > 0
+    assert "self.calls" in ended.extra["timed_again"]
     if status == "degraded":
-        assert re.fullmatch(
-            r"a graph was compiled again while it was timed \(.*self\.calls.*\), twice: the times"
-            " include compiling",
-            ended.reason,
-        )
+        assert ended.reason.startswith("a graph was compiled again while it was timed (")
+        assert ended.reason.endswith("), twice: the times include compiling")
 
 
 @pytest.mark.parametrize(
