@@ -165,6 +165,11 @@ def test_values_that_are_not_finite_must_be_at_the_same_places():
 class TestFloat64:
     """The rule of PyTorch's own harness: at most k times eager's error, k = 2, for half types 3."""
 
+    def test_eager_far_off_decides_nothing(self):
+        exact = reference(torch.float64)
+        eager = (exact * 1.5).float()
+        assert "eager itself is 0.5" in with_float64(eager, eager, exact)
+
     @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
     @pytest.mark.parametrize(
         ("dtype", "factor"),

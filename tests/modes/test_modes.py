@@ -41,12 +41,14 @@ def test_a_users_mode_gets_the_defaults():
         compiles = True
 
         def prepare(self, module, args, kwargs):
-            return Prepared(module, copy_inputs=module)
+            return module and Prepared(module, copy_inputs=module)
 
     mode = Plain()
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
+    with pytest.raises(TypeError, match="Prepared, got NoneType"):
+        mode.prepare_training(None, lambda forward: forward, (), {})
 
 
 @pytest.mark.parametrize(

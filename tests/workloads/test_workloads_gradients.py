@@ -8,6 +8,7 @@ from torch import nn
 from effbench.core.cell import Cell, Trial
 from effbench.core.message import TrialRequest
 from effbench.worker import trial
+from effbench.workloads.first_call import first_success
 
 PROTOCOL = {
     "budget_s": 0.02,
@@ -134,3 +135,13 @@ def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built()
     result = ran(cell)
     assert result.status == "error"
     assert result.reason.startswith("in build: model.inputs does not fit forward: too many")
+
+
+def test_an_error_about_gradients_is_not_the_reason_if_there_is_another():
+    errors = iter([ValueError("bad shape"), RuntimeError("does not require grad")])
+
+    def call():
+        raise next(errors)
+
+    with pytest.raises(ValueError, match="bad shape"):
+        first_success(call)
