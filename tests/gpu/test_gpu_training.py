@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-
-from effbench.core.cell import Cell, Status, Trial
-from effbench.models.mlp import MLP
-from effbench.models.spec import parse_inputs
-from effbench.modes.graphs import CudaGraph
-from effbench.workloads.base import InputSets
-from effbench.workloads.training import TrainingSteps
 
 GRAPHS = ("cuda-graph", "compile+graph")
 
@@ -76,39 +68,3 @@ def test_every_optimizer_in_eager_and_in_a_graph(trials):
         "training.lr=1e-3",
     )
     assert all_ok(adamw, 2)
-
-
-def training(module, **settings):
-    """Steps that will be in a CUDA graph, over a module whose input is x."""
-    settings = {"loss": "mean-square", "implementation": "foreach", "set_to_none": True, **settings}
-    cell = Cell(
-        {"name": "m"},
-        4,
-        {"name": "cuda-graph"},
-        "float32",
-        "training",
-        "cuda",
-        training=settings,
-    )
-    trial = Trial(cell.key, 0, Status.OK)
-    return TrainingSteps(cell, CudaGraph(), module, trial, parse_inputs({"x": {"shape": [64]}}), 10)
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_a_replayed_step_learns_what_eager_learns(set_to_none):
-    """Ten replays against ten eager steps, from the same state, with the inputs changing."""
-    torch.manual_seed(0)
-    made = training(
-        MLP(width=64, depth=3).cuda(), optimizer="adam", lr=1e-3, set_to_none=set_to_none
-    )
-    inputs = [((torch.randn(4, 64, device="cuda"),), {}) for _ in range(3)]
-    made.inputs = InputSets(inputs, inputs)
-    made.take_reference()
-    eager = made.reference
-    prepared = made.prepare(*inputs[0])
-    replayed = made.follow(prepared.step)
-    assert replayed.losses == pytest.approx(eager.losses, rel=1e-5)
-    assert eager.losses[-1] < eager.losses[0]
-    for name, value in eager.parameters.items():
-        torch.testing.assert_close(replayed.parameters[name], value, rtol=1e-4, atol=1e-5)
-    assert made.follow(prepared.step).losses == replayed.losses, "it went back to the initial state"

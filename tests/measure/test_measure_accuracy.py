@@ -16,7 +16,12 @@ def reference(dtype=torch.float32, *shape):
 
 
 def compare(output, eager, tolerance=None, **options):
-    return accuracy.compare(accuracy.parts(output), accuracy.parts(eager), tolerance, **options)
+    return accuracy.compare(
+        accuracy.parts(output),
+        accuracy.parts(eager),
+        tolerance,
+        **options,
+    )
 
 
 def correct(output, eager):
@@ -28,12 +33,7 @@ def with_float64(*outputs, **options):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_right"),
-    [
-        (None, False),
-        (torch.bfloat16, True),
-        (torch.float64, False),
-    ],
+    ("dtype", "is_right"), [(None, False), (torch.bfloat16, True), (torch.float64, False)]
 )
 def test_a_wider_output_of_a_half_model_has_its_tolerance(dtype, is_right):
     ref = reference()
@@ -172,13 +172,7 @@ class TestFloat64:
 
     @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
     @pytest.mark.parametrize(
-        ("dtype", "factor"),
-        [
-            (torch.float32, 2),
-            (torch.bfloat16, 3),
-            (torch.float16, 3),
-        ],
-        ids=str,
+        ("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str
     )
     def test_as_near_as_eager(self, dtype, factor, size):
         exact = size * reference(torch.float64)

@@ -15,7 +15,14 @@ from effbench.measure import counters
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-COMPILED = counters.Counters(1, 0, 0, 0, 0, 0)
+COMPILED = counters.Counters(
+    1,
+    0,
+    0,
+    0,
+    0,
+    0,
+)
 
 
 TRACE = """  File "/home/x/main.py", line 7, in serve
@@ -33,7 +40,12 @@ def logging_state():
 def test_inductors_own_call_is_caught():
     """And where an input is written to, in torch's own words. Nothing is left behind."""
     before = logging_state()
-    written = cudagraph_utils.PlaceholderInfo("arg0_1", None, [], TRACE)
+    written = cudagraph_utils.PlaceholderInfo(
+        "arg0_1",
+        None,
+        [],
+        TRACE,
+    )
     skip = cudagraph_utils.log_cudagraph_skip_and_bump_counter
     with counters.Observer(dynamo=False) as observer:
         skip("skipping cudagraphs due to cpu device (arg0)\nmore")
@@ -72,7 +84,15 @@ def test_the_guard_in_a_reason_to_compile_again(reason, guard):
 
 
 def test_dynamo_that_leaves_a_module_alone_is_a_reason():
-    read = counters.Counters(0, 1, 0, 0, 0, 0, {"a nested tensor": 1})
+    read = counters.Counters(
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        {"a nested tensor": 1},
+    )
     reason = "Dynamo compiled no graph: the module ran in eager mode (a nested tensor)"
     assert counters.Observer().degraded_reason(read, CPU) == reason
     assert counters.Observer(dynamo=False).degraded_reason(read, CPU) is None
@@ -91,12 +111,7 @@ def test_dynamo_that_gives_up_is_a_reason():
 
 @pytest.mark.parametrize(
     ("graphs", "hits", "misses", "state"),
-    [
-        (0, 0, 0, None),
-        (1, 0, 0, "cold"),
-        (1, 3, 0, "warm"),
-        (1, 1, 1, "cold"),
-    ],
+    [(0, 0, 0, None), (1, 0, 0, "cold"), (1, 3, 0, "warm"), (1, 1, 1, "cold")],
 )
 def test_cold_or_warm_by_what_the_cache_says(graphs, hits, misses, state):
     assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state

@@ -16,7 +16,14 @@ from effbench.measure.host import CoreTimes, HostWatch, Reading
 from effbench.measure.timing import Rules, Timer
 from effbench.worker.context import TrialContext
 
-CELL = Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cpu")
+CELL = Cell(
+    {"name": "m"},
+    1,
+    {"name": "eager"},
+    "float32",
+    "inference",
+    "cpu",
+)
 
 
 class MadeUpQueue:
@@ -38,7 +45,12 @@ def make(monkeypatch):
     `watch.pauses` lists them."""
 
     def build(quiet_ms=None, tolerance=1.1, moves=False, **options):
-        watch = HostWatch(quiet_ms, tolerance, moves, **options)
+        watch = HostWatch(
+            quiet_ms,
+            tolerance,
+            moves,
+            **options,
+        )
         watch.speed = lambda: 0.05
         watch.pauses = []
         monkeypatch.setattr(host, "piece", lambda: watch.speed())
@@ -86,23 +98,16 @@ def test_which_batches_count(make, options, before_ms, after_ms, counts):
         assert watch.is_undisturbed(reading(before_ms), reading(after_ms), 1.0) is counts
 
 
-@pytest.mark.parametrize(("all_threads", "part"), [(False, 0.02), (True, 0.05)], ids=["GPU", "CPU"])
-@pytest.mark.parametrize("seconds", [0.003, 1.0])
 @pytest.mark.parametrize(
-    ("share", "counts"),
-    [
-        (0.0, True),
-        (0.95, True),
-        (1.05, False),
-    ],
+    ("all_threads", "waited_ms", "counts"),
+    [(False, 19.0, True), (False, 21.0, False), (True, 49.0, True), (True, 51.0, False)],
 )
-def test_threads_may_wait_for_a_part_of_a_batch(make, all_threads, part, seconds, share, counts):
+def test_threads_may_wait_for_a_part_of_a_batch(make, all_threads, waited_ms, counts):
     """On the CPU, half of a tolerance of 0.1."""
-    waited_ms = 1000 * seconds * part * share
     watch = make(all_threads=all_threads)
     with watch.watching():
         before, after = reading(waited_ms=100.0), reading(waited_ms=100.0 + waited_ms)
-        assert watch.is_undisturbed(before, after, seconds) is counts
+        assert watch.is_undisturbed(before, after, 1.0) is counts
 
 
 SLOW = reading(9.0)
@@ -162,12 +167,6 @@ class TestCalming:
         monkeypatch.setattr(host, "piece", lambda: 0.05 if chosen[-1] != {5} else 0.04)
         return chosen
 
-    @pytest.fixture
-    def pauses(self, monkeypatch):
-        pauses = []
-        monkeypatch.setattr(host.time, "sleep", pauses.append)
-        return pauses
-
     @pytest.mark.parametrize(("moves", "expected"), [(True, {5}), (False, {3, 5, 7})])
     def test_a_thread_that_may_move_begins_on_the_quietest_core_and_gets_all_back(
         self, chosen, moves, expected
@@ -177,25 +176,27 @@ class TestCalming:
         assert chosen[-1] == {3, 5, 7}
 
     @pytest.mark.parametrize(
-        ("options", "seconds", "core", "has_paused"),
+        ("options", "seconds", "core", "expected"),
         [
-            ({"moves": True}, host.MOVE_AFTER_S / 2, {3}, False),
-            ({"moves": True}, host.MOVE_AFTER_S, {5}, True),
-            ({"moves": False}, host.MOVE_AFTER_S, {3}, True),
-            ({"moves": True, "waits": False}, 9.0, {3}, False),
+            ({"moves": True}, host.MOVE_AFTER_S / 2, {3}, []),
+            ({"moves": True}, host.MOVE_AFTER_S, {5}, [host.PAUSE_S]),
+            ({"moves": False}, host.MOVE_AFTER_S, {3}, [host.PAUSE_S]),
+            ({"moves": True, "waits": False}, 9.0, {3}, []),
         ],
         ids=["it may pass", "moves", "cannot move", "does not wait"],
     )
     def test_after_a_while_it_moves_and_pauses(
-        self, chosen, pauses, options, seconds, core, has_paused
+        self, monkeypatch, chosen, options, seconds, core, expected
     ):
+        pauses = []
+        monkeypatch.setattr(host.time, "sleep", pauses.append)
         watch = HostWatch(None, 1.1, **options)
         with watch.watching():
             chosen.append({3})
             watch.is_undisturbed(SLOW, SLOW, seconds)
             watch.calm()
             assert chosen[-1] == core
-        assert pauses == ([host.PAUSE_S] if has_paused else [])
+        assert pauses == expected
 
 
 class TestTiming:
@@ -217,46 +218,32 @@ class TestTiming:
         assert len(result.enqueue_ms) == len(result.samples_ms)
         assert 0.3 < watch.disturbed_fraction < 0.8
 
-    def test_a_trial_without_an_undisturbed_moment_ends_when_its_patience_does(
-        self, monkeypatch, make
-    ):
+    @pytest.mark.parametrize(
+        ("changed", "seconds"),
+        [({"patience": 1.5}, 3.0), ({"host_tolerance": None}, 0.5)],
+        ids=["until its patience ends", "without discarding, until the median is known"],
+    )
+    def test_a_trial_without_an_undisturbed_moment(self, monkeypatch, make, changed, seconds):
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            result = Timer(step, INPUTS, CPU, rules(patience=1.5), host=watch).latency(2.0)
-        assert clock.now == pytest.approx(3.0, rel=0.05)
+            result = Timer(step, INPUTS, CPU, rules(**changed), host=watch).latency(2.0)
+        assert clock.now == pytest.approx(seconds, rel=0.1)
         assert result.samples_ms == []
         assert result.disturbed_ms == pytest.approx([1.0] * len(result.disturbed_ms))
         assert result.figure(Rules(), watch.slowdown).is_marked
 
-    def test_without_discarding_a_disturbed_host_costs_no_further_time(self, monkeypatch, make):
-        clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
-        step = clock.taking(lambda *args, **kwargs: 0.001)
-        with watch.watching():
-            result = Timer(step, INPUTS, CPU, rules(host_tolerance=None), host=watch).latency(2.0)
-        assert clock.now == pytest.approx(0.5, rel=0.1), "the median is known"
-        assert result.samples_ms == []
-        assert len(result.disturbed_ms) == pytest.approx(500, rel=0.1)
+
+MOST_CORES = busy_host(": other processes used 60 % of the cores")
 
 
 class TestOtherProcesses:
-    @pytest.fixture
-    def kernel_says(self, tmp_path, monkeypatch):
-        """Write what the kernel says of two cores, in ticks."""
-        file = tmp_path / "stat"
-        monkeypatch.setattr(host, "STATISTICS", file)
-
-        def write(first, second, stolen=0):
-            file.write_text(
-                f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 {stolen} 0 0\ncpu1 {second} 0 0 900 0 0 0"
-                f" {stolen} 0 0\nintr 1\n"
-            )
-
-        return write
-
-    def test_the_time_of_the_given_cores_counts(self, kernel_says):
-        ticks = os.sysconf("SC_CLK_TCK")
-        kernel_says(3 * ticks, 4 * ticks, stolen=ticks)
+    def test_the_time_of_the_given_cores_counts(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(host, "STATISTICS", tmp_path / "stat")
+        monkeypatch.setattr(os, "sysconf", lambda name: 100)
+        host.STATISTICS.write_text(
+            "cpu 0 0\ncpu0 300 0 0 900 0 0 0 100 0 0\ncpu1 400 0 0 900 0 0 0 100 0 0\nintr 1\n"
+        )
         assert host.core_times({0}) == CoreTimes(3.0, 1.0)
         assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
 
@@ -265,13 +252,19 @@ class TestOtherProcesses:
         [
             (0.1, 0.06, None, None),
             (0.4, 0.06, busy_host(": other processes used 40 % of the cores"), None),
+            (0.6, 0.06, MOST_CORES, MOST_CORES),
             (0.1, 0.15, busy_host(": its speed changed by 5.0 ×"), None),
         ],
-        ids=["quiet", "others", "two speeds"],
+        ids=["quiet", "others", "crowded", "two speeds"],
     )
     def test_a_single_trial_tolerates_less(self, others, high_ms, single, of_several):
         """No other process of the cell can show that its times are wrong."""
-        watch = HostWatch(None, 1.25, moves=False, all_threads=True)
+        watch = HostWatch(
+            None,
+            1.25,
+            moves=False,
+            all_threads=True,
+        )
         watch.others_fraction = others
         watch.readings = [0.03] * 8 + [high_ms] * 2
         watch.calm_readings = watch.readings[5:]
@@ -286,44 +279,28 @@ class TestOtherProcesses:
             assert watch.is_single is (rounds == 1)
 
     @pytest.mark.parametrize(
-        ("fraction", "tolerance", "all_threads", "is_crowded"),
-        [
-            (0.6, 1.1, True, True),
-            (0.4, 1.1, True, False),
-            (0.6, 1.1, False, False),
-            (0.6, 1001.0, True, False),
-        ],
-        ids=["crowded", "room", "a GPU", "not asked for"],
+        ("tolerance", "all_threads"), [(1.1, False), (1001.0, True)], ids=["a GPU", "not asked for"]
     )
-    def test_when_cores_are_crowded(self, fraction, tolerance, all_threads, is_crowded):
+    def test_crowded_cores_that_do_not_matter(self, tolerance, all_threads):
         watch = HostWatch(
             None,
             tolerance,
             moves=False,
             all_threads=all_threads,
         )
-        assert watch.crowding is None, "before it was watched"
-        watch.others_fraction = fraction
-        used = busy_host(f": other processes used {100 * fraction:.0f} % of the cores")
-        assert watch.crowding == (used if is_crowded else None)
+        watch.others_fraction = watch.stolen_fraction = 0.6
+        assert watch.crowding is None
 
     @pytest.mark.parametrize(
-        ("fraction", "all_threads"),
-        [
-            (0.15, True),
-            (0.1, True),
-            (0.5, False),
-        ],
+        ("fraction", "expected"),
+        [(0.15, busy_host(": other virtual machines took 15 % of the cores' time")), (0.1, None)],
     )
-    def test_time_that_other_virtual_machines_took(self, fraction, all_threads):
+    def test_time_that_other_virtual_machines_took(self, fraction, expected):
         watch = HostWatch(
             None,
             1.1,
             moves=False,
-            all_threads=all_threads,
+            all_threads=True,
         )
         watch.stolen_fraction = fraction
-        expected = None
-        if fraction == 0.15:
-            expected = busy_host(": other virtual machines took 15 % of the cores' time")
         assert watch.crowding == watch.theft == expected

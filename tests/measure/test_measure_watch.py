@@ -136,11 +136,7 @@ OTHERS = [sample(7, 30, 20.0), sample(8, 0, 20.0), sample(9, 30, 5.0)]
 @pytest.mark.parametrize(
     ("answer", "expected"),
     # None: NVML cannot tell, or it numbers processes otherwise than this one does
-    [
-        ([MINE, *OTHERS], {MINE.pid, 7}),
-        (OTHERS, None),
-        (None, None),
-    ],
+    [([MINE, *OTHERS], {MINE.pid, 7}), (OTHERS, None), (None, None)],
 )
 def test_working_pids_are_those_with_a_recent_kernel(answer, expected):
     nvml = SimpleNamespace(ask=lambda function, handle, since: answer)

@@ -99,7 +99,10 @@ def test_bytes_are_at_most_those_that_are_moved(forward, rows):
 
 
 def test_fewer_heads_of_keys_than_of_queries():
-    query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
+    query, key = (
+        torch.empty(2, 8, 10, 16, device="meta"),
+        torch.empty(2, 2, 12, 16, device="meta"),
+    )
     counted, _ = work.observe(
         [query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key)
     )
@@ -130,17 +133,39 @@ def test_figures_are_of_one_call():
     counted = summarise(activities, {1}, calls=2)
     assert (counted.busy_ms, counted.kernels) == (4.0, 2)
     assert counted.facts["kernels_in_graphs"] == 1
-    gemm = {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75}
-    add = {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25}
+    gemm = {
+        "name": "gemm",
+        "count": 1.0,
+        "ms": 3.0,
+        "share": 0.75,
+    }
+    add = {
+        "name": "add",
+        "count": 1.0,
+        "ms": 1.0,
+        "share": 0.25,
+    }
     assert counted.facts["top"] == [gemm, add]
 
 
 def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
     def kernel(name="triton_poi_fused_add_0", grid="[4, 1, 1]", shared=0, stream=7):
         metadata = f'"stream": {stream}, "shared memory": {shared}, "grid": {grid}, "warps": 0.3'
-        return Activity(name, stream, 5, stream, metadata)
+        return Activity(
+            name,
+            stream,
+            5,
+            stream,
+            metadata,
+        )
 
-    copy = Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64')
+    copy = Activity(
+        "Memcpy HtoD (Pageable -> Device)",
+        0,
+        5,
+        1,
+        '"bytes": 64',
+    )
     gemm = kernel("gemm 0x7f3a")
     known = fingerprint([kernel(), gemm])
     again = kernel(stream=9)

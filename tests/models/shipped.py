@@ -10,6 +10,9 @@ from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
+OF_EXPERIMENTS = sorted(
+    path.stem for path in CONF.glob("*.yaml") if "effbench.claims." in path.read_text()
+)
 
 
 def load(name, bs, image=None, **arguments):
@@ -24,11 +27,22 @@ def load(name, bs, image=None, **arguments):
 def inputs_of(inputs, bs, dtype):
     """A batch of the inputs that a YAML or a module describes."""
     specs = parse_inputs(inputs)
-    return make_inputs(specs, bs, dtype, "cpu", seed=1)
+    return make_inputs(
+        specs,
+        bs,
+        dtype,
+        "cpu",
+        seed=1,
+    )
 
 
 def build(node, dtype=torch.float32):
-    return build_module(node["module"], dtype, "cpu", seed=0)
+    return build_module(
+        node["module"],
+        dtype,
+        "cpu",
+        seed=0,
+    )
 
 
 def apart(values, others):

@@ -12,7 +12,13 @@ from effbench.models.llama import LlamaDecoder
 from effbench.models.moe import MoEDecoder
 
 B, S, CONTEXT, V = 3, 24, 9, 53
-SIZES = {"max_seq": S, "layers": 2, "width": 32, "heads": 4, "vocab": V}
+SIZES = {
+    "max_seq": S,
+    "layers": 2,
+    "width": 32,
+    "heads": 4,
+    "vocab": V,
+}
 GROUPED = {**SIZES, "kv_heads": 2}
 DECODERS = {
     "gpt2": lambda **more: GPT2Decoder(B, **{**SIZES, **more}),

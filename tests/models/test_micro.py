@@ -3,12 +3,11 @@ cannot be."""
 
 import pytest
 import torch
-from shipped import CONF, build, inputs_of, load
+from shipped import OF_EXPERIMENTS, build, inputs_of, load
 from torch.utils._pytree import tree_leaves
 
 from effbench.measure import accuracy
 
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.claims." in path.read_text())
 BS = 3
 #: Arguments that make a workload small, and the shape of its output then.
 SMALL = {
@@ -41,7 +40,12 @@ def run(name, dtype=torch.float32, calls=1, **arguments):
     """The output after so many calls; built outside inference mode and called in it, as in a
     trial."""
     settings, _ = SMALL[name]
-    node = load(name, BS, **settings, **arguments)
+    node = load(
+        name,
+        BS,
+        **settings,
+        **arguments,
+    )
     module = build(node, dtype)
     args, _ = inputs_of(node["inputs"], BS, dtype)
     with torch.inference_mode():
@@ -51,7 +55,7 @@ def run(name, dtype=torch.float32, calls=1, **arguments):
 
 
 def test_all_are_tested():
-    assert set(NAMES) == set(SMALL)
+    assert set(OF_EXPERIMENTS) == set(SMALL)
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "pointer-chase"])
@@ -68,5 +72,15 @@ def test_variants_return_the_same_however_often_they_are_called(name):
     rtol = 1e-5 if name == "nonzero" else 0
     for variant in VARIANTS[name]:
         once, often = (run(name, calls=calls, variant=variant) for calls in (1, 4))
-        torch.testing.assert_close(once, first, rtol=rtol, atol=0)
-        torch.testing.assert_close(often, once, rtol=0, atol=0)
+        torch.testing.assert_close(
+            once,
+            first,
+            rtol=rtol,
+            atol=0,
+        )
+        torch.testing.assert_close(
+            often,
+            once,
+            rtol=0,
+            atol=0,
+        )

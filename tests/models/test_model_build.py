@@ -67,7 +67,12 @@ def here(tmp_path, monkeypatch):
 
 
 def build(target, dtype=torch.float32, seed=0, **kwargs):
-    return build_module({"_target_": target, **kwargs}, dtype, "cpu", seed)
+    return build_module(
+        {"_target_": target, **kwargs},
+        dtype,
+        "cpu",
+        seed,
+    )
 
 
 def test_import_paths_and_files(here):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from shipped import CONF, apart, build, compiled_whole, inputs_of, load
+from shipped import CONF, OF_EXPERIMENTS, apart, build, compiled_whole, inputs_of, load
 from torch.utils._pytree import tree_leaves
 
 from effbench.models import libraries
@@ -11,7 +11,14 @@ from effbench.models.signature import class_mismatch
 from effbench.models.spec import parse_inputs
 
 BS = 2
-LLAMA = {"layers": 1, "width": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "vocab": 97}
+LLAMA = {
+    "layers": 1,
+    "width": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 64,
+    "vocab": 97,
+}
 DECODE = {"max_seq": 32, "context": 8}
 VISION = {"resnet18", "mobilenetv3", "vit-b"}
 #: Arguments that make a heavy model small, and the shape of its first output then.
@@ -20,10 +27,7 @@ SMALL = {
     "mlp": ({"width": 64}, (BS, 64)),
     "lin3": ({"sizes": [10, 50, 100, 100]}, (BS, 100)),
     "attention": ({"seq": 16, "width": 64, "heads": 4, "mlp_ratio": 2}, (BS, 16, 64)),
-    "gpt2": (
-        {**DECODE, "layers": 1, "width": 64, "heads": 4, "vocab": 97},
-        (BS, 1, 97),
-    ),
+    "gpt2": ({**DECODE, "layers": 1, "width": 64, "heads": 4, "vocab": 97}, (BS, 1, 97)),
     "mlp-swiglu": ({"width": 64, "depth": 2, "ffn": 160}, (BS, 64)),
     "llama-1b-decode": ({**DECODE, **LLAMA}, (BS, 1, 97)),
     "llama-1b-prefill": ({"seq": 16, **LLAMA}, (BS, 1, 97)),
@@ -41,14 +45,16 @@ def small(name):
     if name in VISION:
         libraries.load("torchvision")
         image = [3, 32, 32]
-    return load(name, BS, image=image, **SMALL[name][0])
+    return load(
+        name,
+        BS,
+        image=image,
+        **SMALL[name][0],
+    )
 
 
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 OF_LIBRARIES = ("timm", "torchvision", "transformers")  # test_networks.py
-OF_EXPERIMENTS = [
-    path.stem for path in CONF.glob("*.yaml") if "effbench.claims." in path.read_text()
-]
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*OF_LIBRARIES, "custom"}))

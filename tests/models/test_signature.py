@@ -10,14 +10,7 @@ from effbench.models.signature import class_mismatch, module_mismatch
 
 
 class Masked(nn.Module):
-    def forward(
-        self,
-        ids,
-        scale,
-        mask=None,
-        *,
-        bias=0,
-    ):
+    def forward(self, ids, scale, mask=None, *, bias=0):
         return ids
 
 
@@ -32,7 +25,12 @@ def with_first(function):
 
     @functools.wraps(function)
     def wrapper(self, *args, **kwargs):
-        return function(self, 1, *args, **kwargs)
+        return function(
+            self,
+            1,
+            *args,
+            **kwargs,
+        )
 
     return wrapper
 
@@ -85,15 +83,17 @@ def passed(text):
     ],
 )
 def test_inputs_fit_or_are_refused_for_a_class_and_its_module(kind, inputs, words):
-    for reason in (
-        class_mismatch(kind, passed(inputs)),
-        module_mismatch(kind(), passed(inputs)),
-    ):
+    for reason in (class_mismatch(kind, passed(inputs)), module_mismatch(kind(), passed(inputs))):
         assert reason == words or words in reason
 
 
 def test_what_only_an_instance_knows_is_not_refused():
-    wrong = {"x": False, "y": False, "z": False, "more": False}
+    wrong = {
+        "x": False,
+        "y": False,
+        "z": False,
+        "more": False,
+    }
     hooked = Masked()
     hooked.register_forward_pre_hook(lambda module, args: (1, 2))
     assert class_mismatch(lambda: Masked(), wrong) is None

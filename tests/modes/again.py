@@ -22,4 +22,9 @@ class Again(BucketedGraph):
         return None
 
     def prepare(self, module, args, kwargs):
-        return self.prepare_with(capture, module, args, kwargs)
+        return self.prepare_with(
+            capture,
+            module,
+            args,
+            kwargs,
+        )

@@ -36,14 +36,31 @@ SPECS = parse_inputs(
 
 
 def call(function, raw, seed):
-    args, kwargs = make_inputs(SPECS, raw, torch.float32, "cpu", seed)
+    args, kwargs = make_inputs(
+        SPECS,
+        raw,
+        torch.float32,
+        "cpu",
+        seed,
+    )
     return function(*args, **kwargs)
 
 
 def prepared(mode, module, sizes, capture=capture, specs=SPECS):
     mode.batch = Batch.of(specs, sizes)
-    args, kwargs = make_inputs(specs, max(sizes), torch.float32, "cpu", 0)
-    return mode.prepare_with(capture, module, args, kwargs)
+    args, kwargs = make_inputs(
+        specs,
+        max(sizes),
+        torch.float32,
+        "cpu",
+        0,
+    )
+    return mode.prepare_with(
+        capture,
+        module,
+        args,
+        kwargs,
+    )
 
 
 @pytest.fixture(autouse=True)

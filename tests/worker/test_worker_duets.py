@@ -5,6 +5,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -49,17 +50,15 @@ def step_of(seconds, calls=None):
 
 
 def play_follower(folder, what, answers):
-    """The process of the other member. `what`: what it does in its third batch, if anything."""
+    """The process of the other member. `what`: a function to call in its third batch, or None."""
     partner = Partner(connect(Path(folder)), 10.0)
     calls = []
     step = step_of(0.004, calls)
     batch = step.latency.batch
 
     def third():
-        if len(step.latency.batches) == 2 and what == "die":
-            os._exit(9)
-        if len(step.latency.batches) == 2 and what == "hang":
-            time.sleep(60)
+        if what and len(step.latency.batches) == 2:
+            what()
         return batch()
 
     step.latency.batch = third
@@ -104,18 +103,12 @@ def test_they_take_turns(member):
     partner.ask("end")
     theirs = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
-    gaps = [
-        (after - before, seconds)
-        for (before, seconds), (after, _) in itertools.pairwise(everything)
-    ]
-    assert all(gap >= seconds for gap, seconds in gaps), (
-        "no call begins before the last one has ended"
-    )
+    for (before, seconds), (after, _) in itertools.pairwise(everything):
+        assert after - before >= seconds, "no call begins before the last one has ended"
     assert len(pairs.undisturbed) >= 5
     assert not pairs.disturbed
     assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
-    figure = pairs.figure(RULES).median.value
-    assert 1.6 < figure < 2.4, "4 ms and 2 ms"
+    assert 1.6 < pairs.figure(RULES).median.value < 2.4, "4 ms and 2 ms"
 
 
 def test_the_token_waits_until_the_other_threads_sleep():
@@ -137,9 +130,10 @@ def test_the_token_waits_until_the_other_threads_sleep():
 @pytest.mark.parametrize(
     ("what", "answer_s", "reason"),
     [
-        ("die", 10.0, "the other member of the duet ended"),
-        ("hang", 0.3, "did not answer for 0.3 s"),
+        (lambda: os._exit(9), 10.0, "the other member of the duet ended"),
+        (lambda: time.sleep(60), 0.3, "did not answer for 0.3 s"),
     ],
+    ids=["dies", "hangs"],
 )
 def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
     partner, _ = member(what, answer_s)
@@ -154,14 +148,13 @@ PAIRS = Pairs(
 
 
 def test_both_members_have_the_same_ratio():
-    own, other = (figure_of_member(PAIRS, RULES, leads) for leads in (True, False))
-    leader, follower = own.figure.median, other.figure.median
-    ratio, mean_ms = leader.value / follower.value, leader.value * follower.value
-    assert ratio == pytest.approx(1 / PAIRS.figure(RULES).median.value)
-    roots = sorted(math.sqrt(pair.own_ms * pair.reference_ms) for pair in PAIRS.undisturbed)
-    assert math.sqrt(mean_ms) == pytest.approx((roots[1] + roots[2]) / 2)
-    assert leader.low <= leader.value <= leader.high
-    assert own.figure.timing.samples_ms == [2.0, 5.0, 4.1, 2.2]
+    own, other = (figure_of_member(PAIRS, RULES, leads).figure for leads in (True, False))
+    leader_ms, follower_ms = own.median.value, other.median.value
+    assert follower_ms / leader_ms == pytest.approx(PAIRS.figure(RULES).median.value)
+    means_ms = [math.sqrt(pair.own_ms * pair.reference_ms) for pair in PAIRS.undisturbed]
+    assert math.sqrt(leader_ms * follower_ms) == pytest.approx(statistics.median(means_ms))
+    assert own.median.low <= leader_ms <= own.median.high
+    assert own.timing.samples_ms == [2.0, 5.0, 4.1, 2.2]
 
 
 def test_a_result_survives_the_way_to_the_partner():

@@ -27,13 +27,6 @@ PROTOCOL = asdict(
         host_tolerance=1000.0,
     )
 )
-COLUMNS = (
-    "pair_speedup",
-    "pair_speedup_low",
-    "pair_speedup_high",
-    "pair_speedup_disturbed",
-    "pairs",
-)
 
 
 class Twice(Mode):
@@ -68,17 +61,6 @@ class Counting(Layers):
         return super().forward(x) + 0.0 * self.seen
 
 
-class Refusing(Layers):
-    """Raises an error if it is called while something in the process asks it to."""
-
-    refuses = False
-
-    def forward(self, x):
-        if Refusing.refuses:
-            raise RuntimeError("no more memory for this")
-        return super().forward(x)
-
-
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
@@ -105,15 +87,13 @@ def test_the_speedup_is_that_of_neighbouring_batches():
     ratios = [one / other for one, other in zip(eager, own, strict=True)]
     assert record.pair_speedup == pytest.approx(statistics.median(ratios))
     assert record.pairs == len(ratios) + len(record.samples.get("pair_own_disturbed_ms", ()))
-    assert record.pair_period_speedup is None
-    assert "no_pairs" not in record.extra
     # after all that eager's calls could change
     assert phases.index("facts") < phases.index("pairs")
     assert phases.count("pairs") == 1
 
 
 def without_pairs(record):
-    assert all(getattr(record, name) is None for name in COLUMNS)
+    assert record.pair_speedup is record.pairs is None
     assert not any("pair" in name for name in record.samples)
     assert record.latency_ms > 0
     return record.extra["no_pairs"]
@@ -133,19 +113,6 @@ def test_all_pairs_count_if_their_ratio_does_not_follow_the_host(ratios, is_mark
 def test_no_pairs_where_calls_change_a_plain_attribute():
     record, _ = run("Counting", "Twice")
     assert without_pairs(record) == "each call changes the module's attribute seen"
-
-
-def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
-    """For example because its memory and the mode's do not fit on a GPU together."""
-    before = pairing.prepare_baseline
-
-    def prepare(settings, workload):
-        monkeypatch.setattr(Refusing, "refuses", True)
-        return before(settings, workload)
-
-    monkeypatch.setattr(pairing, "prepare_baseline", prepare)
-    record, _ = run("Refusing", "Twice")
-    assert "no more memory for this" in without_pairs(record)
 
 
 def target_of(mode):
@@ -173,6 +140,13 @@ class Nowhere(Slow):
         return f"it needs another device than {device.type}"
 
 
+class Failing(Slow):
+    """As if its memory and the mode's did not fit on a GPU together."""
+
+    def prepare(self, module, args, kwargs):
+        return Prepared(None)
+
+
 def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     Slow.prepared.clear()
     record, _ = run("Layers", "Twice", baseline=target_of("Slow"))
@@ -181,9 +155,13 @@ def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     assert copied.forward.__code__.co_name == "baseline_forward"
 
 
-def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs():
-    record, _ = run("Layers", "Twice", baseline=target_of("Nowhere"))
-    assert "it needs another device than cpu" in without_pairs(record)
+@pytest.mark.parametrize(
+    ("baseline", "words"),
+    [("Nowhere", "it needs another device than cpu"), ("Failing", "is not callable")],
+)
+def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(baseline, words):
+    record, _ = run("Layers", "Twice", baseline=target_of(baseline))
+    assert words in without_pairs(record)
 
 
 @pytest.mark.parametrize(

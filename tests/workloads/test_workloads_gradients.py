@@ -85,7 +85,15 @@ def cell_of(module, **numerics):
         "module": {"_target_": f"{__name__}.{module.__name__}"},
         "inputs": [{"name": "x", "shape": [8]}],
     }
-    return Cell(model, 4, EAGER, "float32", "inference", "cpu", numerics)
+    return Cell(
+        model,
+        4,
+        EAGER,
+        "float32",
+        "inference",
+        "cpu",
+        numerics,
+    )
 
 
 def ran(cell) -> Trial:

@@ -58,8 +58,21 @@ class Counts(nn.Module):
 
 
 def workload(module):
-    cell = Cell({"name": "m"}, 4, {"name": "eager"}, "float32", "inference", "cpu")
-    made = Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK), SPECS)
+    cell = Cell(
+        {"name": "m"},
+        4,
+        {"name": "eager"},
+        "float32",
+        "inference",
+        "cpu",
+    )
+    made = Inference(
+        cell,
+        Eager(),
+        module.eval(),
+        Trial(cell.key, 0, Status.OK),
+        SPECS,
+    )
     made.inputs = InputSets(inputs(), inputs())
     return made
 
@@ -229,10 +242,7 @@ class Keeps(nn.Module):
     ],
 )
 def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
-    monkeypatch,
-    fresh_dynamo,
-    mode,
-    is_compiled,
+    monkeypatch, fresh_dynamo, mode, is_compiled
 ):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))

@@ -34,7 +34,12 @@ def test_error_layers_and_bytes(module, inputs, kind, least, most):
     assert quantized == Quantized(kind, quantized.error, layers=2, of=2)
     assert least < quantized.error < most
     exact = quantization.double(module)(x.double())
-    torch.testing.assert_close(exact.float(), module(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        exact.float(),
+        module(x),
+        rtol=0,
+        atol=1e-5,
+    )
     assert 0.2 < work.count(module, *inputs).min_bytes / plain_bytes < 0.35
 
 
