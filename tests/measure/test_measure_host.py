@@ -8,56 +8,34 @@ import pytest
 from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
-from effbench.core.cell import Cell
 from effbench.core.disturbances import busy_host
-from effbench.core.message import TrialRequest
 from effbench.measure import host
 from effbench.measure.host import CoreTimes, HostWatch, Reading
 from effbench.measure.timing import Rules, Timer
-from effbench.worker.context import TrialContext
-
-CELL = Cell(
-    {"name": "m"},
-    1,
-    {"name": "eager"},
-    "float32",
-    "inference",
-    "cpu",
-)
 
 
 class MadeUpQueue:
-    """Stands in for `RunQueue`: the threads have waited for `waited_ms` so far."""
+    """Stands in for `RunQueue`: no thread waits."""
 
-    def __init__(self, all_threads):
-        self.all_threads = all_threads
-        self.waited_ms = 0.0
-
+    def __init__(self, all_threads): ...
     def read_ms(self):
-        return self.waited_ms
+        return 0.0
 
     def close(self): ...
 
 
 @pytest.fixture
 def make(monkeypatch):
-    """Makes a watch whose work takes `watch.speed()` ms, and whose pauses take no time;
-    `watch.pauses` lists them."""
+    """Makes a watch whose work takes `watch.speed()` ms, and whose pauses take no time."""
 
-    def build(quiet_ms=None, tolerance=1.1, moves=False, **options):
-        watch = HostWatch(
-            quiet_ms,
-            tolerance,
-            moves,
-            **options,
-        )
+    def build(quiet_ms=None, **options):
+        watch = HostWatch(quiet_ms, 1.1, moves=False, **options)
         watch.speed = lambda: 0.05
-        watch.pauses = []
         monkeypatch.setattr(host, "piece", lambda: watch.speed())
-        monkeypatch.setattr(host.time, "sleep", watch.pauses.append)
         return watch
 
     monkeypatch.setattr(host, "RunQueue", MadeUpQueue)
+    monkeypatch.setattr(host.time, "sleep", lambda seconds: None)
     return build
 
 
@@ -144,7 +122,7 @@ def test_the_slowdown_of_disturbed_moments(make, options, works_ms, waited_ms, s
     ids=["undisturbed", "the host changed its speed", "the host was slow all the time"],
 )
 def test_how_far_the_speeds_of_disturbed_moments_are_apart(make, works_ms, variation):
-    watch = make(quiet_ms=0.05, tolerance=1.1, moves=False)
+    watch = make(quiet_ms=0.05)
     watch.limit_ms = 0.055
     for work_ms in works_ms:
         watch.is_undisturbed(reading(), reading(work_ms), 0.003)
@@ -271,12 +249,6 @@ class TestOtherProcesses:
         assert watch.crowding == of_several
         watch.is_single = True
         assert watch.crowding == single
-
-    @pytest.mark.parametrize("rounds", [1, 2])
-    def test_a_trial_of_one_round_is_single(self, rounds):
-        context = TrialContext(TrialRequest(CELL.params(), {"rounds": rounds}))
-        with context.host_watched(matters=True, moves=False) as watch:
-            assert watch.is_single is (rounds == 1)
 
     @pytest.mark.parametrize(
         ("tolerance", "all_threads"), [(1.1, False), (1001.0, True)], ids=["a GPU", "not asked for"]

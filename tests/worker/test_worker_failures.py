@@ -105,7 +105,7 @@ def users_module(tmp_path, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("line", ["torch.zeros(2) @ torch.zeros(3)", "json.loads('x')"])
+@pytest.mark.parametrize("line", ["torch.nn.Linear(2, 2)(torch.zeros(3))", "json.loads('x')"])
 def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, line):
     error = users_module(f"import json, torch\n\ndef forward():\n    {line}\n")
     _, reason = failures.classify(error, "check")

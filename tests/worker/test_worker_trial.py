@@ -202,17 +202,19 @@ class TestMarks:
 
 
 @pytest.mark.parametrize(
-    ("device", "host_tolerance", "tolerance", "all_threads"),
-    [("cuda", 0.25, 1.25, False), ("cpu", 0.1, 1.1, True), ("cpu", None, 1.1, True)],
+    ("device", "host_tolerance", "rounds", "tolerance", "all_threads"),
+    [("cuda", 0.25, 1, 1.25, False), ("cpu", 0.1, 2, 1.1, True), ("cpu", None, 3, 1.1, True)],
 )
-def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads):
+def test_how_the_host_is_watched(device, host_tolerance, rounds, tolerance, all_threads):
     """On the CPU all threads are watched; also without a tolerance."""
     running = trial_of(device, host_tolerance=host_tolerance)
     running.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
+    running.rules = replace(running.rules, rounds=rounds)
     with running.host_watched(matters=True, moves=False) as watch:
         assert (watch.quiet_ms, watch.usual_high_ms) == (0.03, 0.07)
         assert (watch.tolerance, watch.all_threads) == (tolerance, all_threads)
         assert not watch.waits, "without patience"
+        assert watch.is_single is (rounds == 1)
 
 
 def on_missing_gpu(uuid=None):
@@ -369,6 +371,10 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
     ("changed", "expected"),
     [
         (
+            {"model": {"module": {"_target_": "torch.device"}}},
+            "torch.device is a class; allowed: a torch.nn.Module",
+        ),
+        (
             {"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}},
             "_target_=os.system is part of Python",
         ),
@@ -379,6 +385,10 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
         (
             {"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}},
             "mode eager: Mode needs a method prepare",
+        ),
+        (
+            {"mode": {**EAGER, "_target_": "torch.nn.Identity"}},
+            "mode eager: derive Identity from effbench",
         ),
         (
             {"phase": "training", "training": {"loss": "os.system"}},
