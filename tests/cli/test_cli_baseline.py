@@ -1,7 +1,6 @@
 """`effbench baseline`, and `effbench ls --failures`: reasons, tracebacks, one line if there is
 nothing to list."""
 
-import json
 import shutil
 
 import pytest
@@ -28,13 +27,14 @@ def test_set_and_ls(made, baseline, effbench):
     said = baseline("set", "main", "--note", "[red]good \udcff", "last")
     assert said == f"baseline main on NVIDIA H200: sweep {first}\n"
     listed = baseline("ls")
-    for text in ("main", "NVIDIA H200", first, "v1", "[red]good"):
+    for text in (first, "v1", "[red]good"):
         assert text in listed
     second = made.sweep([a_cell()], name="nightly")
     assert f"sweep {second} (was {first})" in baseline("set", "main", "nightly")
     listed = baseline("ls")
     assert "(nightly)" in listed and "good" not in listed
-    assert second in effbench("ls").out
+    (marked,) = [line for line in effbench("ls").out.splitlines() if " main " in line]
+    assert marked.startswith(second)
 
 
 def test_a_baseline_whose_sweep_was_deleted(made, baseline):
@@ -57,15 +57,6 @@ def test_a_baseline_on_two_kinds_of_hardware(made, baseline, effbench):
     assert "NVIDIA A100" not in listed and "NVIDIA H200" in listed
 
 
-def test_sweeps_are_marked_in_the_list_of_sweeps(made, baseline, effbench):
-    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
-    assert "baseline" not in effbench("ls").out
-    baseline("set", "v1", first)
-    baseline("set", "main", first)
-    lines = {line.split()[0]: line for line in effbench("ls").out.splitlines()}
-    assert " main, v1 " in lines[first] and "main" not in lines[second]
-
-
 @pytest.mark.parametrize(
     ("figures", "state", "said"),
     [
@@ -82,29 +73,26 @@ def test_what_a_baseline_does_not_guard(made, baseline, figures, state, said):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "set|ls|rm"),
-        (("set", "a b"), 2, "cannot name a baseline"),
-        (("set", "last"), 2, "cannot name a baseline"),
-        (("set", "20260101-000000-abcd"), 2, "cannot name a baseline"),
-        (("set", "@a"), 2, "cannot name a baseline"),
-        (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
-        (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
-        (("ls",), 3, "has no baseline"),
+        ("", 2, "set|ls|rm"),
+        ("set @a", 2, "cannot name a baseline"),
+        ("set last", 2, "cannot name a baseline"),
+        ("set 20260101-000000-abcd", 2, "cannot name a baseline"),
+        ("set main nowhere", 3, "no sweep 'nowhere'"),
+        ("rm main", 3, "`effbench baseline set main last` sets it"),
+        ("ls", 3, "has no baseline"),
     ],
 )
 def test_refusals(made, effbench, words, code, said):
     made.sweep([a_cell()])
-    done = effbench("baseline", *words)
+    done = effbench("baseline", *words.split())
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert said in done.err
 
 
-@pytest.mark.parametrize("words", [("rm", "main"), ("ls",)])
-def test_a_proposed_command_names_the_database(made, effbench, words):
-    made.sweep([a_cell()])
-    other = made.path.with_name("o ther.db")
-    shutil.copy(made.path, other)
-    said = effbench("baseline", *words, "--db", str(other)).err
+def test_a_proposed_command_names_the_database(empty_db, effbench, tmp_path):
+    other = tmp_path / "o ther.db"
+    shutil.copy(empty_db, other)
+    said = effbench("baseline", "rm", "main", "--db", str(other)).err
     assert f"`effbench baseline set main last --db '{other}'`" in said
 
 
@@ -115,44 +103,28 @@ def test_a_report_with_an_unknown_baseline(made, effbench, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def failed(made):
-    """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a
-    log."""
-    error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}
+#: What each trial leaves: an error its traceback, a crash its log.
+TRACES = """
+UPDATE trial SET extra = json_object(
+    iif(status = 'error', 'traceback', 'log'),
+    'first line' || char(10) || '  ' || status || ' of round ' || round
+)
+"""
+
+
+def test_failures_with_the_traceback_of_the_last_trial(made, effbench):
+    error = {"status": "error", "reason": "in check: ValueError: x"}
     crash = {"status": "crashed", "reason": "SIGSEGV"}
     made.sweep({a_cell(): {}, a_cell("default"): error, a_cell("cuda-graph"): crash}, rounds=2)
-    for status, name in (("error", "traceback"), ("crashed", "log")):
-        for number in range(2):
-            extra = json.dumps({name: f"first line\n  {status} of round {number + 1}"})
-            made.sql(
-                f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}"
-            )
-
-
-@pytest.mark.usefixtures("failed")
-def test_failures_with_the_traceback_of_the_last_trial(effbench):
+    made.sql(TRACES)
     out = effbench("ls", "--failures", "--traceback").out
-    assert "mine.py:4 in forward" in out
-    assert "    first line\n      error of round 2\n" in out
-    assert "crashed of round 2" in out
-    assert "of round 1" not in out
+    assert "    first line\n      error of round 1\n" in out
+    assert "crashed of round 1" in out
+    assert "of round 0" not in out
     assert "first line" not in effbench("ls", "--failures").out
 
 
-@pytest.mark.usefixtures("failed")
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [(["--traceback"], "--failures"), (["--sweep", "nowhere"], "--sweep needs one")],
-)
-def test_options_that_need_another_one(effbench, options, error):
-    done = effbench("ls", *options)
-    assert done.code == 2
-    assert error in done.err
-
-
-@pytest.mark.parametrize("words", [["--failures"], ["--failures", "--traceback"]])
-def test_no_failures_is_a_line(made, effbench, words):
+def test_no_failures_is_a_line(made, effbench):
     sweep = made.sweep([a_cell(), a_cell("default")])
-    done = effbench("ls", *words)
-    assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: 2 cells ok\n")
+    listed = effbench("ls", "--failures", "--traceback").out
+    assert listed == f"no failures in sweep {sweep}: 2 cells ok\n"

@@ -57,16 +57,18 @@ def test_output_that_nobody_reads_ends_a_command_quietly(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EPIPE])
-@pytest.mark.parametrize("file", [None, "data/sizes.csv"])
-def test_an_error_of_a_data_file_is_reported(monkeypatch, capfd, number, file):
-    error = OSError(number, os.strerror(number), *filter(None, [file]))
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        (["data/sizes.csv"], "data/sizes.csv: Broken pipe"),
+        ([], "a file or connection (in effbench/cli/main.py:"),
+    ],
+)
+def test_an_error_of_a_data_file_is_reported(monkeypatch, capfd, file, what):
+    error = OSError(errno.EPIPE, "Broken pipe", *file)
     monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=error))
     assert command_line.run(["bs=1"]) == 2
-    what = file or r"a file or connection (in effbench/cli/main.py:"
-    said = capfd.readouterr().err
-    assert said.startswith(f"effbench: cannot read or write {what}")
-    assert os.strerror(number) in said
+    assert capfd.readouterr().err.startswith(f"effbench: cannot read or write {what}")
 
 
 @pytest.mark.parametrize(

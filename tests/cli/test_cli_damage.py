@@ -5,9 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from made_sweeps import EAGER, GRAPH, sql
+from made_sweeps import EAGER, sql
 
-from effbench.store import Store
 from effbench.store.values import CODEC, encode_samples
 
 #: A statement that the database refuses.
@@ -30,10 +29,8 @@ NOT_ALLOWED = [
 
 @pytest.fixture
 def damaged(made):
-    """Makes one corruption of a sound database with two sweeps."""
-    first, _ = (made.sweep([EAGER, GRAPH], rounds=2, name=name) for name in ("main", "next"))
-    with Store.open(made.path, mode="write") as store:
-        store.set_baseline("main", first)
+    """Makes one corruption of a sound database."""
+    made.sweep([EAGER], rounds=2, name="main")
     stored, data = encode_samples([1.0])
     sql(
         made.path,
@@ -51,11 +48,9 @@ def test_the_database_refuses_values_that_are_not_allowed(statement, damaged, ef
 
 def test_values_that_are_not_allowed_are_found(damaged, effbench, made):
     """As another program may have written them."""
-    damaged("PRAGMA wal_checkpoint(TRUNCATE)")
     sql(made.path, "PRAGMA ignore_check_constraints = ON", "UPDATE trial SET latency_ms = -1.0")
     done = effbench("db", "check")
     assert done.code == 1
-    assert "is damaged" in done.out
     assert "CHECK constraint failed in trial" in done.out
 
 
@@ -63,10 +58,7 @@ def test_values_that_are_not_allowed_are_found(damaged, effbench, made):
     ("change", "said"),
     [
         (lambda whole: whole[: len(whole) // 2], "is damaged"),
-        (
-            lambda whole: whole.replace(b"kernel_fingerprint", b"kernel_fingerprinx"),
-            "no such column",
-        ),
+        (lambda whole: whole.replace(b"kernel_finger", b"kernel_fingex"), "no such column"),
     ],
 )
 def test_a_damaged_file_is_a_problem_with_a_remedy(damaged, effbench, made, change, said):
@@ -84,9 +76,6 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
     cells = "".join(path.read_text() for path in Path("site").rglob("*.js"))
     assert "damaged samples (timer latency_ms of trial 1, see `effbench db check`): " in cells
     assert '"timers":[]' in cells
-    # which read no samples
-    for command in ("show", "export --whole --out x.db", "import x.db --db copy.db"):
-        assert effbench(*command.split()).code in (0, 1), command
 
 
 def test_an_error_that_nobody_foresaw(effbench, monkeypatch):

@@ -32,8 +32,7 @@ def test_what_hydra_prints(cli, words, said):
             " model.inputs.x.shape=[${model.module.width}]",
             [(1, 8), (1, 16)],
         ),
-        ("hydra/sweeper=basic bs=1", [(1, 32)]),  # one cell needs no -m
-        ("-m model=tiny,tiny bs=2,2", [(2, 32)]),  # a cell named twice runs once
+        ("model=tiny,tiny bs=2,2 -m", [(2, 32)]),  # a cell named twice runs once
     ],
 )
 def test_sweeps_of_every_kind_and_words_in_any_order(cli, words, planned):

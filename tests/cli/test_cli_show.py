@@ -59,12 +59,6 @@ def test_marks_are_explained_once(command, shown):
     assert "~" in text.replace("~ measured", "")
 
 
-def test_marks_are_data(shown):
-    *_, figure = json.loads(shown("show --format json", **BUSY))
-    facts = figure["marked"], figure["disturbance"], figure["best"]
-    assert facts == (True, BUSY["disturbance"], False)
-
-
 def test_figures_that_are_not_marked_have_no_note(shown):
     assert "disturbed machine" not in shown("show --metric rel_error", **BUSY)
 
@@ -103,15 +97,12 @@ def test_one_trial_has_no_interval_and_this_is_said_once(command, shown):
 def test_failures_are_listed_by_reason(made, effbench):
     failure = {"status": "error", "reason": "boom"}
     made.sweep({EAGER: {}, DEFAULT: failure, a_cell("default", bs=16): failure})
-    lines = effbench("show").out.splitlines()
     names = "mlp bs=8 default bfloat16, mlp bs=16 default bfloat16"
-    assert f"{names}: error: boom" in lines
+    assert f"\n{names}: error: boom\n" in effbench("show").out
 
 
 def test_planned_cells_without_a_result_are_listed_after_the_others(made, effbench):
     made.sweep({EAGER: None, DEFAULT: {}})
-    rows = [line.split() for line in effbench("ls", "--cells").out.splitlines()[1:]]
-    assert [(row[0], "not run yet" in " ".join(row)) for row in rows] == [
-        (DEFAULT.key[:12], False),
-        (EAGER.key[:12], True),
-    ]
+    _, first, last = effbench("ls", "--cells").out.splitlines()
+    assert first.startswith(DEFAULT.key[:12]) and "not run yet" not in first
+    assert last.startswith(EAGER.key[:12]) and "not run yet" in last

@@ -3,12 +3,11 @@ recorded."""
 
 import dataclasses
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from made_sweeps import FAST, SLOW, Made, environment, sql
+from made_sweeps import FAST, SLOW, copied, environment, sql
 
 from effbench.analysis import confirm as rerun
 from effbench.cli import show
@@ -54,7 +53,7 @@ def facts(python=sys.executable):
 @pytest.fixture
 def stranger(empty_db, tmp_path):
     """Another database, with sweeps to import."""
-    return Made(Path(shutil.copy(empty_db, tmp_path / "stranger.db")))
+    return copied(empty_db, tmp_path / "stranger.db")
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +158,7 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
     own = made.sweep({OWN: FAST}, host=facts())
     effbench("baseline", "set", "main")
     checked = made.sweep({OWN: SLOW}, host=facts(), overrides=["bs=8"])
-    bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
+    bundle = copied(made.path, tmp_path / "bundle.db")
     with Store.open(bundle.path, mode="write") as store:
         store.extend_sweep(checked, [EVIL])
     done = taken(bundle, effbench)
@@ -173,7 +172,7 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
 
 def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
     sweep_id = made.sweep({OWN: FAST}, rounds=1)
-    bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
+    bundle = copied(made.path, tmp_path / "bundle.db")
     for is_marked in (False, True):
         taken(bundle, effbench)
         with Store.open(made.path) as store:
@@ -196,9 +195,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
 def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     db = "it's mine; $(touch marker).db"
-    made = Made(Path(shutil.copy(empty_db, db)))
-    sweep_id = made.sweep({OWN: FAST})
-    outcome = Outcome(sweep_id, db, "interrupted", "fail", [])
-    assert show.end_of_sweep(outcome) == 130
+    sweep_id = copied(empty_db, Path(db)).sweep({OWN: FAST})
+    assert show.end_of_sweep(Outcome(sweep_id, db, "interrupted", "fail", [])) == 130
     last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']

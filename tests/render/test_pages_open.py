@@ -57,8 +57,8 @@ def test_page_opens(chromium, claims_site, page):
 
 
 def test_rows_without_a_text_are_not_all_that_is_shown(chromium, claims_site):
-    history = next(page for page in PAGES if page.name == "history")
-    with opened(chromium, claims_site, history) as one:
+    claims = next(page for page in PAGES if page.name == "claims")
+    with opened(chromium, claims_site, claims) as one:
         assert one.page.evaluate(EMPTY) == [2, ["all", "open"]]
 
 

@@ -81,13 +81,6 @@ def test_everything_that_is_set_is_in_the_link(visit):
     assert state(visit("many", f"#{address_of(one)}")) == state(one)
 
 
-def test_what_is_taken_back_leaves_the_link(visit):
-    one = visit("many", "#metric=latency_ms&model=gpt&hide=cuda-graph")
-    one.page.locator("#grid select[data-column=model]").select_option("")
-    one.page.locator("#table .legend button", has_text="cuda-graph").click()
-    assert dict(parse_qsl(address_of(one))) == {"metric": "latency_ms"}
-
-
 @pytest.mark.parametrize("text", [f"{EVIL[0]}?", "((( [x", "__proto__"])
 def test_what_the_page_does_not_know_is_left_out(visit, text):
     given = dict.fromkeys(("metric", "model", "bs", "dtype", "hide", "page", text), text)

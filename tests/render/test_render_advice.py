@@ -6,6 +6,7 @@ from synthetic import label_rows
 
 from effbench.analysis.advice import Question, recommend
 from effbench.core.metrics import INTERVALS
+from effbench.render.advice import because
 
 
 @pytest.mark.parametrize(("latency", "period"), [(0.9, 1.9), (1.9, 0.9)])
@@ -25,3 +26,4 @@ def test_a_preparation_that_alone_costs_more_than_the_best_mode_rules_a_mode_out
     compiled = make.row(mode="default", **times | {"compile_cold_s": 0.002})
     advice = recommend(label_rows([make.row(**times), compiled]), Question(calls=calls))
     assert [tie.mode for tie in advice.ties] == ties
+    assert ("too few rounds to rule out default" in because(advice)) is bool(ties)

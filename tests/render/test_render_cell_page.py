@@ -16,6 +16,8 @@ from browsing import (
 from made_sweeps import a_cell
 from test_render_cells import GPU, LATER, failed, record, trial
 
+from effbench.core.cell import Status
+
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount
 || document.querySelector('#list table'))
@@ -32,28 +34,21 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The page of a database, and the keys of its cells: eager with three rounds, a failure, many
-    rounds, and a cell that is hostile throughout."""
+    """The page of a database, and the keys of its cells: eager with three rounds, a failure, and a
+    cell that is hostile throughout."""
     folder = tmp_path_factory.mktemp("cell-page")
-    eager, graph, many = a_cell(), a_cell("cuda-graph"), a_cell(bs=64)
+    eager, graph = a_cell(), a_cell("cuda-graph")
     evil = dataclasses.replace(a_cell("default"), model=MODEL, env={EVIL[6]: EVIL[0]})
-    texts = {"reason": EVIL[0], "clocks_event_reasons": EVIL[1]}
-    hostile = trial(evil, status="degraded", extra=EXTRA, **texts)
+    hostile = trial(evil, status=Status.DEGRADED, extra=EXTRA, reason=EVIL[0])
     hostile.samples[EVIL[0]] = [1.0, 2.0, float("nan")]
     cells = {
         eager: [trial(eager, number) for number in range(3)],
         graph: [failed(graph)],
-        many: [trial(many, number, count=30, started_at=None) for number in range(14)],
         evil: [hostile],
     }
     record(folder / "r.db", cells, GPU, LATER, name=EVIL[0])
     (one,) = report_of(folder / "r.db").device_sweeps
-    keys = {
-        "eager": eager.key,
-        "graph": graph.key,
-        "many": many.key,
-        "evil": evil.key,
-    }
+    keys = {"eager": eager.key, "graph": graph.key, "evil": evil.key}
     return page_of(site(folder / "site", one), one, "cell"), keys
 
 
@@ -91,7 +86,7 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     assert one.texts("#errors pre") == ["Trace\nboom"]
     assert one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
-    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 3")
     one.page.locator(f"#grid a[href='cell.html#cell={key[:16]}&env={LATER.id}']").first.click()
     until(one.page, shows(key))
 
@@ -119,7 +114,7 @@ def test_names_of_users_are_text_and_nothing_else(visit):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["graph", "many", "evil"])
+@pytest.mark.parametrize("name", ["graph", "evil"])
 def test_opened_it_is_accessible_and_no_wider_than_a_phone(visit, name, theme):
     one = visit(name, width=390, theme=theme)
     one.open_all()

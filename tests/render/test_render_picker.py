@@ -3,7 +3,7 @@ the pages."""
 
 import pytest
 from browsing import Visit, content, report_of, until
-from made_sweeps import DEFAULT, EAGER, a_cell, copied, environment, template
+from made_sweeps import DEFAULT, EAGER, copied, environment, template
 
 from effbench.render import data
 from effbench.render.site.build import PICKER, write_site
@@ -60,12 +60,6 @@ def test_every_sweep_is_in_the_picker_newest_first_with_pages_of_its_own(folder)
     assert all((folder / sweep["folder"] / "speedups.html").is_file() for sweep in sweeps)
 
 
-def test_chosen_sweeps_are_the_only_ones(made, tmp_path):
-    database, ids = made
-    write_site(report_of(database.path, [ids[0], ids[2]]), tmp_path)
-    assert [sweep["name"] for sweep in picked(tmp_path)] == ["nightly 2", "nightly 0"]
-
-
 def test_a_site_has_at_most_so_many_sweeps_by_default(made, monkeypatch):
     monkeypatch.setattr(data, "MOST_SWEEPS", 3)
     report = report_of(made[0].path)
@@ -82,24 +76,3 @@ def test_choosing_a_sweep_opens_the_same_page_of_it(folder, chromium):
         one.page.wait_for_url(f"**/{oldest}/charts.html")
         assert "nightly 0" in one.page.locator(".facts").first.inner_text()
         one.assert_quiet()
-
-
-def test_a_site_of_one_sweep_has_no_picker(tmp_path, chromium):
-    made = copied(template(), tmp_path / "r.db")
-    made.sweep({EAGER: {}})
-    write_site(report_of(made.path), tmp_path / "site")
-    with Visit(chromium, tmp_path / "site" / "index.html") as one:
-        until(one.page, "document.querySelector('.which').hidden")
-        one.assert_quiet()
-
-
-def test_a_history_without_a_series_is_one_line(tmp_path):
-    made = copied(template(), tmp_path / "r.db")
-    cells = [a_cell(model=f"m{number}") for number in range(12)]
-    made.sweep({cell: {} for cell in cells[:8]}, rounds=2)
-    made.sweep({cell: {} for cell in cells[7:]}, rounds=2)
-    write_site(report_of(made.path), tmp_path / "site")
-    html = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
-    assert "No series to judge yet" in html
-    assert "What changed" not in html
-    assert "too short to judge" not in html

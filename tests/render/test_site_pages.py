@@ -6,16 +6,13 @@ import synthetic as make
 from browsing import EVIL, device_sweep, page_of, report_of, site
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.history import Filters
 from effbench.analysis.history import read as read_history
-from effbench.analysis.limits import read as read_limits
-from effbench.analysis.verdicts import Verdict, counts
 from effbench.claims.definition import shipped_verdicts
 from effbench.core.metrics import bounds_of
 from effbench.render import data
 from effbench.render.claims import claims_table
-from effbench.render.history_table import changes_table, lead
+from effbench.render.history_table import lead
 from effbench.render.site import cell_data
 from effbench.render.site.build import environment as templates
 from effbench.render.site.build import write_site
@@ -32,11 +29,6 @@ def made(claims_site):
 @pytest.fixture
 def report(claims_site):
     return claims_site[2]
-
-
-def texts_of(table):
-    """Return the texts of each row, by column."""
-    return [{column.key: column.shown(row).text for column in table.columns} for row in table.rows]
 
 
 def test_the_lines_break_where_the_environment_changed(report):
@@ -69,16 +61,6 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
             if "low" in figures:
                 bounds = figures["low"][place], figures["high"][place]
                 assert bounds == tuple(map(near, bounds_of(row, name)))
-
-
-def test_a_change_of_a_latency(report):
-    rows = texts_of(changes_table(report.history))
-    (row,) = [row for row in rows if row["metric"] == "latency_ms"]
-    assert row["change"] == "▲ slower"
-    ratio, _, _ = row["after ÷ before"].partition(" ")
-    assert float(ratio) == pytest.approx(1.1, rel=1e-3)
-    assert row["first sweep after"] == f"v{sweeps.STEP}"
-    assert row["state"] == "open"
 
 
 def test_the_worst_change_leads(report):
@@ -116,10 +98,15 @@ def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, mon
 
 def test_pages_without_history(tmp_path):
     made = copied(template(), tmp_path / "one.db")
-    for said in ("no sweep in this database has a result", "no cell was measured in two sweeps"):
-        written = write_site(report_of(made.path), tmp_path / "site").written
-        assert said in (tmp_path / "site" / "history.html").read_text()
-        assert not [name for name in written if name.startswith("data/history-lines")]
+    for said in (
+        "no sweep in this database has a result",
+        "no cell was measured in two sweeps",
+        "No series to judge yet",
+    ):
+        write_site(report_of(made.path), tmp_path / "site")
+        html = (tmp_path / "site" / "history.html").read_text()
+        assert said in html
+        assert "What changed" not in html
         made.sweep([a_cell()])
 
 
@@ -130,17 +117,14 @@ def test_the_page_of_claims_counts_them(claims_site):
 
 
 def test_a_claim_that_was_judged_here(made, report):
-    here = [record for record in report.claims if record["machine"] and not record["reference"]]
-    assert {record["claim"] for record in here} == {"P1", EVIL[0]}
-    table = claims_table(report.claims, {made[1][-1]: "x/speedups.html"})
-    assert len(table.rows) > 20
+    newest = made[1][-1]
+    table = claims_table(report.claims, {newest: "x/speedups.html"})
     (row,) = [row for row in table.rows if row["claim"] == "P1"]
     shown = {column.key: column.shown(row) for column in table.columns}
     assert shown["measured"].text == "1.50× [1.40, 1.60]"
     assert shown["measured"].value == 1.5
     assert shown["experiment"].link == "x/speedups.html"
-    assert made[1][-1] in shown["experiment"].sub
-    assert shown["machine"].text == "NVIDIA H200, torch 2.13.0"
+    assert newest in shown["experiment"].sub
 
 
 def cells_of(table):
@@ -195,29 +179,12 @@ def changed(path, sweep_id):
     return changes, table, templates().from_string(macro).render(changes=changes, table=table)
 
 
-@pytest.fixture
-def around_step(made):
-    """The path of the database, and the sweeps before and after the step."""
-    return made[0].path, *made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
-
-
-def test_changes_since_the_sweep_before_are_those_of_compare(around_step):
-    path, before, after = around_step
-    changes, table, _ = changed(path, after)
-    with Store.open(path) as store:
-        pair = store.find_sweep(before), store.find_sweep(after)
-        compared = compare_sweeps(store, *pair, read_limits())
+def test_changes_since_the_sweep_before_have_the_command_and_links(made):
+    path = made[0].path
+    before, after = made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
+    changes, table, html = changed(path, after)
     assert changes.previous.id == before
-    assert counts(changes.compared.changes) == counts(compared.changes)
-    unclear = (Verdict.SAME, Verdict.AMBIGUOUS)
-    metrics = [change.metric for change in compared.changes if change.verdict not in unclear]
-    assert metrics == ["latency_ms", "period_ms"]
-    assert [change.metric for change in table.rows] == metrics
-
-
-def test_changes_have_the_command_and_links(around_step):
-    path, before, after = around_step
-    changes, _, html = changed(path, after)
+    assert [change.metric for change in table.rows] == ["latency_ms", "period_ms"]
     assert changes.command == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html
     assert "▲ slower" in html
@@ -237,11 +204,9 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     for _ in range(2):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
-    changes, _, html = changed(made.path, sweep)
-    assert changes.previous is not None
-    assert changes.compared is None
-    assert "several kinds of hardware or interpreters" in changes.why
-    assert "cannot be compared" in html
+    _, _, html = changed(made.path, sweep)
+    assert "cannot be compared: " in html
+    assert "several kinds of hardware or interpreters" in html
 
 
 ONE_TRIAL = make.row(
