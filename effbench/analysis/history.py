@@ -11,7 +11,6 @@ change.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,10 +24,9 @@ from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import is_valid
 from effbench.core.cell import Cell, Conditions, Environment, Status, StoredEnvironment
 from effbench.core.environments import changes_between
-from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.errors import NothingFoundError
 from effbench.core.labels import cell_names
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
-from effbench.core.printable import one_line
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
     SHORTEST,
@@ -40,7 +38,7 @@ from effbench.stats.intervals import Interval
 from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import PastResults
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo, is_future, is_rerun
+from effbench.store.sweeps import SweepInfo, is_rerun
 
 #: Metrics that have a history.
 JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
@@ -56,8 +54,6 @@ DEFAULT_METRICS = (
     "recompiles",
     "cudagraph_skips",
 )
-#: Longest list of known names in a message, in characters.
-LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -202,68 +198,37 @@ class History:
 # --- reading ---
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which results and changes a history has. `name`: only sweeps with this name (empty: sweeps
-    without a name); `environment_ids`: only results in these (empty: all); `most`: only the newest
-    sweeps, with at most this many results; `since`: omit earlier changes."""
-
-    models: Sequence[str] = ()
-    modes: Sequence[str] = ()
-    hosts: Sequence[str] = ()
-    name: str | None = None
-    environment_ids: Collection[str] = ()
-    most: int | None = None
-    since: str | None = None
-
-    @property
-    def are_limits(self) -> bool:
-        """Whether a user chose which results count."""
-        return bool(self.models or self.modes or self.hosts) or self.name is not None
-
-    def fits(self, sweep: SweepInfo) -> bool:
-        is_host = not self.hosts or sweep.host.get("hostname") in self.hosts
-        return is_host and self.name in (None, sweep.name or "")
-
-
-ALL = Filters()
-
-
 def read(
     store: Store,
     metrics: Sequence[str] = DEFAULT_METRICS,
-    filters: Filters = ALL,
     limits: Limits | None = None,
+    name: str | None = None,
+    environment_ids: Collection[str] = (),
+    most: int | None = None,
 ) -> History:
     """Read and judge all series of the database, except re-runs.
 
-    Raises NothingFoundError if the filters match nothing, UsageError for an unknown `since`.
+    `name`: only sweeps with this name; `environment_ids`: only results in these (empty: all);
+    `most`: only the newest sweeps, with at most this many results. Raises NothingFoundError if no
+    sweep has the name.
     """
     metrics = list(dict.fromkeys(metrics))
-    past = store.past_results(
-        columns_of(metrics),
-        filters.models,
-        filters.modes,
-        filters.environment_ids,
-        filters.most,
-    )
+    past = store.past_results(columns_of(metrics), environment_ids, most)
     # newest first, those of the future last: as the oldest they hide nothing
     sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep.name)]
-    wanted = {sweep.id for sweep in filter(filters.fits, sweeps)}
-    rows = [row for row in past.rows if row["sweep_id"] in wanted]
-    past = replace(past, rows=rows)
-    if filters.are_limits and not past.rows:
-        raise NothingFoundError(nothing_fits(store, sweeps))
+    if name is not None:
+        sweeps = [sweep for sweep in sweeps if sweep.name == name]
+        if not sweeps:
+            raise NothingFoundError(f"no sweep has the name {name!r}; effbench ls lists the names")
+    kept = {sweep.id for sweep in sweeps}
+    rows = [row for row in past.rows if row["sweep_id"] in kept]
     history = judged(
         sweeps,
-        past,
+        replace(past, rows=rows),
         metrics,
         limits or read_limits(),
     )
     history.baselines = store.baselines()
-    if filters.since is not None:
-        first = position_of(filters.since, sweeps)
-        history.changes = [change for change in history.changes if change.after.at >= first]
     return history
 
 
@@ -273,47 +238,6 @@ def columns_of(metrics: Iterable[str]) -> list[str]:
     for metric in metrics:
         columns += [metric, *INTERVALS.get(metric, ())]
     return columns
-
-
-def nothing_fits(store: Store, sweeps: Sequence[SweepInfo]) -> str:
-    """Return what the filters could be."""
-    cells = store.cells().values()
-    available = {
-        "models": {cell.model_name for cell in cells},
-        "modes": {cell.mode_name for cell in cells},
-        "hosts": {sweep.host["hostname"] for sweep in sweeps if sweep.host.get("hostname")},
-        "names": {repr(sweep.name or "") for sweep in sweeps},
-    }
-    texts = [f"{what} {', '.join(sorted(values))}" for what, values in available.items()]
-    known = one_line("; ".join(texts), LONGEST)
-    return f"no result fits --model, --mode, --host and --name; available: {known}"
-
-
-def position_of(since: str, sweeps: Sequence[SweepInfo]) -> int:
-    """Return the position of the first sweep that matches `since`: an id, label, name or date
-    (UTC). `last` is the newest sweep that was recorded here, or the newest imported one if there is
-    no other. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
-    if since == "last" and sweeps:
-        recorded_here = (at for at, sweep in enumerate(sweeps) if not sweep.imported_at)
-        return max(recorded_here, default=len(sweeps) - 1)
-    for key in ("id", "label", "name"):
-        for at, sweep in enumerate(sweeps):
-            if getattr(sweep, key) == since:
-                return at
-    date = date_of(since)
-    starts = [sweep.started_at for sweep in sweeps]
-    return sum(start < date or is_future(start) for start in starts)
-
-
-def date_of(text: str) -> dt.datetime:
-    try:
-        date = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            "--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench"
-            f" ls), got {text!r}"
-        ) from error
-    return date if date.tzinfo else date.replace(tzinfo=dt.UTC)
 
 
 def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:

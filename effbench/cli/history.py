@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from effbench.analysis.history import DEFAULT_METRICS, JUDGED, Filters, read
+from effbench.analysis.history import DEFAULT_METRICS, JUDGED, read
 from effbench.analysis.limits import read as read_limits
 from effbench.cli import options
 from effbench.core.terminal import escape
@@ -20,7 +20,6 @@ HELP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     add = parser.add_argument
-    add("--since", metavar="DATE|LABEL|SWEEP", help="only changes since then (default: all)")
     add(
         "--metric",
         action="append",
@@ -28,17 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})",
     )
-    for name, text in (
-        ("--model", "only cells of this model"),
-        ("--mode", "only cells of this mode"),
-        ("--host", "only results from this host"),
-    ):
-        add(name, action="append", default=[], metavar="NAME", help=text)
     add(
         "--name",
         metavar="NAME",
-        help="only sweeps with this name; '' for unnamed sweeps (default: all but the re-runs of"
-        " check --confirm)",
+        help="only sweeps with this name (default: all but the re-runs of check --confirm)",
     )
     add(
         "--config",
@@ -57,10 +49,9 @@ def judged_name(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     limits = read_limits(args.config)
-    filters = Filters(args.model, args.mode, args.host, args.name, since=args.since)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")  # raises NothingFoundError for an empty database
-        past = read(store, args.metric or DEFAULT_METRICS, filters, limits)
+        past = read(store, args.metric or DEFAULT_METRICS, limits, args.name)
     if args.format != "table":
         options.write(render(past, args.format), args)
         return 0

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from effbench.analysis.compare import CellSelection, Compared, compare_sweeps
-from effbench.analysis.history import Filters, History
+from effbench.analysis.history import History
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Change, Verdict
@@ -182,8 +182,8 @@ def read(
             shown = [info for info in infos if _is_shown(info)]
             data.sweeps = shown[:MOST_SWEEPS]
             data.omitted = len(shown) - len(data.sweeps)
-        filters = Filters(environment_ids=ids, most=MOST_RESULTS * len(device_sweeps))
-        data.history = read_history(store, filters=filters)
+        most = MOST_RESULTS * len(device_sweeps)
+        data.history = read_history(store, environment_ids=ids, most=most)
     # refuses an unknown one
     baselines = []
     if baseline:

@@ -272,16 +272,13 @@ class PastResults:
 def past_results(
     connection: sa.Connection,
     columns: Sequence[str],
-    models: Sequence[str] = (),
-    modes: Sequence[str] = (),
     environment_ids: Collection[str] = (),
     most: int | None = None,
 ) -> PastResults:
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
-    `columns`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
-    only the newest sweeps, with at most this many results in total, but at least one."""
+    `columns`. `environment_ids`: only results in these (empty: all). `most`: only the newest
+    sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection, brief=True)
-    known_cells = cells(connection, models, modes)
     names = [
         "sweep_id",
         *ResultKey._fields,
@@ -290,8 +287,6 @@ def past_results(
         *columns,
     ]
     results = sa.select(*RESULT.c[*dict.fromkeys(names)])
-    if models or modes:
-        results = results.where(RESULT.c.cell_key.in_(known_cells.keys()))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
@@ -307,7 +302,7 @@ def past_results(
     return PastResults(
         sweeps=infos,
         environments={known.id: known for known in environments(connection)},
-        cells=known_cells,
+        cells=cells(connection),
         rows=list(as_dicts(connection, results)),
         older=older,
     )

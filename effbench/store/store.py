@@ -123,7 +123,6 @@ class Store(connect.Database):
     sweeps = reads(sweep_queries.sweeps)
     find_sweep = reads(sweep_queries.find_sweep)
     planned = reads(sweep_queries.planned)
-    cells = reads(sweep_queries.cells)
     cell_overrides = reads(sweep_queries.cell_overrides)
     environments = reads(sweep_queries.environments)
     environments_of = reads(sweep_queries.environments_of)

@@ -37,7 +37,6 @@ from effbench.store.values import (
     now,
     scalar,
     sql_query,
-    text,
 )
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
@@ -489,14 +488,9 @@ def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
     return [Cell.from_params(params) for params in connection.scalars(query)]
 
 
-def cells(
-    connection: sa.Connection, models: Sequence[str] = (), modes: Sequence[str] = ()
-) -> dict[str, Cell]:
-    """Return key -> cell of all cells with these models and modes (empty: all)."""
+def cells(connection: sa.Connection) -> dict[str, Cell]:
+    """Return key -> cell of all cells."""
     query = sa.select(CELL.c.key, CELL.c.params)
-    for column, names in ((CELL.c.model, models), (CELL.c.mode, modes)):
-        if names:
-            query = query.where(column.in_([text(name) for name in names]))
     return {row.key: Cell.from_params(row.params) for row in connection.execute(query)}
 
 

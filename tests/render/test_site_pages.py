@@ -6,7 +6,6 @@ import synthetic as make
 from browsing import EVIL, device_sweep, page_of, report_of, site
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.analysis.history import Filters
 from effbench.analysis.history import read as read_history
 from effbench.claims.definition import shipped_verdicts
 from effbench.core.metrics import bounds_of
@@ -85,7 +84,7 @@ def test_an_error_leaves_no_overview(made, effbench, tmp_path, monkeypatch):
 def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, monkeypatch):
     for most, kept in ((0, 1), (16, 2), (17, 3), (1000, sweeps.SWEEPS)):
         with Store.open(made[0].path) as store:  # 6 cells, and 5 in the newest sweep
-            past = read_history(store, filters=Filters(most=most))
+            past = read_history(store, most=most)
         assert {past.sweeps[point.at].id for point in past.points} == set(made[1][-kept:])
         assert past.older == sweeps.SWEEPS - kept
     monkeypatch.setattr(data, "MOST_RESULTS", 30)
