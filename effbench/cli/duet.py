@@ -20,7 +20,6 @@ from effbench.core.settings import db_option
 from effbench.core.table import Column, Record, Table, as_json
 from effbench.core.terminal import escape
 from effbench.stats.significance import MOST_PAIRS
-from effbench.store.connect import sqlite_file
 from effbench.store.secrets import masked_url
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.out and args.out != options.STDOUT:  # measuring takes minutes
-        outputs.refuse_database(Path(args.out), sqlite_file(args.db))
+        outputs.refuse_database(Path(args.out))
     outcome, answers = measure(args, side_of(args.first), side_of(args.second))
     report(answers, outcome, args)
     return exit_code(answers, outcome, args)

@@ -15,11 +15,8 @@ from effbench.core.errors import UsageError
 from effbench.core.printable import printable
 from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.core.terminal import PLAIN_WIDTH, Console, terminal
-from effbench.store.connect import sqlite_file
 
 STDOUT = "/dev/stdout"
-#: First line of a file, by format; it marks the file as written by effbench.
-MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
 WHICH_SWEEP = "sweep: an id or its unique start, a name, a label that only one sweep has, or last"
 
 
@@ -109,20 +106,11 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", help="write to this file instead of standard output"
     )
-    add_force(parser)
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str, default: str = "table") -> None:
     parser.add_argument(
         "--format", default=default, choices=[default, *formats], help="(default: %(default)s)"
-    )
-
-
-def add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="overwrite existing output, even if this command did not write it",
     )
 
 
@@ -143,23 +131,18 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
             text += "\n"
         sys.stdout.write(text)
         return
-    # its first key or column identifies a file with rows; other text needs a first line that does
-    if option == "out" and not outputs.is_special(Path(out)):
-        text = MARKS.get(args.format, "") + text
-    with output(args, option) as stream:
+    with outputs.output(Path(out)) as stream:
         stream.write(text.encode())
 
 
 @contextmanager
-def output(args: argparse.Namespace, option: str = "out") -> Iterator[IO[bytes]]:
-    """Yield the stream of the file that `--out` (or another option) names, or standard output; see
-    `outputs.output`."""
-    out = getattr(args, option)
-    if is_stdout(out):
+def output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
+    """Yield the stream of the file that `--out` names, or standard output; see `outputs.output`."""
+    if is_stdout(args.out):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with outputs.output(Path(out), database=sqlite_file(args.db), force=args.force) as stream:
+    with outputs.output(Path(args.out)) as stream:
         yield stream
 
 

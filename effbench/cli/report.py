@@ -8,7 +8,6 @@ from pathlib import Path
 
 from effbench.cli import options
 from effbench.core.errors import StoreError
-from effbench.core.outputs import require_folder
 from effbench.core.printable import count
 from effbench.store.store import Store
 
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the report (default: dashboards); a file for Markdown (default: stdout)",
     )
-    options.add_force(parser)
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -57,10 +55,8 @@ def write_html(args: argparse.Namespace) -> None:
     from effbench.render import data  # all slow
     from effbench.render.claims import entries
     from effbench.render.site.build import write_site
-    from effbench.render.site.writer import is_site
 
     out = Path(args.out or "dashboards")
-    require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
         content = data.read(store, args.db, args.sweep, baseline=args.baseline)

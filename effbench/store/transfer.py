@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.core.errors import StoreError
-from effbench.core.outputs import EXPORT_ID
 from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
@@ -301,7 +300,7 @@ def write_file(
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             # wastes less space with rows of 2 to 3 kB
             connection.execute("PRAGMA page_size = 2048")
-            connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
+            connection.execute("VACUUM")  # writes the empty file with these pages
     except sqlite3.Error as error:  # else it would count as an error of the source
         raise connect.explain(error, str(path)) from error
     with Store.open(path, mode="write", bulk=True) as store:

@@ -1,7 +1,6 @@
 """The site: whole, without a network, harmless whatever names users choose, and good in a real
 browser."""
 
-import json
 import re
 
 import pytest
@@ -70,19 +69,6 @@ def test_no_name_leads_out_of_the_site(tmp_path):
     site(tmp_path / "in" / "site", evil)
     assert [path.name for path in tmp_path.glob("in/*")] == ["site"]
     assert re.fullmatch(r"[a-z0-9-]+", evil.slug)
-
-
-def test_writing_again_removes_what_is_no_longer_part_of_it_and_nothing_else(tmp_path, sweeps):
-    out, outside = tmp_path / "site", tmp_path / "outside.txt"
-    mine = site(out, sweeps["full"]) / sweeps["full"].slug / "notes.txt"
-    for kept in (mine, outside):
-        kept.write_text("kept")
-    listed = json.loads((out / "site.json").read_text())["files"]
-    (out / "site.json").write_text(json.dumps({"files": [*listed, "../outside.txt"]}))
-    site(out, device_sweep([make.row()], hardware="Xeon"))
-    assert [path.name for path in mine.parent.rglob("*")] == ["notes.txt"]
-    assert outside.exists()
-    assert not [path for path in out.rglob("*") if path.name.startswith(".")]
 
 
 def test_passwords_are_masked(tmp_path):

@@ -18,7 +18,6 @@ from whole_sweeps import export, ids_of, outcomes, take
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import SchemaError, StoreError
-from effbench.core.outputs import EXPORT_ID
 from effbench.store import Store
 from effbench.store.source import RefusedError
 
@@ -27,7 +26,7 @@ def test_an_export_is_a_plain_file_with_everything(odd, tmp_path):
     out = export(odd, tmp_path / "x.db")
     assert whole.contents(out) == whole.contents(odd)
     with closing(sqlite3.connect(out)) as raw:
-        assert raw.execute("PRAGMA application_id").fetchone() == (EXPORT_ID,)
+        assert raw.execute("PRAGMA page_size").fetchone() == (2048,)
         assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 

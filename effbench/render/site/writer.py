@@ -1,9 +1,8 @@
-"""Files of the site: replaced atomically, and removed if a new site no longer has them."""
+"""Files of the site, which are replaced atomically."""
 
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from effbench.store.values import as_json_value
 
 #: An object for the scripts of a page.
 Json = dict[str, Any]
+#: List of the site's files, by which `run.git` knows that they are no code.
 MANIFEST = "site.json"
 _COMPACT = json.JSONEncoder(
     ensure_ascii=False,
@@ -22,19 +22,12 @@ _COMPACT = json.JSONEncoder(
 
 
 class Writer:
-    """Writes into the folder `out`, creating it. Paths are relative to it, with slashes.
-
-    `site.json` lists the files, so that the next site can remove those that it does not write
-    again, and no others.
-    """
+    """Writes into the folder `out`, creating it. Paths are relative to it, with slashes."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
         create_folder(out)
-        # list no files yet, so that a new site may replace this one if writing fails
-        if not is_site(out):
-            _write_list(out, [])
 
     def text(self, path: str, text: str) -> None:
         content = text.encode("utf-8", "replace")
@@ -50,14 +43,10 @@ class Writer:
         self.text(path, f"effbench.put({as_json(value)});\n")
 
     def close(self) -> None:
-        """Remove files that only an earlier site had, then write the list of files."""
-        for path in set(_listed(self.out) or ()) - self.written.keys():
-            old = self.out / path
-            if old.is_file() and old.resolve().is_relative_to(self.out.resolve()):
-                old.unlink()
-                with suppress(OSError):  # not empty
-                    os.removedirs(old.parent)
-        _write_list(self.out, sorted(self.written))
+        """Write the list of files."""
+        listed = json.dumps({"files": sorted(self.written)}, indent=0)
+        with replacing(self.out / MANIFEST) as file:
+            file.write(listed.encode())
 
     def size(self) -> int:
         """Return the total size of the files in bytes."""
@@ -69,24 +58,3 @@ def as_json(value: Any) -> str:
     with suppress(TypeError, ValueError):  # nearly all values need no conversion
         return _COMPACT.encode(value)
     return _COMPACT.encode(as_json_value(value))
-
-
-def is_site(folder: Path) -> bool:
-    """Return whether the folder has effbench's list of files."""
-    return _listed(folder) is not None
-
-
-def _write_list(out: Path, files: list[str]) -> None:
-    with replacing(out / MANIFEST) as file:
-        file.write(json.dumps({"files": files}, indent=0).encode())
-
-
-def _listed(folder: Path) -> list[str] | None:
-    """Return the list of files, or None if it is missing or not effbench's."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if isinstance(manifest, dict) and isinstance(manifest.get("files"), list):
-        return list(map(str, manifest["files"]))
-    return None
