@@ -22,35 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="folder of the report (default: dashboards); a file for Markdown (default: stdout)",
+        help="folder of the report (default: dashboards)",
     )
-    parser.add_argument(
-        "--baseline",
-        metavar="NAME",
-        help="name of the baseline to compare with (default: the previous sweep)",
-    )
-    options.add_format(parser, "markdown", default="html")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.format == "markdown":
-        write_markdown(args)
-    else:
-        write_html(args)
-    return 0
-
-
-def write_markdown(args: argparse.Namespace) -> None:
-    from effbench.render import data, markdown  # slow
-
-    with Store.open(args.db, mode="read") as store:
-        store.find_sweep("last")  # raises NothingFoundError for an empty database
-        # Markdown shows no history
-        content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
-    options.write(markdown.report(content.device_sweeps), args)
-
-
-def write_html(args: argparse.Namespace) -> None:
     began = time.perf_counter()
     from effbench.render import data  # all slow
     from effbench.render.claims import entries
@@ -59,7 +35,7 @@ def write_html(args: argparse.Namespace) -> None:
     out = Path(args.out or "dashboards")
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
-        content = data.read(store, args.db, args.sweep, baseline=args.baseline)
+        content = data.read(store, args.db, args.sweep)
         content.claims = entries(store.verdicts())
     try:
         written = write_site(content, out)
@@ -73,3 +49,4 @@ def write_html(args: argparse.Namespace) -> None:
     if content.omitted:
         omitted = count(content.omitted, "older sweep")
         print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")
+    return 0

@@ -19,7 +19,6 @@ from effbench.core.errors import EffbenchError, NothingFoundError
 from effbench.core.labels import LabelledRow, grouped, label_rows
 from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
-from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
@@ -43,25 +42,21 @@ class Changes:
     """Changes of a sweep since an earlier one.
 
     `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for
-    the reason `why`. `command`: the command that compares the two sweeps. `is_baseline`: whether
-    the earlier sweep is a baseline, of which no cell may be missing, as in a check.
+    the reason `why`. `command`: the command that compares the two sweeps.
     """
 
     previous: SweepInfo | None = None
     compared: Compared | None = None
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
-    is_baseline: bool = False
 
     @property
     def significant(self) -> list[Change]:
-        """The significant changes. Ambiguous rows are only counted, as are missing cells, unless it
-        is a baseline: a sweep of a few cells after one of many is no fault."""
+        """The significant changes. Ambiguous rows are only counted, as are missing cells: a sweep
+        of a few cells after one of many is no fault."""
         if self.compared is None:
             return []
-        counted = {Verdict.SAME, Verdict.AMBIGUOUS}
-        if not self.is_baseline:
-            counted.add(Verdict.MISSING)
+        counted = (Verdict.SAME, Verdict.AMBIGUOUS, Verdict.MISSING)
         return [change for change in self.compared.changes if change.verdict not in counted]
 
 
@@ -157,39 +152,26 @@ class ReportData:
 # --- reading ---
 
 
-def read(
-    store: Store,
-    database: str,
-    references: Sequence[str] = (),
-    *,
-    whole: bool = True,
-    baseline: str | None = None,
-) -> ReportData:
-    """Read the results of the referenced sweeps, by default of the newest of each hardware, and
-    their changes; with `whole`, also history (with `references`, of their hardware), and without
-    `references` which other sweeps the site includes. `baseline`: what to compare with, instead of
-    the previous sweep."""
+def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
+    """Read the results of the referenced sweeps, by default of the newest of each hardware, their
+    changes, and the history (with `references`, of their hardware); without `references` also
+    which other sweeps the site includes."""
     infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
     data = ReportData(database, device_sweeps)
     environments = store.environments()
-    if whole:
-        ids = []
-        if references:
-            hardware = {device_sweep.hardware for device_sweep in device_sweeps}
-            ids = [known.id for known in environments if known.hardware in hardware]
-        else:
-            shown = [info for info in infos if _is_shown(info)]
-            data.sweeps = shown[:MOST_SWEEPS]
-            data.omitted = len(shown) - len(data.sweeps)
-        most = MOST_RESULTS * len(device_sweeps)
-        data.history = read_history(store, environment_ids=ids, most=most)
-    # refuses an unknown one
-    baselines = []
-    if baseline:
-        baselines = store.baselines(baseline)
+    ids = []
+    if references:
+        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
+        ids = [known.id for known in environments if known.hardware in hardware]
+    else:
+        shown = [info for info in infos if _is_shown(info)]
+        data.sweeps = shown[:MOST_SWEEPS]
+        data.omitted = len(shown) - len(data.sweeps)
+    most = MOST_RESULTS * len(device_sweeps)
+    data.history = read_history(store, environment_ids=ids, most=most)
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, environments, infos, baselines)
+        device_sweep.changes = read_changes(store, device_sweep, environments, infos)
     return data
 
 
@@ -262,18 +244,12 @@ def read_changes(
     after: DeviceSweep,
     environments: Sequence[StoredEnvironment],
     infos: Sequence[SweepInfo],
-    baselines: Sequence[BaselineInfo],
 ) -> Changes:
-    """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the
-    sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
-    there. `environments`: all. If the comparison fails, the changes hold the reason."""
+    """Compare a sweep with the newest earlier sweep that measured one of its cells on the same
+    hardware. `environments`: all. If the comparison fails, the changes hold the reason."""
     sweep, hardware = after.sweep, after.hardware
-    named = {baseline.hardware: baseline.sweep_id for baseline in baselines}
-    before_id = named.get(hardware)
-    is_baseline = before_id not in (None, sweep.id)
-    if not is_baseline:
-        ids = [known.id for known in environments if known.hardware == hardware]
-        before_id = store.previous(sweep.id, ids)
+    ids = [known.id for known in environments if known.hardware == hardware]
+    before_id = store.previous(sweep.id, ids)
     before = {info.id: info for info in infos}.get(before_id or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
@@ -285,4 +261,4 @@ def read_changes(
         compared = compare_sweeps(store, before, sweep, read_limits(), selection)
     except EffbenchError as error:
         return Changes(before, why=str(error))
-    return Changes(before, compared, "", shlex.join(words), is_baseline)
+    return Changes(before, compared, "", shlex.join(words))

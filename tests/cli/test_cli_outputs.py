@@ -20,7 +20,6 @@ FILES = [
     ("export", "parquet"),
     ("export --whole", None),
     ("claims", None),
-    ("report", "markdown"),
 ]
 
 
@@ -158,16 +157,14 @@ def test_an_unknown_extension_needs_a_format(two, effbench):
     assert not Path("x.foo").exists()
 
 
-@pytest.mark.parametrize(
-    "words", ["ls", "export", "show", "history", "report", "report --format markdown"]
-)
+@pytest.mark.parametrize("words", ["ls", "export", "show", "history", "report"])
 def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
     done = effbench(*words.split(), "--db", str(empty_db))
     assert (done.code, done.out) == (3, "")
     assert "holds no sweep yet" in done.err
 
 
-@pytest.mark.parametrize("words", ["show", "report", "report --format markdown --sweep before"])
+@pytest.mark.parametrize("words", ["show", "report", "report --sweep before"])
 def test_a_named_sweep_without_results_has_nothing_to_show(two, made, effbench, words):
     made.sweep({EAGER: None}, name="empty")
     done = effbench(*words.split(), "--sweep", "empty")

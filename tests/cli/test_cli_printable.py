@@ -54,7 +54,6 @@ COMMANDS = [
     ("show", "--metric", "latency_ms"),
     ("show", "--format", "markdown"),
     ("show", "--why", "--format", "markdown"),
-    ("report", "--format", "markdown"),
     ("compare", "main", "last", "--all"),
     ("compare", "main", "last", "--all", "--format", "markdown"),
     ("check", "--baseline", "main"),

@@ -50,7 +50,7 @@ def shown(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    ["show", "show --format markdown", "report --format markdown"],
+    ["show", "show --format markdown"],
 )
 def test_marks_are_explained_once(command, shown):
     text = shown(command, **BUSY)
@@ -87,9 +87,8 @@ def test_a_metric_is_defined(shown):
     assert "lower is better" in shown("show --metric rel_error")
 
 
-@pytest.mark.parametrize("command", ["show", "report --format markdown"])
-def test_one_trial_has_no_interval_and_this_is_said_once(command, shown):
-    text = shown(command, rounds=1)
+def test_one_trial_has_no_interval_and_this_is_said_once(shown):
+    text = shown("show", rounds=1)
     assert text.lower().count("one trial: no interval") == 1
     assert "2.00×" in text and "★" not in text
 

@@ -61,7 +61,6 @@ def guided(cli_in, tmp_path_factory):
     """A folder with the files that the pages show, and sweeps of every name that they mention."""
     cli = cli_in(tmp_path_factory.mktemp("guides"))
     pages.write_files(cli.folder)
-    (cli.folder / "sizes.csv").write_text("bs\n" + "\n".join(map(str, range(1, 33))))
     (cli.folder / "results").mkdir(exist_ok=True)
     (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
     for name in ("before", "after", "nightly", "push", "first"):
@@ -78,7 +77,6 @@ def guided(cli_in, tmp_path_factory):
         assert cli.run(*words).code == 0
     cli.again = words
     assert cli.run("baseline", "set", "main", "push").code == 0
-    assert cli.run("export", "--sweep", "last", "--out", "sweep.db").code == 0
     return cli
 
 

@@ -1,18 +1,15 @@
-import dataclasses
 import json
 import math
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-import synthetic as make
-from browsing import device_sweep
 
 from effbench.analysis.compare import Compared, ModeChange
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import Side
 from effbench.analysis.verdicts import COLUMNS, STATUS, Change, Verdict
-from effbench.render import comparison, markdown
+from effbench.render import comparison
 from effbench.render.data import Changes
 
 HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
@@ -103,32 +100,9 @@ def test_nothing_to_compare():
     assert ElementTree.fromstring(document().junit()).get("tests") == "0"
 
 
-def report_of(changes):
-    """Return the Markdown report of a sweep with these changes."""
-    one = device_sweep([make.row()])
-    one.changes = changes
-    return markdown.report([one])
-
-
-def test_a_report_says_what_it_compares_with():
-    fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
-    whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
-    push = dataclasses.replace(
-        make.SWEEP,
-        id="s",
-        name="push",
-        label="v1",
-    )
-    text = report_of(Changes(push, whole))
-    assert (
-        "### Since sweep push (v1)\n\n- torch_version 2.12 → 2.13\n\n1 slower, 1 missing.\n\n"
-        "| verdict |"
-    ) in text
-    assert "gpt2" not in text
-    assert "gpt2" in report_of(Changes(push, whole, is_baseline=True))
-    nameless = dataclasses.replace(push, name=None)
-    text = report_of(Changes(nameless, None, why="no"))
-    assert "### Since sweep v1\n\nThe sweeps cannot be compared: no\n" in text
+def test_a_smaller_matrix_is_no_significant_change():
+    fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")
+    assert Changes(compared=compared(SLOWER, fewer)).significant == [SLOWER]
 
 
 def test_names_cannot_begin_anything_in_markdown():

@@ -5,10 +5,9 @@ from statistics import geometric_mean, median
 
 import pytest
 import synthetic as make
-from browsing import EVIL, device_sweep
 from synthetic import label_rows
 
-from effbench.render import markdown, reasons
+from effbench.render import reasons
 from effbench.render.summary import by_mode, headline, modes_table, over_cells
 from effbench.render.tables import speedup_table
 from effbench.stats.intervals import t_quantile
@@ -212,40 +211,3 @@ def test_three_modes_that_tie_are_listed():
     rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
     sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
     assert sentence == "eager, default and cuda-graph tie in latency at bs 1."
-
-
-# --- Markdown ---
-
-
-@pytest.fixture(scope="module")
-def sample():
-    return markdown.report([device_sweep(make.sample())])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "## h200 standard on NVIDIA H200\n",
-        "Latency: compile+graph wins 6 of 9 points (model × batch size), with 3 tied",
-        "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded.",
-        "| 88 % (8 of 9) | 1 oom | +20 % | 48.0 s |",
-        "- oom: transformer bs=64 max-autotune bfloat16: CUDA out of memory: tried to allocate",
-    ],
-)
-def test_markdown_has_the_answer_modes_speedups_and_failures(sample, text):
-    assert text in sample
-    assert "nan" not in sample.lower().split()
-    assert "None" not in sample
-
-
-def test_nothing_measured():
-    assert "no result" in markdown.report([])
-
-
-def test_names_begin_no_markdown():
-    rows = [make.row(name) for name in EVIL]
-    rows.append(make.failed(EVIL[0], 8, "default", "error", f"{EVIL[1]}\n# heading\n| cell"))
-    sweep = device_sweep(rows, {"name": EVIL[0], "label": EVIL[1]}, hardware=EVIL[2])
-    text = markdown.report([sweep])
-    assert not any(tag in text for tag in ("<img", "<script", "<svg", "\n# heading"))
-    assert {line.count(" | ") for line in text.splitlines() if line.startswith("|")} <= {3, 4, 5}
