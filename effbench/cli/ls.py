@@ -1,28 +1,23 @@
-"""`effbench ls`: list the sweeps of a database, or a sweep's cells, failures or artifacts."""
+"""`effbench ls`: list the sweeps of a database, or a sweep's cells or failures."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from effbench.cli import options
-from effbench.core.cell import Result, Status, StoredTrial
-from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.cell import Result, Status
+from effbench.core.errors import UsageError
 from effbench.core.labels import cell_names, grouped, row_names
 from effbench.core.printable import count
 from effbench.core.table import Column, Record, Table
 from effbench.core.terminal import escape, terminal
 from effbench.render.tables import rows_of, unmeasured
-from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.store.values import ResultKey
 
-HELP = (
-    "List the sweeps in the database, or the planned cells, failed results or artifacts of one"
-    " sweep."
-)
+HELP = "List the sweeps in the database, or the planned cells or failed results of one sweep."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--failures", action="store_true", help="list every result that is not ok, with its reason"
     )
-    which.add_argument(
-        "--artifacts", action="store_true", help="list the files that the sweep's trials saved"
-    )
     parser.add_argument(
         "--traceback",
         action="store_true",
@@ -47,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    of_one_sweep = args.cells or args.failures or args.artifacts
+    of_one_sweep = args.cells or args.failures
     if (args.sweep != "last" or args.traceback) and not of_one_sweep:
         raise UsageError(
-            "ls: without --cells, --failures or --artifacts it lists all sweeps; --sweep needs one"
-            " of them, --traceback needs --failures"
+            "ls: without --cells or --failures it lists all sweeps; --sweep needs one of them,"
+            " --traceback needs --failures"
         )
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)  # raises NothingFoundError for an empty database
@@ -59,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
             print_cells(store, sweep)
         elif args.failures:
             print_failures(store, sweep, args.traceback)
-        elif args.artifacts:
-            print_artifacts(store, sweep, artifact_home(args.db))
         else:
             print_sweeps(store)
     return 0
@@ -136,7 +126,10 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
-    last = last_trials(trial for trial in store.trials(sweep.id) if trial.status is not Status.OK)
+    last = {}
+    for trial in store.trials(sweep.id):
+        if trial.status is not Status.OK:
+            last[ResultKey(trial.cell_key, trial.environment_id)] = trial
     console = terminal()
     for name, result in failed.items():
         trial = last[ResultKey(result.cell_key, result.environment_id)]
@@ -146,32 +139,3 @@ def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result
         text = extra.get("traceback") or extra.get("log") or "no traceback and no output recorded"
         for line in str(text).splitlines():
             console.print_line(f"    {escape(line)}")
-
-
-def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
-    """Print each cell's files, and the artifacts that it could not write, with the reason."""
-    names = cell_names(store.planned(sweep.id))
-    # only the last attempt of a round still has its files
-    saved = last_trials(
-        trial
-        for trial in store.trials(sweep.id)
-        if {"artifacts", "artifact_notes"} & trial.extra.keys()
-    )
-    rows = []
-    for trial in saved.values():
-        name, extra = names[trial.cell_key], trial.extra
-        for file in extra.get("artifacts", ()):
-            path = folder / file
-            rows.append({"cell": name, "file": str(path) if path.is_file() else f"{path} (gone)"})
-        for kind, why in extra.get("artifact_notes", {}).items():
-            rows.append({"cell": name, "file": f"no {kind}: {why}"})
-    if not rows:
-        raise NothingFoundError(
-            f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'"
-        )
-    print_table(rows)
-
-
-def last_trials(trials: Iterable[StoredTrial]) -> dict[ResultKey, StoredTrial]:
-    """Return the last trial of each result."""
-    return {ResultKey(trial.cell_key, trial.environment_id): trial for trial in trials}

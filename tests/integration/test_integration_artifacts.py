@@ -91,17 +91,6 @@ def test_measured_compilation_is_that_of_the_mode(trials):
         assert trial["extra"]["graphs"] == 1
 
 
-def test_they_are_listed(swept, trials):
-    listed = swept.run("ls", "--artifacts", "--db", "mine/x.db")
-    assert listed.code == 0
-    assert listed.out.count("trace.json.gz") == 2
-    assert "no snapshot: a memory snapshot needs CUDA" in listed.out
-    path = files(swept, trials["eager", 0])["graph-1.txt"]
-    assert str(path.relative_to(swept.folder)) in listed.out
-    path.rename(path.with_suffix(".away"))
-    assert "graph-1.txt (gone)" in swept.run("ls", "--artifacts", "--db", "mine/x.db").out
-
-
 def left(cli):
     return [
         path
