@@ -21,11 +21,8 @@ from effbench.core.printable import count, csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store
 from effbench.store.values import result_row
 
-HELP = (
-    "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for"
-    " `effbench import`."
-)
-FORMATS = ("csv", "jsonl", "parquet", "db")
+HELP = "Write the view `results` as CSV or Parquet, or whole sweeps for `effbench import`."
+FORMATS = ("csv", "parquet", "db")
 #: rows of a group in a Parquet file; these are in memory at a time
 CHUNK = 2000
 
@@ -36,18 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="format of the view, or db: whole sweeps (default: from the name of --out, else csv);"
-        " parquet needs effbench[export]",
+        help="format of the view, or db: a SQLite file of whole sweeps, with plan, environments and"
+        " every trial with its samples (default: from the name of --out, else csv); parquet needs"
+        " effbench[export]",
     )
-    parser.add_argument(
-        "--whole",
-        action="store_const",
-        const="db",
-        dest="format",
-        help="as --format db: write a SQLite file with plan, environments and every trial with its"
-        " samples",
-    )
-    parser.add_argument("--no-samples", action="store_true", help="db: omit the raw samples")
     options.add_out(parser)
 
 
@@ -96,11 +85,6 @@ def with_text(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "params": json.dumps(row["params"], sort_keys=True)}
 
 
-def write_jsonl(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
-    for row in rows:
-        stream.write((json.dumps(row, default=str, allow_nan=False) + "\n").encode())
-
-
 def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
@@ -130,7 +114,7 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     writer.close()
 
 
-_WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
+_WRITERS = {"csv": write_csv, "parquet": write_parquet}
 
 
 def write_sweeps(args: argparse.Namespace) -> int:
@@ -141,7 +125,7 @@ def write_sweeps(args: argparse.Namespace) -> int:
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
-        write_file(source, ids, path, samples=not args.no_samples)
+        write_file(source, ids, path)
         with path.open("rb") as file, options.output(args) as stream:
             shutil.copyfileobj(file, stream)
     if not options.is_stdout(args.out):

@@ -11,7 +11,7 @@ READERS = (
     "ls --failures",
     "report",
     "export",
-    "export --whole --out x.db",
+    "export --out x.db",
     "compare before last",
     "check --baseline main",
     "baseline ls",

@@ -16,9 +16,7 @@ FILES = [
     ("show", "csv"),
     ("compare before last", "junit"),
     ("check --baseline main", "markdown"),
-    ("export", "jsonl"),
     ("export", "parquet"),
-    ("export --whole", None),
     ("claims", None),
 ]
 
@@ -137,11 +135,9 @@ def test_pipes_and_devices_are_written_directly(two, effbench):
     [
         ([], "x.csv", b"sweep_id,"),
         ([], "extensionless", b"sweep_id,"),
-        ([], "x.jsonl", b"{"),
         ([], "x.parquet", b"PAR1"),
         ([], "x.db", b"SQLite"),
-        (["--whole"], "x.csv", b"SQLite"),
-        (["--format", "jsonl"], "x.csv", b"{"),
+        (["--format", "db"], "x.csv", b"SQLite"),
         (["--format", "csv"], "x.foo", b"sweep_id,"),
     ],
 )
@@ -153,7 +149,7 @@ def test_a_format_or_else_the_name_of_the_file_says_what_is_written(
 
 
 def test_an_unknown_extension_needs_a_format(two, effbench):
-    refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
+    refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".parquet")
     assert not Path("x.foo").exists()
 
 
