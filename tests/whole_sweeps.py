@@ -168,8 +168,8 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but `imported_at` and ids that the database gave; a sample is
-    known by its trial."""
+    """Every table but the baselines, with every column but `imported_at` and ids that the database
+    gave; a sample is known by its trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
     with Store.open(url) as store, store.reading() as connection:
@@ -183,6 +183,7 @@ def contents(url: Any) -> dict[str, list[str]]:
                 elif table.name == "sample":
                     row["trial_id"] = trials[row["trial_id"]]
             found[table.name] = sorted(repr(sorted(row.items())) for row in rows)
+    del found["baseline"]
     return found
 
 
@@ -219,9 +220,9 @@ def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
         ]
 
 
-def export(db, out, *, samples=True, sweeps=()):
+def export(db, out, *, sweeps=()):
     with opened(str(db)) as source:
-        write_file(source, source.sweep_ids(sweeps), out, samples=samples)
+        write_file(source, source.sweep_ids(sweeps), out)
     return out
 
 
@@ -229,11 +230,11 @@ def ids_of(store):
     return [sweep.id for sweep in reversed(store.sweeps())]
 
 
-def take(source, db, *, sweeps=(), **options):
+def take(source, db, *, sweeps=()):
     """Import a database; what became of each sweep."""
     with Store.open(db, mode="write") as store, opened(str(source)) as given:
-        return list(copy(given, store, given.sweep_ids(sweeps), **options))
+        return list(copy(given, store, given.sweep_ids(sweeps)))
 
 
-def outcomes(source, db, **options):
-    return [arrival.outcome for arrival in take(source, db, **options)]
+def outcomes(source, db):
+    return [arrival.outcome for arrival in take(source, db)]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from effbench.store.transfer import Arrival
 
 HELP = (
-    "Import whole sweeps from files of `effbench export --whole` or from other databases. Repeating"
-    " it is safe."
+    "Import whole sweeps from files of `effbench export` or from other databases. Repeating it is"
+    " safe."
 )
 
 
@@ -26,17 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="a file of `effbench export --whole`, another effbench database (path or URL), or -"
-        " for standard input",
+        help="a file of `effbench export --out FILE.db`, or another effbench database (path or"
+        " URL)",
     )
     options.add_db(parser)
     options.add_sweeps(parser)
-    parser.add_argument(
-        "--baselines",
-        action="store_true",
-        help="also import baselines of these sweeps; existing ones are kept",
-    )
-    parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
     parser.add_argument(
         "--join",
         metavar="NAME",
@@ -79,7 +73,7 @@ def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
     from effbench.store.source import opened
     from effbench.store.transfer import copy
 
-    if path != "-" and connect.is_same(path, args.db):
+    if connect.is_same(path, args.db):
         name = connect.describe(connect.parse_url(path))
         raise StoreError(f"{name} is the target itself; give another database with --db")
     references = args.sweep or []
@@ -90,10 +84,7 @@ def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
         ids = source.sweep_ids(references)
         imported.sweep_ids += ids
         with Store.open(args.db, mode="write", bulk=True) as store:
-            arrivals = copy(
-                source, store, ids, baselines=args.baselines, samples=not args.no_samples
-            )
-            for arrival in arrivals:
+            for arrival in copy(source, store, ids):
                 imported.outcomes[arrival.outcome] += 1
                 if arrival.reason:
                     imported.errors.append(arrival.reason)

@@ -511,10 +511,7 @@ def _check_path(path: Path, *, create: bool) -> None:
                 f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}"
             )
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise StoreError(
-                f"{path} is a pipe or a device, not a database; `effbench import -` reads standard"
-                " input"
-            )
+            raise StoreError(f"{path} is a pipe or a device, not a database")
         if create:
             create_folder(path.parent)
         elif not path.exists():

@@ -7,9 +7,7 @@ copy is read.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -113,16 +111,18 @@ def has_its_key(table: sa.Table, row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
-    """Open a database or standard input (`-`) for reading whole sweeps.
+    """Open a database for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a
     newer version and for a server's of an earlier version.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")))
-        url, name = local_file(url, folder)
-        connection = stack.enter_context(connect.connected(url, name=name))
+        name = connect.describe(connect.parse_url(url))
         file = connect.sqlite_file(url)
+        if file is not None:  # reading it would finish the transaction of its owner
+            connect.require_finished(file, "-journal")
+        connection = stack.enter_context(connect.connected(url, name=name))
         if file is not None:
             require_safe(connection, name)
         current = connect.revision(connection)
@@ -137,26 +137,6 @@ def opened(url: str) -> Iterator[Source]:
         else:
             connect.require_head(current, name)
         yield Source(connection, name)
-
-
-def local_file(url: str, folder: Path) -> tuple[str, str]:
-    """Return the URL of a database and its name for messages; standard input is first copied to the
-    folder."""
-    if url != "-":
-        file = connect.sqlite_file(url)
-        if file is not None:  # reading it would finish the transaction of its owner
-            connect.require_finished(file, "-journal")
-        return url, connect.describe(connect.parse_url(url))
-    copy = folder / "input"
-    try:
-        with copy.open("wb") as stream:
-            shutil.copyfileobj(sys.stdin.buffer, stream)
-    except OSError as error:
-        how = "set TMPDIR to a folder with free space"
-        raise StoreError(
-            f"standard input cannot be copied to {copy}: {error.strerror}; {how}"
-        ) from error
-    return str(copy), "standard input"
 
 
 def require_safe(connection: sa.Connection, name: str) -> None:

@@ -24,7 +24,6 @@ from effbench.core.errors import StoreError
 from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
-    BASELINE,
     CALIBRATION,
     CELL,
     ENVIRONMENT,
@@ -53,10 +52,9 @@ _KEYS = {
     SAMPLE: ("trial_id", "timer"),
     CALIBRATION: ("environment_id", "measured_at"),
     VERDICT: ("claim", "experiment", "environment_id", "judged_at"),
-    BASELINE: ("name", "hardware"),
 }
 #: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
-#: passwords are masked, and the target's decisions stay
+#: and passwords are masked
 _MAY_DIFFER = {
     SWEEP: {
         "state",
@@ -69,7 +67,6 @@ _MAY_DIFFER = {
     },
     ENVIRONMENT: {"details", "first_seen_at"},
     PLANNED: {"overrides"},
-    BASELINE: {"sweep_id", "set_at", "note"},
 }
 #: tables in which a sweep that is not there yet has no row
 _OF_ONE_SWEEP = (PLANNED, TRIAL, SAMPLE)
@@ -92,24 +89,16 @@ def copy(
     source: Source,
     target: Store,
     sweep_ids: Iterable[str],
-    *,
-    baselines: bool = False,
-    samples: bool = True,
 ) -> Iterator[Arrival]:
-    """Copy these sweeps, one transaction each; yield the outcome of each.
-
-    `baselines`: also copy their baselines that `target` does not have. A sweep that is damaged or
-    contradicts `target` is refused, and the next one follows. Raises StoreError if a database
-    fails.
-    """
+    """Copy these sweeps, one transaction each; yield the outcome of each. A sweep that is damaged
+    or contradicts `target` is refused, and the next one follows. Raises StoreError if a database
+    fails."""
     for sweep_id in sweep_ids:
         attempt = partial(
             _copy_sweep,
             source,
             target,
             sweep_id,
-            baselines,
-            samples,
         )
         try:
             yield connect.repeated(attempt, target.name)
@@ -121,8 +110,6 @@ def _copy_sweep(
     source: Source,
     target: Store,
     sweep_id: str,
-    baselines: bool,
-    samples: bool,
 ) -> Arrival:
     """Copy a sweep in one transaction. Raises RefusedError if it is damaged or contradicts
     `target`."""
@@ -135,7 +122,7 @@ def _copy_sweep(
                 sweep_id,
                 arrival,
             )
-            copying.copy(baselines, samples)
+            copying.copy()
             return arrival
     except (ArithmeticError, TypeError, ValueError) as error:
         fault: Exception = error
@@ -160,7 +147,7 @@ class SweepCopy:
     arrival: Arrival
     is_new: bool = False
 
-    def copy(self, baselines: bool, samples: bool) -> None:
+    def copy(self) -> None:
         (row,) = self.read(SWEEP, SWEEP.c.id == self.sweep_id)
         row["command"] = masked(row["command"])
         row["imported_at"] = now()
@@ -177,8 +164,7 @@ class SweepCopy:
         self.take(CELL, CELL.c.key.in_(cells))
         self.take(PLANNED, is_planned)
         self.take(TRIAL, of_sweep)
-        if samples:
-            self.take_samples(of_sweep)
+        self.take_samples(of_sweep)
         # calibrations and verdicts have no unique key: another import of the same ones must wait
         ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
         self.connection.execute(ordered.with_for_update(key_share=True))
@@ -186,8 +172,6 @@ class SweepCopy:
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
         self.take(VERDICT, is_of_sweep, VERDICT.c.environment_id.in_(environments))
-        if baselines:
-            self.take(BASELINE, BASELINE.c.sweep_id == self.sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
         if self.is_new or self.arrival.added["trial"]:
             rebuild_results(self.connection, self.sweep_id)
@@ -291,8 +275,6 @@ def write_file(
     source: Source,
     sweep_ids: Sequence[str],
     path: Path,
-    *,
-    samples: bool = True,
 ) -> None:
     """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged
     sweep."""
@@ -304,13 +286,6 @@ def write_file(
     except sqlite3.Error as error:  # else it would count as an error of the source
         raise connect.explain(error, str(path)) from error
     with Store.open(path, mode="write", bulk=True) as store:
-        arrivals = copy(
-            source,
-            store,
-            sweep_ids,
-            baselines=True,
-            samples=samples,
-        )
-        for arrival in arrivals:
+        for arrival in copy(source, store, sweep_ids):
             if arrival.reason:
                 raise RefusedError(arrival.reason)

@@ -1,7 +1,6 @@
-"""`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes,
+"""`effbench export` and `effbench import` as they are typed: what is printed, exit codes,
 pipes, refusals."""
 
-import io
 import json
 import resource
 import sys
@@ -33,10 +32,10 @@ def refused(done, *said, code=2):
 def test_out_and_in_again(odd, run):
     exported = run("export", "--db", odd, "--out", "new/sweeps.db")
     assert exported == (0, "3 whole sweeps → new/sweeps.db\n", "")
-    code, said, err = run("import", "new/sweeps.db", "--baselines")
+    code, said, err = run("import", "new/sweeps.db")
     assert (code, err) == (0, "")
     assert "6 planned cells, " in said
-    assert ", 2 calibrations, 1 claim verdict, 2 baselines" in said
+    assert ", 2 calibrations, 1 claim verdict" in said
     assert said.endswith("\n3 sweeps: 3 imported · database results/effbench.db\n")
     assert whole.contents("results/effbench.db") == whole.contents(odd)
 
@@ -50,35 +49,17 @@ def test_a_full_temporary_folder_is_named_and_not_the_database(odd, run, fill_di
     assert "--db" not in done[2] and not Path("sweeps.db").exists()
 
 
-@pytest.fixture
-def piped(odd, run, monkeypatch):
-    """`effbench import -` of an export, after a change of its bytes."""
-    run("export", "--db", odd, "--whole", "--no-samples", "--out", "out.db")
-
-    def take(change, db="results/effbench.db"):
-        content = change(Path("out.db").read_bytes())
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        return run("import", "-", "--db", db)
-
-    return take
-
-
-def test_an_export_arrives_through_a_pipe(odd, piped):
-    assert piped(bytes)[0] == 0
-    found = whole.contents("results/effbench.db")
-    assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
-
-
 @pytest.mark.parametrize(
     ("length", "said"), [(50_000, "is damaged"), (50, "is damaged"), (0, "is empty")]
 )
-def test_a_pipe_that_breaks(piped, length, said):
-    refused(piped(lambda content: content[:length]), "standard input", said)
+def test_a_file_that_breaks_off(odd, run, length, said):
+    Path("part.db").write_bytes(odd.read_bytes()[:length])
+    refused(run("import", "part.db"), "part.db", said)
     assert not Path("results/effbench.db").exists()
 
 
 def test_an_export_is_written_to_a_pipe(odd, capfdbinary):
-    assert command_line.run(["export", "--db", str(odd), "--whole"]) == 0
+    assert command_line.run(["export", "--db", str(odd), "--format", "db"]) == 0
     assert capfdbinary.readouterr().out.startswith(b"SQLite")
 
 
@@ -130,7 +111,7 @@ REFUSALS = [
     (f"import {SERVER} --db {SERVER.replace('postgresql', 'postgres')}", "is the target itself", 2),
     ("import blank.db", "holds no sweep yet", 3),
     ("export --db ODD --format parquet", "writes a binary file; add --out FILE.parquet", 2),
-    ("export --db ODD --whole --out empty/x.db", "cannot write empty/x.db", 2),
+    ("export --db ODD --out empty/x.db", "cannot write empty/x.db", 2),
 ]
 
 

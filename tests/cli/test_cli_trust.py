@@ -68,8 +68,8 @@ def forged(stranger, **changed):
     )
 
 
-def taken(stranger, effbench, *options):
-    done = effbench("import", str(stranger.path), *options)
+def taken(stranger, effbench):
+    done = effbench("import", str(stranger.path))
     assert done.code == 0, done.err
     return done
 
@@ -130,10 +130,10 @@ CHECK = ("check", "--baseline", "main", "--confirm", "--metric", "latency_ms", "
 
 
 def test_the_cells_of_an_imported_sweep_are_not_confirmed(made, stranger, effbench, rerun_of):
-    stranger.sweep({EVIL: FAST}, host=facts())
-    effbench("baseline", "set", "main", "--db", str(stranger.path))
+    before = stranger.sweep({EVIL: FAST}, host=facts())
     forged(stranger)
-    taken(stranger, effbench, "--baselines")
+    taken(stranger, effbench)
+    effbench("baseline", "set", "main", before)
     done = effbench(*CHECK)
     assert (done.code, rerun_of) == (1, [])
     assert "was imported" in done.out and "neither confirmed nor refuted" in done.out
@@ -145,9 +145,9 @@ def test_of_an_imported_baseline_the_interpreter_is_not_run(
     evil = tmp_path / "python"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path / MARKER}\n")
     evil.chmod(0o755)
-    stranger.sweep({OWN: FAST}, host=facts(str(evil)))
-    effbench("baseline", "set", "main", "--db", str(stranger.path))
-    taken(stranger, effbench, "--baselines")
+    before = stranger.sweep({OWN: FAST}, host=facts(str(evil)))
+    taken(stranger, effbench)
+    effbench("baseline", "set", "main", before)
     made.sweep({OWN: SLOW}, host=facts())
     done = effbench(*CHECK)
     assert (done.code, rerun_of) == (1, [Interpreter()]), "only the user's own sweep runs again"

@@ -28,13 +28,13 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     with psycopg.connect(postgres, autocommit=True) as admin:
         for setting in odd_settings.split("; "):
             admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting}")
-    assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
+    assert outcomes(odd, postgres) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
     assert Store.check(postgres) == []
-    assert outcomes(odd, postgres, baselines=True) == ["already there"] * 3
+    assert outcomes(odd, postgres) == ["already there"] * 3
     for number, source in enumerate((postgres, whole.export(postgres, tmp_path / "x.db"))):
         back = tmp_path / f"back{number}.db"
-        assert outcomes(source, back, baselines=True) == ["imported"] * 3
+        assert outcomes(source, back) == ["imported"] * 3
         assert whole.contents(back) == whole.contents(odd)
 
 
@@ -50,7 +50,7 @@ def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypat
 
     monkeypatch.setattr(transfer, "rebuild_results", rebuild)
     with opened(str(odd)) as source, Store.open(postgres, mode="write") as store:
-        arrivals = list(copy(source, store, source.sweep_ids(), baselines=True))
+        arrivals = list(copy(source, store, source.sweep_ids()))
     assert broken and {arrival.outcome for arrival in arrivals} == {"imported"}
     trials = sum(arrival.added["trial"] for arrival in arrivals)
     assert trials == len(whole.contents(odd)["trial"])

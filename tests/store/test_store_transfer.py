@@ -34,36 +34,21 @@ def test_everything_arrives_once(odd, tmp_path, target):
     folder = tmp_path / "sources"
     folder.mkdir()
     source = shutil.copy(odd, folder / "x.db")
-    assert outcomes(source, target, baselines=True) == ["imported"] * 3
+    assert outcomes(source, target) == ["imported"] * 3
     assert whole.contents(target) == whole.contents(odd)
-    assert outcomes(source, target, baselines=True) == ["already there"] * 3
+    assert outcomes(source, target) == ["already there"] * 3
     assert Store.check(target) == []
     with Store.open(target) as store:
         assert all(sweep.imported_at for sweep in store.sweeps())
     assert [path.name for path in folder.iterdir()] == ["x.db"], "reading leaves nothing behind"
 
 
-def test_baselines_only_on_request_and_those_that_are_set_stay(odd, target):
+def test_baselines_are_not_imported(odd, target):
+    with Store.open(odd) as store:
+        assert store.baselines()
     take(odd, target)
-    found = whole.contents(target)
-    assert found["baseline"] == []
-    assert found["claim_verdict"]
-    assert found["calibration"]
-    (first, *_) = take(odd, target, baselines=True)
-    assert first.outcome == "completed"
-    assert first.added == {"baseline": 2}
-    sql(target, "UPDATE baseline SET note = 'own'")
-    assert outcomes(odd, target, baselines=True) == ["already there"] * 3
-    assert all("'own'" in row for row in whole.contents(target)["baseline"])
-
-
-def test_without_samples_and_with_them_later(odd, tmp_path, target):
-    out = export(odd, tmp_path / "x.db", samples=False)
-    take(out, target)
-    assert whole.contents(target)["sample"] == []
-    assert outcomes(odd, target, samples=False) == ["already there"] * 3
-    assert outcomes(odd, target) == ["completed", "completed", "already there"]
-    assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
+    with Store.open(target) as store:
+        assert store.baselines() == []
 
 
 HALF = """
@@ -89,7 +74,7 @@ def test_half_a_transaction_of_a_killed_process_is_left_to_its_owner(odd, tmp_pa
     assert out.read_bytes() == half, "an import changes no source"
     Store.open(out).close()  # as the message says
     assert out.read_bytes() == complete
-    assert outcomes(out, target, baselines=True) == ["imported"] * 3
+    assert outcomes(out, target) == ["imported"] * 3
     assert whole.contents(target) == whole.contents(odd)
 
 
@@ -146,7 +131,7 @@ ONE = "WHERE id = (SELECT min(id) FROM trial)"
     ],
 )
 def test_a_contradiction_is_named_and_nothing_is_written(source, target, statement, fault):
-    take(source, target, baselines=True)
+    take(source, target)
     before = whole.contents(target)
     with Store.open(source, mode="write") as store:
         first = ids_of(store)[0]
@@ -164,7 +149,7 @@ def test_a_database_of_an_earlier_version(source, target):
     """An upgraded copy is imported, and the file stays as it is."""
     lower_to(source, "0006", f"{AFTER_0010} {AFTER_0006}")
     before = Path(source).read_bytes()
-    assert outcomes(source, target, baselines=True) == ["imported"] * 3
+    assert outcomes(source, target) == ["imported"] * 3
     assert Path(source).read_bytes() == before
     assert Store.check(target) == []
     Store.upgrade(source)
@@ -214,7 +199,7 @@ def loosened(tmp_path_factory):
 def test_what_is_forged_is_refused(statement, reason, loosened, tmp_path, target):
     path = shutil.copy(loosened, tmp_path / "forged.db")
     sql(path, statement)
-    arrivals = take(path, target, baselines=True)
+    arrivals = take(path, target)
     refused = [arrival.reason for arrival in arrivals if arrival.outcome == "refused"]
     assert any(reason in said for said in refused), refused
     assert all(said.isprintable() and len(said) < 400 for said in refused)
