@@ -85,10 +85,8 @@ def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(
     assert result.discards == discards
 
 
-def host_that(was_undisturbed):
-    return SimpleNamespace(
-        begin=lambda: None, was_undisturbed=lambda seconds: was_undisturbed, calm=lambda: None
-    )
+#: A host that is disturbed all the time.
+BUSY = SimpleNamespace(begin=lambda: None, was_undisturbed=lambda seconds: False, calm=lambda: None)
 
 
 DISTURBED = {
@@ -166,7 +164,7 @@ def test_a_few_calls_are_timed_even_beyond_the_budget(monkeypatch, call_s, most,
     )
     result = timer.latency(0.2)
     assert result.samples_ms == pytest.approx([call_s * 1e3] * calls)
-    timer.host = host_that(was_undisturbed=False)
+    timer.host = BUSY
     result = timer.latency(0.2)
     assert result.samples_ms == []
     assert len(result.disturbed_ms) == calls
@@ -212,23 +210,6 @@ class TestStream:
         assert len(result.samples_ms) % 4 == 0
         assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)
         assert bool(result.disturbed_ms) is (host_tolerance is not None), "nothing keeps them apart"
-
-    def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
-        clock = TurnedClock(monkeypatch)
-        lost = iter([True])
-        watch = SimpleNamespace(disturbed=lambda: next(lost, False))
-        timer = Timer(
-            clock.taking(lambda *_, **more: 12.0),
-            INPUTS,
-            CPU,
-            rules(),
-            watch,
-        )
-        timer.host = host_that(was_undisturbed=True)
-        result = timer.latency(1.0)
-        assert result.samples_ms == []
-        assert result.disturbed_ms == pytest.approx([12000.0])
-        assert result.figure(Rules()).is_marked
 
 
 class Event:

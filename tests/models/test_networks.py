@@ -3,14 +3,12 @@
 import pytest
 import shipped
 import torch
+from own_cells import cpu_cell, own_workload
 from shipped import apart, compiled_whole, inputs_of
 
-from effbench.core.cell import Cell, Status, Trial
 from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models import catalog, libraries, presets
 from effbench.models.spec import parse_inputs
-from effbench.modes.eager import Eager
-from effbench.workloads.base import InputSets
 from effbench.workloads.generation import Generation
 
 BS, SEQ = 2, 16
@@ -129,26 +127,11 @@ def test_generated_tokens_are_those_of_transformers(arch):
     options = {"tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None}
     module = of_transformers(arch, "decode", **options)
     request = {"prompt": prompt, "new_tokens": count}
-    model, eager = {"name": arch, "module": {}}, {"name": "eager"}
-    cell = Cell(
-        model,
-        BS,
-        eager,
-        "float32",
-        "generate",
-        "cpu",
-        generate=request,
-    )
-    trial = Trial(cell.key, 0, Status.OK)
-    made = Generation(
-        cell,
-        Eager(),
-        module,
-        trial,
-        parse_inputs(module.inputs),
-    )
+    model = {"name": arch, "module": {}}
+    cell = cpu_cell(BS, model, phase="generate", generate=request)
     ids = torch.randint(0, 97, (BS, prompt))
-    made.inputs = InputSets(timed=[], checked=[((ids,), {})])
+    specs = parse_inputs(module.inputs)
+    made = own_workload(Generation, cell, module, specs, [((ids,), {})])
     with made.context():
         made.take_reference()
     ours = made.references[0].tokens

@@ -8,7 +8,7 @@ import os
 import statistics
 import threading
 import time
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def step_of(seconds, calls=None):
 
 def play_follower(folder, what, answers):
     """The process of the other member. `what`: a function to call in its third batch, or None."""
-    partner = Partner(connect(Path(folder)), 10.0)
+    partner = Partner(connect(folder), 10.0)
     calls = []
     step = step_of(0.004, calls)
     batch = step.latency.batch
@@ -71,27 +71,22 @@ def play_follower(folder, what, answers):
 def member(tmp_path):
     """Starts the other member, and returns the connection to it and what it answers at the end."""
     context = multiprocessing.get_context("fork")
-    started, partners = [], []
+    with ExitStack() as at_end:
 
-    def start(what=None, answer_s=10.0):
-        listener = listen(tmp_path)
-        answers = context.Queue()
-        process = context.Process(
-            target=play_follower, args=(str(tmp_path), what, answers), daemon=True
-        )
-        process.start()
-        started.append(process)
-        connection, _ = listener.accept()
-        listener.close()
-        partners.append(Partner(connection, answer_s))
-        return partners[-1], answers
+        def start(what=None, answer_s=10.0):
+            listener = listen(tmp_path)
+            answers = context.Queue()
+            process = context.Process(target=play_follower, args=(tmp_path, what, answers))
+            process.start()
+            at_end.callback(process.join)
+            at_end.callback(process.kill)
+            connection, _ = listener.accept()
+            listener.close()
+            partner = Partner(connection, answer_s)
+            at_end.callback(partner.close)
+            return partner, answers
 
-    yield start
-    for partner in partners:
-        partner.close()
-    for process in started:
-        process.kill()
-        process.join()
+        yield start
 
 
 def test_they_take_turns(member):

@@ -1,11 +1,10 @@
 """From exceptions to a status and one line."""
 
-import importlib.util
-
 import pytest
 import torch
 
 from effbench.core.errors import UnsupportedError
+from effbench.core.python_files import module_of
 from effbench.worker import failures
 
 
@@ -95,11 +94,8 @@ def users_module(tmp_path, monkeypatch):
 
     def call(code):
         path.write_text(code)
-        spec = importlib.util.spec_from_file_location("mine", path)
-        module = importlib.util.module_from_spec(spec)
         with pytest.raises(Exception) as caught:
-            spec.loader.exec_module(module)
-            module.forward()
+            module_of(path).forward()
         return caught.value
 
     return call

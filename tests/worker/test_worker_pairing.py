@@ -6,15 +6,15 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from own_cells import EAGER, cpu_cell, own_model, run_trial, target_of
 from torch import nn
 
-from effbench.core.cell import Cell, Status, Trial
-from effbench.core.message import TrialRequest
+from effbench.core.cell import Status
 from effbench.core.settings import Protocol
 from effbench.measure.pairs import BatchPair, Pairs
 from effbench.measure.timing import Rules
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import pairing, trial
+from effbench.worker import pairing
 from effbench.workloads.generation import Generation
 from effbench.workloads.stream import StreamCalls
 from effbench.workloads.training import TrainingSteps
@@ -61,26 +61,21 @@ class Counting(Layers):
         return super().forward(x) + 0.0 * self.seen
 
 
-EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
-
-
-def run(module, mode, baseline=EAGER, **more):
-    target = {"name": mode, "_target_": f"{__name__}.{mode}"}
-    model = {
-        "name": "m",
-        "module": {"_target_": f"{__name__}.{module}"},
-        "inputs": [{"name": "x", "shape": [32]}],
-    }
-    cell = Cell(model, 1, target, "float32", "inference", "cpu", **more)
-    request = TrialRequest(cell.params(), PROTOCOL, baseline=baseline)
+def run(module, baseline=EAGER):
+    """A trial of this module in the mode `Twice`, and its phases."""
     phases = []
-    record = Trial.from_json(trial.run_task(request.to_json(), phases.append))
+    cell = cpu_cell(model=own_model(module, 32), mode=own_mode(Twice))
+    record = run_trial(cell, PROTOCOL, phases.append, baseline=baseline)
     assert record.status is Status.OK, (record.reason, record.extra.get("traceback"))
     return record, phases
 
 
+def own_mode(kind):
+    return {"name": "own", "_target_": target_of(kind)}
+
+
 def test_the_speedup_is_that_of_neighbouring_batches():
-    record, phases = run("Layers", "Twice")
+    record, phases = run(Layers)
     assert record.pair_speedup == pytest.approx(0.5, rel=0.3)
     assert record.pair_speedup_low <= record.pair_speedup <= record.pair_speedup_high
     eager, own = record.samples["pair_baseline_ms"], record.samples["pair_own_ms"]
@@ -111,12 +106,8 @@ def test_all_pairs_count_if_their_ratio_does_not_follow_the_host(ratios, is_mark
 
 
 def test_no_pairs_where_calls_change_a_plain_attribute():
-    record, _ = run("Counting", "Twice")
+    record, _ = run(Counting)
     assert without_pairs(record) == "each call changes the module's attribute seen"
-
-
-def target_of(mode):
-    return {"name": "base", "_target_": f"{__name__}.{mode}"}
 
 
 class Slow(Mode):
@@ -149,7 +140,7 @@ class Failing(Slow):
 
 def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     Slow.prepared.clear()
-    record, _ = run("Layers", "Twice", baseline=target_of("Slow"))
+    record, _ = run(Layers, baseline=own_mode(Slow))
     assert record.pair_speedup > 1.2, "it calls the module twice as often"
     (copied,) = Slow.prepared
     assert copied.forward.__code__.co_name == "baseline_forward"
@@ -157,10 +148,10 @@ def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
 
 @pytest.mark.parametrize(
     ("baseline", "words"),
-    [("Nowhere", "it needs another device than cpu"), ("Failing", "is not callable")],
+    [(Nowhere, "it needs another device than cpu"), (Failing, "is not callable")],
 )
 def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(baseline, words):
-    record, _ = run("Layers", "Twice", baseline=target_of(baseline))
+    record, _ = run(Layers, baseline=own_mode(baseline))
     assert words in without_pairs(record)
 
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from own_cells import EAGER, cpu_cell, own_model, run_trial
 from torch import nn
 
-from effbench.core.cell import Cell, Trial
+from effbench.core.cell import Cell
 from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.errors import ConfigError
 from effbench.core.message import DEVICE_PHASE, TrialRequest
@@ -29,7 +30,6 @@ RULES = Rules(
     warmup_s=0.0,
 )
 LINEAR = {"_target_": "torch.nn.Linear"}
-EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
 def trial_of(device="cpu", module=None, inputs=None, phase="inference", host_tolerance=0.1, **more):
@@ -221,8 +221,7 @@ def on_missing_gpu(uuid=None):
     """Run a trial whose mode does not exist on a GPU that does not, and return its record."""
     mode = {"name": "e", "_target_": "not.there.Mode"}
     cell = Cell({"name": "m"}, 1, mode, "float32", "inference", "cuda")
-    request = TrialRequest(cell.params(), vars(RULES), gpu_uuid=uuid)
-    ended = Trial.from_json(trial.run_task(request.to_json(), lambda phase: None))
+    ended = run_trial(cell, vars(RULES), gpu_uuid=uuid)
     assert ended.phase == DEVICE_PHASE
     return ended
 
@@ -336,11 +335,9 @@ def test_a_step_that_compiles_while_it_is_timed_is_timed_once_more(
         monkeypatch.setattr(Counts, "is_on", compiles)
         phases.append(phase)
 
-    module, inputs = {"_target_": f"{__name__}.Counts"}, [{"name": "x", "shape": [4]}]
-    cell = trial_of(module=module, inputs=inputs, threads=1).cell
+    cell = cpu_cell(model=own_model(Counts, 4), threads=1)
     protocol = {**vars(RULES), "budget_s": 0.05, "min_time_s": 0.0, "host_tolerance": None}
-    request = TrialRequest(cell.params(), protocol)
-    ended = Trial.from_json(trial.run_task(request.to_json(), say_phase))
+    ended = run_trial(cell, protocol, say_phase)
     around = [phase for phase in phases if phase in ("warmup", "timing")]
     assert around == ["warmup", "timing"] * 2
     assert ended.status == status

@@ -5,17 +5,15 @@ import copy
 
 import pytest
 import torch
+from own_cells import cpu_cell, own_workload
 from torch import nn
 from whole_sweeps import results_of, trials_of
 
-from effbench.core.cell import Cell, Status, Trial
 from effbench.core.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.spec import parse_inputs
-from effbench.modes.eager import Eager
 from effbench.modes.exported import AotInductor
 from effbench.worker.trial import unsupported
-from effbench.workloads.base import InputSets
 from effbench.workloads.endings import Ended
 from effbench.workloads.generation import Generation, unsuitable
 
@@ -54,30 +52,13 @@ class Next(nn.Module):
 
 def cell(**changed):
     settings = {"prompt": P, "new_tokens": N, **changed}
-    model, eager = {"name": "m", "module": {"max_seq": P + N}}, {"name": "eager"}
-    return Cell(
-        model,
-        B,
-        eager,
-        "float32",
-        "generate",
-        "cpu",
-        generate=settings,
-    )
+    model = {"name": "m", "module": {"max_seq": P + N}}
+    return cpu_cell(B, model, phase="generate", generate=settings)
 
 
 def generation(module, specs=SPECS):
-    trial = Trial("key", 0, Status.OK)
-    made = Generation(
-        cell(),
-        Eager(),
-        module.eval(),
-        trial,
-        specs,
-    )
     prompts = [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
-    made.inputs = InputSets(prompts, prompts)
-    return made
+    return own_workload(Generation, cell(), module.eval(), specs, prompts)
 
 
 def verdict(made, step):

@@ -3,11 +3,9 @@ autograd."""
 
 import pytest
 import torch
+from own_cells import cpu_cell, own_model, run_trial
 from torch import nn
 
-from effbench.core.cell import Cell, Trial
-from effbench.core.message import TrialRequest
-from effbench.worker import trial
 from effbench.workloads.first_call import first_success
 
 PROTOCOL = {
@@ -24,7 +22,6 @@ PROTOCOL = {
     "host_tolerance": None,
     "input_sets": 2,
 }
-EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 #: (is in inference mode, records gradients) of each call of Sees.
 SEEN: list[tuple[bool, bool]] = []
 
@@ -80,25 +77,7 @@ class Sees(Jac):
 
 
 def cell_of(module, **numerics):
-    model = {
-        "name": "m",
-        "module": {"_target_": f"{__name__}.{module.__name__}"},
-        "inputs": [{"name": "x", "shape": [8]}],
-    }
-    return Cell(
-        model,
-        4,
-        EAGER,
-        "float32",
-        "inference",
-        "cpu",
-        numerics,
-    )
-
-
-def ran(cell) -> Trial:
-    request = TrialRequest(cell.params(), PROTOCOL).to_json()
-    return Trial.from_json(trial.run_task(request, lambda phase: None))
+    return cpu_cell(4, own_model(module, 8), numerics=numerics)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +90,7 @@ def ran(cell) -> Trial:
     ],
 )
 def test_a_row_runs_in_inference_mode_only_if_the_module_allows_it(module, grad_mode, reason):
-    result = ran(cell_of(module))
+    result = run_trial(cell_of(module), PROTOCOL)
     assert (result.status, result.reason) == ("ok", None)
     assert result.extra["grad_mode"] == grad_mode
     assert result.extra.get("grad_mode_reason", "").startswith(reason)
@@ -127,7 +106,7 @@ def test_a_row_runs_in_inference_mode_only_if_the_module_allows_it(module, grad_
 )
 def test_all_calls_but_the_first_have_one_context(numerics, first, others):
     SEEN.clear()
-    result = ran(cell_of(Sees, **numerics))
+    result = run_trial(cell_of(Sees, **numerics), PROTOCOL)
     assert result.status == "ok", result.reason
     assert SEEN[0] == first
     assert set(SEEN[1:]) == {others}
@@ -140,7 +119,7 @@ def make_jac():
 def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built():
     cell = cell_of(make_jac)
     cell.model["inputs"].append({"name": "mask", "shape": [8]})
-    result = ran(cell)
+    result = run_trial(cell, PROTOCOL)
     assert result.status == "error"
     assert result.reason.startswith("in build: model.inputs does not fit forward: too many")
 

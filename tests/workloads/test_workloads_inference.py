@@ -6,17 +6,16 @@ from functools import partial
 
 import pytest
 import torch
+from own_cells import cpu_cell, own_workload
 from torch import nn
 
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Status
 from effbench.models.spec import parse_inputs
 from effbench.modes import graphs
 from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
-from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph
 from effbench.workloads import state
-from effbench.workloads.base import InputSets
 from effbench.workloads.endings import Ended
 from effbench.workloads.inference import Inference
 
@@ -62,23 +61,7 @@ class Counts(nn.Module):
 
 
 def workload(module):
-    cell = Cell(
-        {"name": "m"},
-        4,
-        {"name": "eager"},
-        "float32",
-        "inference",
-        "cpu",
-    )
-    made = Inference(
-        cell,
-        Eager(),
-        module.eval(),
-        Trial(cell.key, 0, Status.OK),
-        SPECS,
-    )
-    made.inputs = InputSets(inputs(), inputs())
-    return made
+    return own_workload(Inference, cpu_cell(4), module.eval(), SPECS, inputs())
 
 
 def inputs():

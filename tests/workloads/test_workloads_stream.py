@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 import torch
+from own_cells import cpu_cell
 from whole_sweeps import results_of, trials_of
 
-from effbench.core.cell import Cell
 from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.workloads.stream import StreamCalls, slice_sets
@@ -25,17 +25,7 @@ SEQUENCES = parse_inputs(
 
 
 def cell_of(sizes, bs=5, **more):
-    stream = {"name": "s", "sizes": sizes, **more}
-    eager = {"name": "eager"}
-    return Cell(
-        {"name": "m"},
-        bs,
-        eager,
-        "float32",
-        "inference",
-        "cpu",
-        stream=stream,
-    )
+    return cpu_cell(bs, stream={"name": "s", "sizes": sizes, **more})
 
 
 def tensors(given):

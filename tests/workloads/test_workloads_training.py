@@ -1,19 +1,18 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
 few steps."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from own_cells import cpu_cell, own_workload
 from torch import nn
 
-from effbench.core.cell import Cell, Status, Trial
 from effbench.core.errors import UnsupportedError
 from effbench.models import libraries
 from effbench.models.spec import parse_inputs
-from effbench.modes.eager import Eager
 from effbench.workloads import dropout
-from effbench.workloads.base import InputSets
 from effbench.workloads.endings import Ended
 from effbench.workloads.losses import UserLoss
 from effbench.workloads.training import TrainingSteps
@@ -54,27 +53,16 @@ def inputs(dtype=torch.float32):
 
 
 def training(module=None, dtype=torch.float32, loss=None, **changed):
-    cell = Cell(
-        {"name": "net"},
+    cell = cpu_cell(
         6,
-        {"name": "eager"},
-        str(dtype).partition(".")[2],
-        "training",
-        "cpu",
-        {"seed": 5},
+        dtype=str(dtype).removeprefix("torch."),
+        phase="training",
+        numerics={"seed": 5},
         training=SETTINGS | changed,
     )
     specs = parse_inputs({"x": {"shape": [8]}})
-    trial = Trial(cell.key, 0, Status.OK)
-    made = TrainingSteps(
-        cell,
-        Eager(),
-        module or Net().to(dtype),
-        trial,
-        specs,
-        STEPS,
-    )
-    made.inputs = InputSets(inputs(dtype), inputs(dtype))
+    steps = partial(TrainingSteps, check_steps=STEPS)
+    made = own_workload(steps, cell, module or Net().to(dtype), specs, inputs(dtype))
     if loss:
         made.loss = UserLoss(loss, "mine")
     return made
