@@ -1,8 +1,9 @@
 """How long threads wait for a core: with statistics that are made up, and on a core that another
 process keeps busy."""
 
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -14,30 +15,24 @@ from effbench.measure.host import RunQueue
 OWN = 100  # this thread
 
 
-class Tasks:
-    """The kernel's statistics of threads, in a folder."""
+def statistics_of(thread):
+    """The file with the kernel's statistics of a thread, which may be new."""
+    folder = host.TASKS / str(thread)
+    folder.mkdir(exist_ok=True)
+    return folder / "schedstat"
 
-    def __init__(self, folder):
-        self.folder = folder
 
-    def wait(self, thread, ms):
-        """Let a thread have waited for so long; it may be new."""
-        path = self.folder / str(thread)
-        path.mkdir(exist_ok=True)
-        (path / "schedstat").write_text(f"123456789 {int(ms * 1e6)} 3\n")
-
-    def end(self, thread):
-        """Let a thread end: what was opened before cannot be read any more."""
-        (self.folder / str(thread) / "schedstat").write_text("")
+def let_wait(thread, ms):
+    """Let a thread have waited for so long."""
+    statistics_of(thread).write_text(f"123456789 {int(ms * 1e6)} 3\n")
 
 
 @pytest.fixture
-def tasks(tmp_path, monkeypatch):
+def made_up(tmp_path, monkeypatch):
+    """The statistics of this thread are made up."""
     monkeypatch.setattr(host, "TASKS", tmp_path)
     monkeypatch.setattr(host.threading, "get_native_id", lambda: OWN)
-    made = Tasks(tmp_path)
-    made.wait(OWN, 5.0)
-    return made
+    let_wait(OWN, 5.0)
 
 
 @pytest.fixture
@@ -56,30 +51,27 @@ def opened():
 
 @pytest.mark.parametrize(("all_threads", "expected"), [(True, 12.0), (False, 5.0)])
 def test_the_waiting_of_all_threads_is_added_up_or_that_of_this_one_counts(
-    tasks, opened, all_threads, expected
+    made_up, opened, all_threads, expected
 ):
-    tasks.wait(101, 7.0)
+    let_wait(101, 7.0)
     assert opened(all_threads).read_ms() == pytest.approx(expected)
 
 
-def test_a_thread_that_has_ended_keeps_what_it_waited(tasks, opened):
-    tasks.wait(101, 7.0)
+def test_a_thread_that_has_ended_keeps_what_it_waited(made_up, opened):
+    let_wait(101, 7.0)
     queue = opened()
     queue.read_ms()
-    tasks.end(101)
-    tasks.wait(OWN, 6.0)
+    # what was opened before cannot be read any more
+    statistics_of(101).write_text("")
+    let_wait(OWN, 6.0)
     assert [queue.read_ms() for _ in range(2)] == pytest.approx([13.0, 13.0])
 
 
-@pytest.mark.parametrize("statistics", [None, "123456789 0 0\n", "off\n"])
+@pytest.mark.parametrize("statistics", ["", "123456789 0 0\n", "off\n"])
 def test_preemptions_count_where_the_kernel_does_not_count_waiting(
-    tasks, opened, monkeypatch, statistics
+    made_up, opened, monkeypatch, statistics
 ):
-    path = tasks.folder / str(OWN) / "schedstat"
-    if statistics is None:
-        path.unlink()
-    else:
-        path.write_text(statistics)
+    statistics_of(OWN).write_text(statistics)
     usage = SimpleNamespace(ru_nivcsw=4)
     monkeypatch.setattr(host.resource, "getrusage", lambda who: usage)
     queue = opened()
@@ -99,32 +91,14 @@ def test_a_container_without_proc(tmp_path, opened, monkeypatch):
 
 
 @pytest.fixture
-def one_core():
-    """This thread runs on a single core during the test."""
-    before = os.sched_getaffinity(0)
-    core = min(before)
-    os.sched_setaffinity(0, {core})
-    yield core
-    os.sched_setaffinity(0, before)
-
-
-def keep_busy(core):
-    os.sched_setaffinity(0, {core})
-    while True:
-        pass
-
-
-@pytest.fixture
-def neighbour(one_core):
-    """A process that keeps this thread's core busy."""
-    process = multiprocessing.get_context("fork").Process(
-        target=keep_busy, args=(one_core,), daemon=True
-    )
-    process.start()
+def neighbour(processes):
+    """A process that keeps the only core busy on which this thread may run."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    processes.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
     time.sleep(0.2)
-    yield process
-    process.kill()
-    process.join()
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 def test_a_busy_neighbour_on_the_core_makes_waiting_grow(neighbour, opened):
