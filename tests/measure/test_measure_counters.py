@@ -15,14 +15,7 @@ from effbench.measure import counters
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-COMPILED = counters.Counters(
-    1,
-    0,
-    0,
-    0,
-    0,
-    0,
-)
+COMPILED = counters.Counters(1, 0, 0, 0, 0, 0)
 
 
 TRACE = """  File "/home/x/main.py", line 7, in serve
@@ -40,12 +33,7 @@ def logging_state():
 def test_inductors_own_call_is_caught():
     """And where an input is written to, in torch's own words. Nothing is left behind."""
     before = logging_state()
-    written = cudagraph_utils.PlaceholderInfo(
-        "arg0_1",
-        None,
-        [],
-        TRACE,
-    )
+    written = cudagraph_utils.PlaceholderInfo("arg0_1", None, [], TRACE)
     skip = cudagraph_utils.log_cudagraph_skip_and_bump_counter
     with counters.Observer(dynamo=False) as observer:
         skip("skipping cudagraphs due to cpu device (arg0)\nmore")

@@ -13,20 +13,21 @@ def size(*tensors):
     return sum(tensor.nbytes for tensor in tensors)
 
 
-class Half(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.used, self.unused = nn.Linear(16, 16), nn.Linear(1000, 1000)
-
-    def forward(self, x, *, scale):
-        return self.used(x) * scale
-
-
 def test_weights_that_are_not_used():
-    x, scale, module = torch.randn(2, 16), torch.randn(2, 1), Half()
-    counted = work.count(module, (x,), {"scale": scale})
+    module, x = nn.Linear(16, 16), torch.randn(2, 16)
+    module.unused = nn.Linear(1000, 1000)
+    counted = work.count(module, (), {"input": x})
     assert counted.flops == 2 * 2 * 16 * 16
-    assert counted.min_bytes == size(*module.used.parameters(), x, scale) + 2 * 16 * 4
+    assert counted.min_bytes == size(module.weight, module.bias, x) + 2 * 16 * 4
+
+
+def bytes_of(module, *inputs):
+    return work.count(module, inputs, {}).min_bytes
+
+
+def test_only_the_rows_of_a_table_that_are_read_count():
+    index = torch.tensor([[1, 2, 3, 3]])
+    assert bytes_of(nn.Embedding(1000, 16), index) == 3 * 64 + index.nbytes + 4 * 64
 
 
 class Cache(nn.Module):
@@ -41,25 +42,6 @@ class Cache(nn.Module):
         return (self.k[:, :10] * 2).sum(1)
 
 
-class Packed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(48, 16))
-
-    def forward(self, x):
-        q, k, v = self.weight.chunk(3)
-        return x @ q.t() + x @ k.t() + x @ v.t() + x @ v.t()
-
-
-def bytes_of(module, *inputs):
-    return work.count(module, inputs, {}).min_bytes
-
-
-def test_only_the_rows_of_a_table_that_are_read_count():
-    index = torch.tensor([[1, 2, 3, 3]])
-    assert bytes_of(nn.Embedding(1000, 16), index) == 3 * 64 + index.nbytes + 4 * 64
-
-
 def test_what_is_written_and_what_is_read_count_once():
     x, position = torch.randn(4, 1, 8), torch.tensor([3])
     written, read, out = size(x), 4 * 10 * 8 * 4, 4 * 8 * 4
@@ -71,8 +53,14 @@ def test_an_output_that_is_the_input_counts_once():
     assert bytes_of(nn.ReLU(inplace=True), x) == 2 * x.nbytes
 
 
+class Packed(nn.Linear):
+    def forward(self, x):
+        q, k, v = self.weight.chunk(3)
+        return x @ q.t() + x @ k.t() + x @ v.t() + x @ v.t()
+
+
 def test_parts_of_a_weight_add_up_and_the_same_part_counts_once():
-    x, module = torch.randn(2, 16), Packed()
+    x, module = torch.randn(2, 16), Packed(16, 48, bias=False)
     assert bytes_of(module, x) == size(module.weight, x) + 2 * 16 * 4
 
 
@@ -151,21 +139,9 @@ def test_figures_are_of_one_call():
 def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
     def kernel(name="triton_poi_fused_add_0", grid="[4, 1, 1]", shared=0, stream=7):
         metadata = f'"stream": {stream}, "shared memory": {shared}, "grid": {grid}, "warps": 0.3'
-        return Activity(
-            name,
-            stream,
-            5,
-            stream,
-            metadata,
-        )
+        return Activity(name, stream, 5, stream, metadata)
 
-    copy = Activity(
-        "Memcpy HtoD (Pageable -> Device)",
-        0,
-        5,
-        1,
-        '"bytes": 64',
-    )
+    copy = Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64')
     gemm = kernel("gemm 0x7f3a")
     known = fingerprint([kernel(), gemm])
     again = kernel(stream=9)

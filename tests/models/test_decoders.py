@@ -13,17 +13,19 @@ from effbench.models.moe import MoEDecoder
 
 B, S, CONTEXT, V = 3, 24, 9, 53
 SIZES = {
+    "max_batch": B,
     "max_seq": S,
+    "context": CONTEXT,
     "layers": 2,
     "width": 32,
     "heads": 4,
     "vocab": V,
 }
-GROUPED = {**SIZES, "kv_heads": 2}
+GROUPED = SIZES | {"kv_heads": 2}
 DECODERS = {
-    "gpt2": lambda **more: GPT2Decoder(B, **{**SIZES, **more}),
-    "llama": lambda **more: LlamaDecoder(B, **{**GROUPED, "ffn": 48, **more}),
-    "moe": lambda **more: MoEDecoder(B, **{**GROUPED, "ffn": 12, "experts": 6, "top_k": 2, **more}),
+    "gpt2": (GPT2Decoder, SIZES),
+    "llama": (LlamaDecoder, GROUPED | {"ffn": 48}),
+    "moe": (MoEDecoder, GROUPED | {"ffn": 12, "experts": 6, "top_k": 2}),
 }
 TOKEN, POSITION = torch.tensor([[3], [52], [7]]), torch.tensor([CONTEXT])
 
@@ -33,17 +35,14 @@ def parameters_of(module):
 
 
 @pytest.fixture(params=DECODERS)
-def make(request):
-    def build(context=CONTEXT, **sizes):
-        torch.manual_seed(0)
-        return DECODERS[request.param](context=context, **sizes).eval()
-
+def model(request):
+    kind, sizes = DECODERS[request.param]
+    torch.manual_seed(0)
     with torch.inference_mode():
-        yield build
+        yield kind(**sizes).double().eval()
 
 
-def test_same_call_same_output(make):
-    model = make().double()
+def test_same_call_same_output(model):
     first = model(TOKEN, POSITION).clone()
     assert first.shape == (B, 1, V)
     assert not torch.equal(model((TOKEN + 1) % V, POSITION), first)
@@ -52,8 +51,8 @@ def test_same_call_same_output(make):
     torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])
 
 
-def test_a_prompt_equals_its_tokens_one_by_one(make):
-    prompt, model = torch.randint(0, V, (B, CONTEXT)), make().double()
+def test_a_prompt_equals_its_tokens_one_by_one(model):
+    prompt = torch.randint(0, V, (B, CONTEXT))
     whole = model(prompt, torch.arange(CONTEXT)).clone()
     caches = [buffer.clone() for buffer in model.buffers()]
     for position in range(CONTEXT):

@@ -45,20 +45,10 @@ def test_a_users_mode_gets_the_defaults():
 
     mode = Plain()
     assert uses_dynamo(mode)
-    prepared = mode.prepare_training(
-        len,
-        lambda forward: (forward, "step"),
-        (),
-        {},
-    )
+    prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
     with pytest.raises(TypeError, match="Prepared, got NoneType"):
-        mode.prepare_training(
-            None,
-            lambda forward: forward,
-            (),
-            {},
-        )
+        mode.prepare_training(None, lambda forward: forward, (), {})
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ def begun_task(server, python):
     return task
 
 
-def outcome(task, timeout_s=30):
-    assert task.done.wait(timeout_s), f"still in {task.phase}"
+def outcome(task):
+    assert task.done.wait(30), f"still in {task.phase}"
     return task.outcome
 
 

@@ -32,10 +32,9 @@ RULES = Rules(
 LINEAR = {"_target_": "torch.nn.Linear"}
 
 
-def trial_of(device="cpu", module=None, inputs=None, phase="inference", host_tolerance=0.1, **more):
+def trial_of(device="cpu", model=None, phase="inference", host_tolerance=0.1, **more):
     """A trial of a cell of these parts, on no GPU whatever its `device` is; it has not begun."""
-    model = {"name": "m"} | ({"module": module, "inputs": inputs} if module else {})
-    cell = Cell(model, 1, EAGER, "float32", phase, device, **more)
+    cell = Cell(model or {"name": "m"}, 1, EAGER, "float32", phase, device, **more)
     request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": host_tolerance})
     made = trial.RunningTrial(request, lambda phase: None)
     made.mode = Eager()
@@ -258,9 +257,9 @@ SGD = {
 def convolution(kind, shape, phase):
     """The weight of a convolution that a trial has built in the format channels_last."""
     module = {"_target_": f"torch.nn.{kind}", "out_channels": 2, "kernel_size": 3}
-    inputs = [{"name": "x", "shape": shape}]
+    model = {"name": "m", "module": module, "inputs": [{"name": "x", "shape": shape}]}
     numerics = {"channels_last": True}
-    running = trial_of("cpu", module, inputs, phase, numerics=numerics, training=SGD)
+    running = trial_of(model=model, phase=phase, numerics=numerics, training=SGD)
     running.build()
     return running.workload.module.weight
 
@@ -276,27 +275,21 @@ def test_layers_of_other_dimensions_have_no_channels_last():
     assert convolution("LazyConv3d", [2, 4, 4, 4], "inference").shape == (2, 2, 3, 3, 3)
 
 
-@pytest.fixture
-def torch_threads():
-    """The number of torch's threads, which the test may change. It begins with 4."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    yield torch.get_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(
     ("threads", "cores", "expected"),
     [(None, 2, 2), (None, 16, 4), (1, 4, 1), (6, 16, 6)],
     ids=["one per core", "no more than torch has", "fewer", "more than torch has"],
 )
 def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(
-    monkeypatch, torch_threads, threads, cores, expected
+    monkeypatch, threads, cores, expected
 ):
-    monkeypatch.setattr(trial, "physical_cores", lambda usable: [(core,) for core in range(cores)])
+    taken = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    monkeypatch.setattr(trial, "physical_cores", lambda usable: range(cores))
     running = trial_of(threads=threads)
     running.take_device()
-    assert torch_threads() == running.trial.threads == expected
+    assert [running.trial.threads] == taken == [expected]
 
 
 class Counts(nn.Module):
