@@ -78,9 +78,7 @@ def follows(mode, module: nn.Module, calls: int = 5):
     [
         CudaGraphsBackend(),
         Compiled("reduce-overhead", regional=True),
-        Compiled("reduce-overhead", only=["layers.*.layer", "head"]),
         Compiled("reduce-overhead", dynamic="marked"),
-        CompiledCudaGraph(inner="default", regional=True),
         CompiledCudaGraph(inner="default", only="layers.1"),
         CompiledCudaGraph(inner="default", dynamic="marked"),
     ],

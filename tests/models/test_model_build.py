@@ -62,7 +62,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "my_net.py").write_text(NET)
     yield tmp_path
     for name in set(sys.modules) - before:
-        if name.startswith(FILE) or name.startswith("my_"):
+        if name.startswith((FILE, "my_")):
             del sys.modules[name]
 
 

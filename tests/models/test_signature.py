@@ -25,12 +25,7 @@ def with_first(function):
 
     @functools.wraps(function)
     def wrapper(self, *args, **kwargs):
-        return function(
-            self,
-            1,
-            *args,
-            **kwargs,
-        )
+        return function(self, 1, *args, **kwargs)
 
     return wrapper
 
@@ -88,12 +83,7 @@ def test_inputs_fit_or_are_refused_for_a_class_and_its_module(kind, inputs, word
 
 
 def test_what_only_an_instance_knows_is_not_refused():
-    wrong = {
-        "x": False,
-        "y": False,
-        "z": False,
-        "more": False,
-    }
+    wrong = passed("x, y, z, more")
     hooked = Masked()
     hooked.register_forward_pre_hook(lambda module, args: (1, 2))
     assert class_mismatch(lambda: Masked(), wrong) is None

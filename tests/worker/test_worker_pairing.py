@@ -40,13 +40,9 @@ class Twice(Mode):
         return Prepared(step)
 
 
-class Layers(nn.Module):
+class Layers(nn.Sequential):
     def __init__(self):
-        super().__init__()
-        self.layer = nn.Sequential(*(nn.Linear(32, 32) for _ in range(12)))
-
-    def forward(self, x):
-        return self.layer(x)
+        super().__init__(*(nn.Linear(32, 32) for _ in range(12)))
 
 
 class Counting(Layers):

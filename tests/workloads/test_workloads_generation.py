@@ -76,7 +76,8 @@ def test_a_wrong_token_is_named_by_its_position():
     assert tokens.tolist() == [[(4 + number) % V for number in range(N)]] * B
 
     def late(token, position):
-        return (wrong if int(position) >= P + 2 else made.module)(token, position)
+        module = wrong if int(position) >= P + 2 else made.module
+        return module(token, position)
 
     assert "token 4 of request 1 is 8, but eager's is 7" in verdict(made, late)
 
