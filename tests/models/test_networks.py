@@ -5,10 +5,12 @@ import shipped
 import torch
 from own_cells import cpu_cell, own_workload
 from shipped import apart, compiled_whole, inputs_of
+from torch import nn
 
 from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models import catalog, libraries, presets
 from effbench.models.spec import parse_inputs
+from effbench.workloads import dropout
 from effbench.workloads.generation import Generation
 
 BS, SEQ = 2, 16
@@ -256,3 +258,25 @@ def test_the_catalog_knows_what_the_libraries_know():
     assert known_in("torchvision") == set(vision.list_models(module=vision))
     types = set(libraries.load("transformers").CONFIG_MAPPING)
     assert known_in("transformers") ^ types <= {"gpt-sw3", *catalog.PRESETS}
+
+
+def test_their_dropout_is_known_by_type():
+    timm = libraries.load("timm")
+    vision = libraries.load("torchvision")
+    transformers = libraries.load("transformers")
+    config = transformers.BartConfig(
+        vocab_size=20,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=0,
+        attention_dropout=0.2,
+        encoder_layerdrop=0.3,
+    )
+    bart = transformers.BartModel._from_config(config)
+    bart.backdrop = 0.5  # transformers has no such attribute
+    path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
+    dropout.switch(dropout.known(nn.ModuleList([path, depth, bart])), on=False)
+    layer = bart.encoder.layers[0]
+    assert path.drop_prob == depth.p == layer.dropout == layer.self_attn.dropout == 0
+    assert bart.encoder.layerdrop == bart.config.attention_dropout == 0
+    assert bart.backdrop == 0.5

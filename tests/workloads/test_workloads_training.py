@@ -10,7 +10,6 @@ from own_cells import cpu_cell, own_workload
 from torch import nn
 
 from effbench.core.errors import UnsupportedError
-from effbench.models import libraries
 from effbench.models.spec import parse_inputs
 from effbench.workloads import dropout
 from effbench.workloads.endings import Ended
@@ -401,25 +400,3 @@ def test_dropout_of_torch_is_known_by_type():
         "MultiheadAttention.dropout=0.1",
     ]
     assert dropout.known(made.module) == []
-
-
-def test_dropout_of_libraries_is_known_by_type():
-    timm = libraries.load("timm")
-    vision = libraries.load("torchvision")
-    transformers = libraries.load("transformers")
-    config = transformers.BartConfig(
-        vocab_size=20,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=0,
-        attention_dropout=0.2,
-        encoder_layerdrop=0.3,
-    )
-    bart = transformers.BartModel._from_config(config)
-    bart.backdrop = 0.5  # transformers has no such attribute
-    path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
-    dropout.switch(dropout.known(nn.ModuleList([path, depth, bart])), on=False)
-    layer = bart.encoder.layers[0]
-    assert path.drop_prob == depth.p == layer.dropout == layer.self_attn.dropout == 0
-    assert bart.encoder.layerdrop == bart.config.attention_dropout == 0
-    assert bart.backdrop == 0.5
