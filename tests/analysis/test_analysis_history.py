@@ -26,13 +26,6 @@ def test_a_slower_cell():
     assert found.states == {"changed": 1}
 
 
-def test_an_undone_change():
-    second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().changes
-    assert first.undone == second.after
-    assert first.state == "undone"
-    assert second.undone is None
-
-
 def test_a_change_of_the_newest_sweep_is_unconfirmed():
     found = latencies([*noisy(20), 1.3]).judge()
     (change,) = found.changes
@@ -96,8 +89,8 @@ def test_another_machine_or_interpreter_is_another_series():
             made.result(environment="b", latency_ms=value * 3)
     found = made.judge("latency_ms")
     assert found.changes == []
-    places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
-    assert {track.place for track in found.tracks} == places
+    places = [track.place for track in found.tracks]
+    assert sorted(places) == ["NVIDIA A100", GPU, f"{GPU} (interpreter /b/python)"]
 
 
 def test_two_similar_hosts_are_one_series():
@@ -108,9 +101,7 @@ def test_two_similar_hosts_are_one_series():
         made.sweep().result(latency_ms=value)
         made.result(environment="b", latency_ms=value * 2, trials=1)
     made.sweep().result(latency_ms=1.0).result(environment="b", status="error", trials=9)
-    found = made.judge("latency_ms")
-    assert found.changes == []
-    assert found.states == {"steady": 1}
+    assert made.judge("latency_ms").states == {"steady": 1}
 
 
 @pytest.mark.parametrize("order", ["xy", "yx"])
@@ -155,19 +146,17 @@ def test_a_cell_that_does_not_run_as_its_mode_promises_has_counts():
 
 
 @pytest.mark.parametrize(
-    ("metric", "before", "after", "expected"),
+    ("metric", "before", "after", "changes"),
     [
-        ("compile_cold_s", 4.0, 6.0, [10]),
-        ("compile_cold_s", 10.0, 12.0, []),
-        ("rel_error", 1e-5, 1e-2, [10]),
-        ("rel_error", 0.0, 5e-5, []),
+        ("compile_cold_s", 4.0, 6.0, 1),
+        ("compile_cold_s", 10.0, 12.0, 0),
+        ("rel_error", 1e-5, 1e-2, 1),
+        ("rel_error", 0.0, 5e-5, 0),
     ],
 )
-def test_the_limits_of_checks_apply(metric, before, after, expected):
-    levels = [before] * 10 + [after] * 10
-    figures = [level * value for level, value in zip(levels, noisy(20), strict=True)]
-    found = series(**{metric: figures}).judge(metric).changes
-    assert [change.after.at for change in found] == expected
+def test_the_limits_of_checks_apply(metric, before, after, changes):
+    figures = noisy(10, before) + noisy(10, after, seed=1)
+    assert len(series(**{metric: figures}).judge(metric).changes) == changes
 
 
 IGNORED = {
@@ -194,18 +183,13 @@ def test_exceptions_apply(rules, changes):
 
 
 @pytest.mark.parametrize(
-    ("metric", "before", "after", "word"),
-    [
-        ("rel_error", 0.0, 1e-3, "more"),
-        ("rel_error", 1e-3, 0.0, "less"),
-    ],
+    ("before", "after", "word", "ratio"), [(0.0, 1e-3, "more", None), (1e-3, 0.0, "less", 0.0)]
 )
-def test_figures_of_0(metric, before, after, word):
-    (change,) = series(**{metric: [before] * 6 + [after] * 6}).judge(metric).changes
+def test_figures_of_0(before, after, word, ratio):
+    (change,) = series(rel_error=[before] * 6 + [after] * 6).judge("rel_error").changes
     assert change.word == word
-    assert change.old == pytest.approx(before)
-    assert change.new == pytest.approx(after)
-    assert (change.ratio and change.ratio.value) == (0.0 if before else None)
+    assert (change.old, change.new) == pytest.approx((before, after))
+    assert (change.ratio and change.ratio.value) == ratio
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ def test_a_floor(value):
     assert limits_of({"floor": value}).floor == pytest.approx(0.03)
 
 
-def test_a_limit_of_a_metric_keeps_the_common_floor_if_it_names_none():
-    own = {"peak_allocated_bytes": {"least": 1e6}, "period_ms": {"floor": 0.1}}
-    limits = limits_of({"floor": 0.03, "limits": own})
-    assert limits.of(CELL, "peak_allocated_bytes") == limit(0.03, 1e6)
-    assert limits.of(CELL, "period_ms") == limit(0.1)
-
-
 @pytest.mark.parametrize(
     ("pattern", "fits"),
     [
@@ -138,7 +131,8 @@ def test_a_file_of_the_users_is_laid_over_what_ships(name):
     limits = read(name)
     assert limits.of(CELL, "period_ms").floor == 0.05
     assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
-    assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of the defaults
+    # the defaults give its `least`, and no floor
+    assert limits.of(CELL, "graph_pool_bytes") == limit(0.05, 2 * 2**20)
     assert limits.exceptions[0].until == dt.date(2999, 3, 31)
 
 

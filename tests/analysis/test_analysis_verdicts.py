@@ -49,13 +49,6 @@ def test_a_changed_status_gives_one_row(before, after, verdict, reason):
     assert change.gates is (change.verdict in FAILING)
 
 
-def test_figures_of_degraded_cells_are_compared():
-    degraded = [side("degraded", latency_ms=steps(factor, 0.001)) for factor in (1, 1.1)]
-    (row,) = judge([pair(*degraded)], limits_of({}))
-    assert row.metric == "latency_ms"
-    assert row.verdict == "slower"
-
-
 @pytest.mark.parametrize(
     ("status", "on_missing", "gates"),
     [
@@ -224,15 +217,14 @@ SOME, LARGE = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial witho
 @pytest.mark.parametrize(
     ("metric", "before", "after", "verdict"),
     [
-        ("kernels", [0] * 5, [0] * 5, "same"),
-        ("kernels", [0] * 5, [1] * 5, "slower"),
-        ("kernels", [3] * 5, [2] * 5, "faster"),
+        ("kernels", [0], [0], "same"),
+        ("kernels", [0], [1], "slower"),  # a count needs no second trial
+        ("kernels", [3], [2], "faster"),
         ("kernels", WIDE, WIDE[::-1], "same"),
-        ("kernels", WIDE, [13] * 5, "slower"),
-        ("kernels", WIDE, [11] * 5, "ambiguous"),
-        ("kernels", [1], [2], "slower"),  # a count needs no second trial
-        ("recompiles", [10] * 5, [12] * 5, "same"),
-        ("recompiles", [10] * 5, [13] * 5, "slower"),
+        ("kernels", WIDE, [13], "slower"),
+        ("kernels", WIDE, [11], "ambiguous"),
+        ("recompiles", [10], [12], "same"),
+        ("recompiles", [10], [13], "slower"),
         ("compile_cold_s", [2.0], [2.9], "same"),
         ("compile_cold_s", [10.0] * 2, [12.5] * 2, "same"),
         ("compile_cold_s", [4.0, 5.0], [4.5, 7.0], "ambiguous"),

@@ -3,7 +3,7 @@
 import pytest
 from made_sweeps import a_result
 
-from effbench.claims import Answer, Claim, by, geomean, highest, interval, mean, ratio, where
+from effbench.claims import Answer, Claim, geomean, highest, mean, ratio, where
 from effbench.claims.facts import facts_of
 from effbench.claims.figures import NO_INTERVAL, NotMeasuredError
 from effbench.claims.frames import frame_of
@@ -74,24 +74,6 @@ def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
     assert judged.verdict == verdict
     assert judged.reason == reason
     assert judged.value.value == pytest.approx(speedup)
-
-
-def each(rows):
-    """Whether a graph is faster for each model and batch size."""
-    graphs = where(rows, mode="cuda-graph")
-    gains = by(graphs, ["model", "bs"], lambda part: interval(part.speedup))
-    return Answer({label: gain.above(1.1) for label, gain in gains.items()}, also=gains)
-
-
-def test_parts():
-    rows = []
-    for bs, speedup in ((1, 2.0), (8, 1.0), (64, 1.11)):
-        rows += [eager(bs=bs), row(speedup=speedup, bs=bs)]
-    judged = of(*rows, function=each)
-    assert judged.verdict == Verdict.DEPENDS
-    assert judged.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
-    assert judged.parts == {"mlp bs=1": True, "mlp bs=8": False, "mlp bs=64": None}
-    assert of(*rows[:2], *rows[4:], function=each).verdict == Verdict.UNDECIDED
 
 
 def test_failed_rows_are_left_out_and_named():

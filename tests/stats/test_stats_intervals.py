@@ -195,9 +195,3 @@ def test_the_offset_of_a_mean_is_the_mean_of_the_offsets(error):
     estimates = [dataclasses.replace(one, error=error) for one in (WIDE, NARROW)]
     found = mean_of_estimates(estimates)
     assert (found.below, found.above) == pytest.approx((0.15, 0.1))
-
-
-def test_an_offset_leaves_the_error_alone():
-    plain = log_difference(dataclasses.replace(WIDE, below=0.0, above=0.0), NARROW)
-    found = log_difference(WIDE, NARROW)
-    assert (found.error, found.df) == (plain.error, plain.df)

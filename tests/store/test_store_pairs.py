@@ -103,18 +103,13 @@ def test_marked_pairs_give_way_to_unmarked_separate_times_of_a_gpu(
     assert found.busy_speedup == pytest.approx(2.4)
 
 
-def test_a_busy_host_has_a_speedup_of_its_own():
-    of_busy = {"pair_speedup_disturbed": 4.8}
-    found = of(paired(0, 4.1, **of_busy), paired(1, 4.1), paired(2, 4.1, **of_busy))
-    assert found.speedup == pytest.approx(4.1)
-    assert found.busy_speedup == pytest.approx(4.8)
-    assert of(paired(0, 4.1), paired(1, 4.1), paired(2, 4.1)).busy_speedup is None
-
-
 def test_the_period_has_pairs_of_its_own():
-    periods = {"period_ms": 1.0, "pair_period_speedup": 3.0, "pair_period_speedup_disturbed": 3.3}
+    periods = {"period_ms": 1.0, "pair_period_speedup": 3.0}
+    busy = {"pair_speedup_disturbed": 4.8, "pair_period_speedup_disturbed": 3.3}
     baseline = [trial(round, latency_ms=4.0, period_ms=2.0) for round in range(3)]
-    found = of(*(paired(round, 1.5, **periods) for round in range(3)), baseline=baseline)
+    trials = paired(0, 1.5, **periods, **busy), paired(1, 1.5, **periods)
+    found = of(*trials, baseline=baseline)
     assert found.period_speedup == pytest.approx(3.0)
     assert found.separate_period_speedup == pytest.approx(2.0)
+    assert found.busy_speedup == pytest.approx(4.8)
     assert found.busy_period_speedup == pytest.approx(3.3)

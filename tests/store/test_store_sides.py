@@ -28,13 +28,6 @@ def test_every_round_has_its_figure(made, opened):
     assert side.figures["graph_pool_bytes"] == dict.fromkeys(range(5))
 
 
-def test_a_failed_side_has_no_figures(made, opened):
-    side = side_of(opened, made.sweep({EAGER: {"status": "oom", "reason": "20 GiB"}}))
-    assert side.status == "oom"
-    assert side.reason == "20 GiB"
-    assert side.figures["latency_ms"] == {}
-
-
 def test_a_preparation_that_was_not_repeated_still_counts(made, opened):
     alone = {"compile_cache": "cold", "compile_s": [9.0, None], "first_call_s": [10.0, None]}
     sweep = made.sweep({DEFAULT: alone}, rounds=2)

@@ -148,15 +148,6 @@ def test_unmarked_trials_narrow_what_a_marked_one_adds():
     assert found.latency_ci_high_ms == pytest.approx(2.0 * math.sqrt(1.5))
 
 
-def test_a_speedup_is_as_uncertain_as_the_marked_times_that_it_compares():
-    slow = {"latency_median_low_ms": 2.0, "latency_median_high_ms": 4.0}
-    baseline = [marked(0, latency_ms=4.0, **slow)]
-    found = summarise([marked(0, **OF_LATENCY)], baseline=baseline)
-    assert found.speedup == pytest.approx(2.0)
-    assert found.speedup_ci_low == pytest.approx(2.0 / 3.0)
-    assert found.speedup_ci_high == pytest.approx(4.0)
-
-
 # --- figures ---
 
 
