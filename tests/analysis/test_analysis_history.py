@@ -7,7 +7,6 @@ import pytest
 from made_history import GPU, STEP, Made, latencies, noisy, series
 
 from effbench.analysis.limits import STATUS, limits_of
-from effbench.stats.changepoints import find_changes
 
 
 def ends(change):
@@ -19,6 +18,7 @@ def test_a_slower_cell():
     found = latencies(STEP).judge()
     (change,) = found.changes
     assert ends(change) == (14, 15)
+    assert change.earliest.at <= 15 <= change.latest.at
     assert (change.word, change.state) == ("slower", "open")
     assert change.old == pytest.approx(1.0, rel=0.01)
     assert change.new == pytest.approx(1.1, rel=0.01)
@@ -56,15 +56,6 @@ def test_times_of_other_statuses_do_not_count(status):
     made = latencies(noisy(20))
     made.sweep().result(latency_ms=5.0, status=status)
     assert made.judge("latency_ms").changes[0].metric == STATUS
-
-
-def test_where_a_change_may_lie():
-    logs = np.random.default_rng(20).normal(0, 0.03, 50) + 0.1 * (np.arange(50) >= 25)
-    (found,) = latencies(np.exp(logs).tolist()).judge("latency_ms").changes
-    (change,) = find_changes(logs.tolist())
-    assert change.earliest < change.at < change.latest
-    assert found.earliest.at == change.earliest
-    assert found.latest.at == change.latest
 
 
 def test_the_worst_open_change_comes_first_and_then_the_newest():
@@ -132,7 +123,7 @@ def test_what_coincides():
 
 
 def test_counters():
-    made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3, recompiles=[0] * 10)
+    made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3)
     breaks, kernels = made.judge().changes
     assert (breaks.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
     assert (breaks.word, breaks.state, breaks.after.at) == ("more", "open", 7)

@@ -3,13 +3,11 @@
 from dataclasses import asdict
 
 import pytest
-from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
+from made_sweeps import DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
 from effbench.analysis.matching import (
-    Location,
     Side,
     differences,
-    machine_names,
     on_one_machine,
     pairs_of,
 )
@@ -68,7 +66,8 @@ def test_a_cell_with_several_partners_is_refused(order):
 
 
 SHARED = "no cell was measured in both before and after"
-TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
+KNOWN = f"{H200} own, {H200} /venvs/a/bin/python; choose one with --on"
+VENV = environment(flags={"interpreter": "/venvs/a/bin/python"})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,11 @@ TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name 
         ({"cells": [DEFAULT]}, NothingFoundError, f"{SHARED}; .* differ in mode.name"),
         ({"cells": []}, NothingFoundError, SHARED),
         ({"cells": [EAGER], "measured": []}, NothingFoundError, f"{SHARED}$"),
-        ({"cells": [EAGER], "envs": TWO}, UsageError, "after ran on several kinds"),
+        (
+            {"cells": [EAGER], "envs": [*HERE, VENV]},
+            UsageError,
+            f"after ran on several kinds .*: {KNOWN}",
+        ),
     ],
 )
 def test_what_cannot_be_compared_says_why(new, error, said):
@@ -108,19 +111,6 @@ def test_a_model_that_has_both_widths_is_compared_with_itself():
     both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
     found = pairs_of(*both, by="model.module.width")
     assert [pair.about.model for pair in found if pair.before and pair.after] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("other", "names"),
-    [
-        (A100, [H200, "NVIDIA A100"]),
-        (TWO[0], [f"{H200} own", f"{H200} /venvs/a/bin/python"]),
-        (environment(gpu_name=None, cpu_name="EPYC"), [H200, "EPYC"]),
-    ],
-)
-def test_names_of_machines(other, names):
-    machines = [Location.of(stored(env)) for env in (*HERE, other)]
-    assert list(machine_names(machines).values()) == names
 
 
 def test_differences_list_software_first():

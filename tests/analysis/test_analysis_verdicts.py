@@ -84,20 +84,6 @@ def test_a_time_against_a_floor_of_two_percent(factor, verdict):
     assert change.low < factor < change.high
 
 
-def test_a_noisy_time_is_ambiguous():
-    noisy = only(steps(1.0, 0.1), steps(1.05, 0.1), "period_ms")
-    assert noisy.verdict == Verdict.AMBIGUOUS
-    assert noisy.gates is False
-    assert noisy.smallest_slowdown > 0.2
-
-
-def test_without_a_second_trial_no_time_is_judged():
-    change = only([1.0], [9.0] * 5, "latency_ms")
-    assert change.verdict == Verdict.AMBIGUOUS
-    assert change.ratio == pytest.approx(9.0)
-    assert change.reason == "a side has only one trial, so the spread is unknown"
-
-
 IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
 
 
@@ -253,7 +239,6 @@ def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
     ("before", "after"),
     [
         ([2.0], [7.4]),
-        ([2.0] * 3, [7.4]),
         ([7.4], [2.0] * 3),
     ],
 )
@@ -266,7 +251,6 @@ def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before
 # --- missing and impossible figures ---
 
 
-@pytest.mark.parametrize("metric", ["compile_cold_s", "latency_ms"])
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
@@ -276,18 +260,17 @@ def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before
         ([0.0], [0.0], "1 of 1 trials before have no valid figure"),
     ],
 )
-def test_a_metric_of_one_side_only_has_a_row(metric, before, after, reason):
-    change = only(before, after, metric)
+def test_a_metric_of_one_side_only_has_a_row(before, after, reason):
+    change = only(before, after, "latency_ms")
     assert change.verdict == Verdict.AMBIGUOUS
     assert change.ratio is None
     assert change.gates is False
     assert change.reason.startswith(reason)
 
 
-@pytest.mark.parametrize("bad", [0.0, None])
-def test_missing_figures_are_omitted_and_reported(bad):
+def test_missing_figures_are_omitted_and_reported():
     quiet = [1.0, 1.001, 1.0, 1.001, 1.002]
-    change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
+    change = only([0.0, *quiet[:4]], quiet, "gpu_busy_ms")
     assert change.verdict == Verdict.SAME
     assert "1 of 5 trials before" in change.reason
 

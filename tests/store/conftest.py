@@ -7,6 +7,7 @@ from postgres_server import empty_database
 
 from effbench.core.cell import Cell
 from effbench.store import Store
+from effbench.store.schema import METADATA
 
 
 @pytest.fixture
@@ -66,24 +67,34 @@ def absent(database_kind, request, tmp_path):
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_url):
-    """The name of a database with a schema and nothing in it."""
+    """The URL of a database with a schema and nothing in it."""
     databases = empty_database(postgres_url)
     url = next(databases)
     Store.open(url, mode="write").close()
-    yield sa.make_url(url).database
+    yield url
     next(databases, None)
 
 
 @pytest.fixture
+def postgres_emptied(postgres_template):
+    """The same database, without what a test writes: making another one takes a second."""
+    yield postgres_template
+    names = ", ".join(METADATA.tables)
+    made_sweeps.sql(postgres_template, f"TRUNCATE {names} RESTART IDENTITY")
+
+
+@pytest.fixture
 def postgres_copy(postgres_url, postgres_template):
-    yield from empty_database(postgres_url, postgres_template)
+    """The URL of a database whose schema a test may change."""
+    yield from empty_database(postgres_url, sa.make_url(postgres_template).database)
 
 
 @pytest.fixture
 def path(database_kind, request, tmp_path):
     """The path or URL of a database with a schema and nothing in it."""
     if database_kind == "postgresql":
-        return request.getfixturevalue("postgres_copy")
+        is_upgraded = {"older", "filled"} & set(request.fixturenames)
+        return request.getfixturevalue("postgres_copy" if is_upgraded else "postgres_emptied")
     empty = request.getfixturevalue("empty_db")
     return made_sweeps.copied(empty, tmp_path / "results" / "effbench.db").path
 

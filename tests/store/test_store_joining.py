@@ -11,7 +11,6 @@ from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.limits import limits_of
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import StoreError, UsageError
-from effbench.render.notes import joined_hosts
 from effbench.stats.intervals import log_mean
 from effbench.store import Store
 from effbench.store.summary import estimate
@@ -54,6 +53,9 @@ def test_a_host_counts_once(made, opened):
     joined = opened.join(on_hosts(made), "h200")
     assert joined.hosts == ["a", "b", "c"]
     assert joined.trials == 30
+    assert opened.find_sweep(joined.id).imported_at is not None
+    (machine,) = opened.environments_of(joined.id)
+    assert machine.cpu_name == "CPU a, CPU b, CPU c"
     result = result_in(opened, joined.id)
     assert result.hosts == 3
     assert result.trials == 15
@@ -125,18 +127,6 @@ def test_cells_that_only_some_planned_are_omitted(made, opened):
     assert opened.planned(joined.id) == [EAGER]
 
 
-def test_the_sweep_names_its_hosts(made, opened):
-    joined = opened.find_sweep(opened.join(on_hosts(made), "h200").id)
-    assert joined.imported_at is not None
-    assert joined.name == "h200"
-    assert joined.rounds == 15
-    (line,) = joined_hosts(joined)
-    assert line.startswith("over 3 hosts: a (CPU a, fixed work 40 µs), b (CPU b, fixed work 52 µs)")
-    (machine,) = opened.environments_of(joined.id)
-    assert machine.cpu_name == "CPU a, CPU b, CPU c"
-    assert machine.gpu_name == "NVIDIA H200"
-
-
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -146,19 +136,16 @@ def test_the_sweep_names_its_hosts(made, opened):
         ({"baseline_mode": "default"}, "protocol baseline_mode eager and default"),
         ({"cells": {LARGE: {}}}, "they have no cell in common"),
         ({"host": {"process": {"boot": "boot of a"}}}, "they ran on the same host"),
+        ({"name": "a", "host": {"hostname": "b"}}, "they ran on the same host"),
     ],
 )
 def test_sweeps_that_differ_in_more_than_the_host(made, opened, changed, reason):
-    parts = [on_host(made, "a"), on_host(made, "b", **changed)]
+    parts = [on_host(made, "a"), on_host(made, **{"name": "b", **changed})]
     known = opened.sweeps()
     with pytest.raises(StoreError, match=reason) as refused:
         opened.join(parts, "x")
     assert "\n" not in str(refused.value)
     assert opened.sweeps() == known
-
-
-def the_same_gpu(made):
-    return [on_host(made, "a"), on_host(made, "a", host={"hostname": "b"})]
 
 
 def the_same_name(made):
@@ -179,7 +166,6 @@ def several_environments(made):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (the_same_gpu, "they ran on the same host"),
         (the_same_name, "they ran on the same host .node"),
         (unknown_hosts, "it is unknown whether they ran on different hosts"),
         (several_environments, "has trials in 2 environments"),

@@ -85,18 +85,18 @@ def timed(cell, turn, latency):
 
 def grown(path, folder):
     """A running sweep, exported; then it goes on and ends. Gives the export and the id."""
+    plan = whole.cells()
     with Store.open(path, mode="write") as store:
-        plan = whole.cells()
         sweep_id = whole.begun(store, plan[:4], name="grown", rounds=2)
         environment_id = store.add_environment(whole.environment(), {})
-        for number, cell in enumerate(plan[:4]):
-            store.add_trial(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
+        for cell in plan[:4]:
+            store.add_trial(sweep_id, environment_id, timed(cell, 0, 1.0))
         out = export(path, folder / "early.db")
         store.extend_sweep(sweep_id, plan)
         # its order is that of the environments
         store.note_environments(sweep_id, {environment_id: {"folder": "."}})
-        for number, cell in enumerate(plan):
-            store.add_trial(sweep_id, environment_id, timed(cell, 1, 2.0 + number))
+        for cell in plan:
+            store.add_trial(sweep_id, environment_id, timed(cell, 1, 2.0))
         store.finish_sweep(sweep_id, "completed")
     return out, sweep_id
 
