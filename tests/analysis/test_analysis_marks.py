@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from made_history import STEP, Made
 from made_pairs import compared, pair, side, timed
-from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, copied, steps
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
 from test_analysis_rerun import again
 from whole_sweeps import info_of
 
@@ -35,18 +35,9 @@ def checked(made, effbench):
     return call
 
 
-@pytest.fixture(scope="module", params=["before", "now", "before and now"])
-def half_marked(request, empty_db, tmp_path_factory):
-    """When the results of eager were marked, and the comparison of two sweeps."""
-    made = copied(empty_db, tmp_path_factory.mktemp("marks") / "r.db")
-    old = marked(FAST) if "before" in request.param else FAST
-    new = marked(SLOW) if "now" in request.param else SLOW
-    sweeps = [made.sweep({EAGER: figures, DEFAULT: FAST}) for figures in (old, new)]
-    return request.param, compared(made, *sweeps)
-
-
-def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
-    _, found = half_marked
+def test_no_time_of_a_marked_result_has_a_verdict(made):
+    sweeps = [made.sweep({EAGER: eager, DEFAULT: FAST}) for eager in (FAST, marked(SLOW))]
+    found = compared(made, *sweeps)
     unjudged = [change for change in found.changes if change.is_unjudged]
     times = {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"}
     assert times <= {change.metric for change in unjudged}
@@ -55,9 +46,15 @@ def test_no_time_of_a_marked_result_has_a_verdict(half_marked):
     assert {line.mode for line in found.modes} == {"default"}, "marked figures have no mean"
 
 
-def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
-    which, found = half_marked
-    (change,) = [row for row in found.of("latency_ms") if row.key == EAGER.key]
+def disturbed(**figures):
+    return replace(side(**figures), disturbance=BUSY)
+
+
+@pytest.mark.parametrize("which", ["before", "now", "before and now"])
+def test_the_figures_of_a_marked_result_are_shown_with_the_reason(which):
+    before, after = (disturbed if when in which else side for when in ("before", "now"))
+    cell = pair(before(latency_ms=[1.0] * 5), after(latency_ms=[1.1] * 5))
+    (change,) = judge([cell], limits_of({}))
     assert change.verdict == "ambiguous"
     assert change.p_value is change.low is None
     assert not change.gates
@@ -65,10 +62,6 @@ def test_the_figures_of_a_marked_result_are_shown_with_the_reason(half_marked):
     assert change.marked_before == ("before" in which)
     assert change.marked_after == ("now" in which)
     assert change.ratio == pytest.approx(1.1)
-
-
-def disturbed(**figures):
-    return replace(side(**figures), disturbance=BUSY)
 
 
 def test_counts_and_memory_of_a_marked_result_are_judged():

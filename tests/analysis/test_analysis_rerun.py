@@ -8,6 +8,7 @@ from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, copied, environment, st
 
 from effbench.analysis.confirm import (
     Rerun,
+    RowAgain,
     duet_budget_s,
     is_flagged,
     judge_again,
@@ -107,45 +108,37 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
     assert row.ratio == pytest.approx(1.1), "the figures stay those of the sweep"
 
 
-def compiled(seconds, cold=3, **figures):
-    """The figures of a cell that compiled in the first `cold` of five rounds."""
+def compiled(size, cold=3):
+    """The figures of a cell that compiled in the first `cold` of five rounds, for so many seconds
+    and in as many times 10 MiB."""
     warm = 5 - cold
     return {
         **FAST,
         "compilation": [*range(cold), *range(warm)],
         "compile_cache": ["cold"] * cold + ["warm"] * warm,
-        "compile_s": [seconds] * cold + [0.5] * warm,
-        **figures,
+        "compile_s": [float(size)] * cold + [0.5] * warm,
+        "peak_reserved_bytes": size * 10 * MIB,
     }
 
 
 @pytest.mark.parametrize(
-    ("new_s", "old_s", "cold", "verdict", "said"),
+    ("metric", "new", "old", "cold", "verdict", "said"),
     [
-        (10.0, 10.0, 3, "ambiguous", "not confirmed: 1.000"),
-        (10.0, 4.0, 3, "slower", "confirmed: 2.500 (old and new alternating)"),
+        ("compile_cold_s", 10, 10, 3, "ambiguous", "not confirmed: 1.000"),
+        ("compile_cold_s", 10, 4, 3, "slower", "confirmed: 2.500 (old and new alternating)"),
         # one compilation each raises no alarm, but runs again
-        (10.0, 4.0, 1, "slower", f"{ONE_TIME}; confirmed: 2.500 (old and new alternating)"),
-        (4.0, 4.0, 1, "same", f"{ONE_TIME}; not confirmed: 1.000"),
+        ("compile_cold_s", 10, 4, 1, "slower", f"{ONE_TIME}; confirmed: 2.500 (old and new"),
+        ("compile_cold_s", 4, 4, 1, "same", f"{ONE_TIME}; not confirmed: 1.000"),
+        ("peak_reserved_cold_bytes", 10, 4, 1, "slower", "; confirmed: 2.500"),
     ],
 )
-def test_what_becomes_of_compile_seconds(made, new_s, old_s, cold, verdict, said):
-    """There are as many as compilations, which are fewer than pairs of times must be."""
-    before, after = compiled(4.0, cold), compiled(10.0, cold)
-    sides = {DEFAULT: compiled(new_s)}, {DEFAULT: compiled(old_s)}
+def test_what_becomes_of_compilations(made, metric, new, old, cold, verdict, said):
+    """There are fewer than pairs of times must be."""
+    before, after = compiled(4, cold), compiled(10, cold)
+    sides = {DEFAULT: compiled(new)}, {DEFAULT: compiled(old)}
     found, _ = again(made, *sides, before=before, after=after)
-    (row,) = found.of("compile_cold_s")
+    (row,) = found.of(metric)
     assert (row.verdict, said in row.reason) == (verdict, True), row.reason
-
-
-def test_memory_of_one_compilation_is_settled_by_several(made):
-    """It has no pairs, because only some rounds compile with an empty cache."""
-    small, large = ({"peak_reserved_bytes": size * MIB} for size in (100, 200))
-    sides = {DEFAULT: compiled(1.0, **large)}, {DEFAULT: compiled(1.0, **small)}
-    before, after = compiled(1.0, 1, **small), compiled(1.0, 1, **large)
-    found, _ = again(made, *sides, before=before, after=after)
-    (row,) = found.of("peak_reserved_cold_bytes")
-    assert (row.verdict, "; confirmed: 2.000" in row.reason) == ("slower", True), row.reason
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +167,7 @@ OURS, THEIRS = (
             "ambiguous",
             "5 pairs); not significantly beyond 2.0 %",
         ),
-        (SLOW, CRASHED, "ambiguous", "; only pairs confirm an ambiguous row"),
+        (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
     ],
 )
@@ -186,6 +179,16 @@ def test_what_becomes_of_an_ambiguous_row(varying, tmp_path, new, old, verdict, 
     assert row.verdict == verdict
     assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
     assert said in row.reason
+
+
+def test_an_interval_without_pairs_is_not_enough():
+    """The reason says so, because the interval alone looks significant."""
+    figures = {"ratio": 1.1, "low": 1.05, "high": 1.15, "before": 1.0, "after": 1.1}
+    flagged = Change("a", "a", "latency_ms", **figures)
+    row = Change("a", "a", "latency_ms", Verdict.SLOWER, **figures)
+    RowAgain(flagged, row, "run again").settle()
+    assert flagged.verdict == "ambiguous"
+    assert flagged.reason.endswith("(run again); only pairs confirm an ambiguous row")
 
 
 def test_each_cell_by_its_own(made):
@@ -241,10 +244,11 @@ def test_how_long_each_side_of_a_duet_is_timed(made, latency_ms, budget_s):
     ],
 )
 def test_another_machine_settles_nothing(made, changed, error):
-    found = compared(made, made.sweep({EAGER: FAST}), made.sweep({EAGER: SLOW}))
-    pools = {None: SimpleNamespace(machine=SimpleNamespace(environment=environment()))}
+    found = compared(made, made.sweep([EAGER]), made.sweep([EAGER]))
+    machine = SimpleNamespace(environment=environment())
+    pools = {None: SimpleNamespace(machine=machine)}
     same_machine(found, None, pools)
-    pools[None].machine.environment = environment(**changed)
+    machine.environment = environment(**changed)
     with pytest.raises(UsageError, match=error):
         same_machine(found, None, pools)
 

@@ -66,8 +66,8 @@ def test_a_cell_with_several_partners_is_refused(order):
 
 
 SHARED = "no cell was measured in both before and after"
-KNOWN = f"{H200} own, {H200} /venvs/a/bin/python; choose one with --on"
-VENV = environment(flags={"interpreter": "/venvs/a/bin/python"})
+TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
+KNOWN = f"{H200} /venvs/a/bin/python, {H200} /venvs/b/bin/python; choose one with --on"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ VENV = environment(flags={"interpreter": "/venvs/a/bin/python"})
         ({"cells": []}, NothingFoundError, SHARED),
         ({"cells": [EAGER], "measured": []}, NothingFoundError, f"{SHARED}$"),
         (
-            {"cells": [EAGER], "envs": [*HERE, VENV]},
+            {"cells": [EAGER], "envs": TWO},
             UsageError,
             f"after ran on several kinds .*: {KNOWN}",
         ),

@@ -146,13 +146,8 @@ def functions(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_fresh_process(functions):
-    facts = _processes.in_fresh_process(
-        functions.adds,
-        CPU,
-        hide=("pandas",),
-        one=1,
-        two=2,
-    )
+    hidden = ("pandas",)
+    facts = _processes.in_fresh_process(functions.adds, CPU, hide=hidden, one=1, two=2)
     assert facts["succeeded"]
     assert facts["sum"] == 3
     assert not facts["pandas_is_found"]

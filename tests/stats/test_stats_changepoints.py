@@ -74,7 +74,7 @@ def test_neighbours_that_are_alike_raise_no_alarm(likeness):
 
 
 @pytest.mark.parametrize("factor", [SLOW(4), 10])
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, SLOW(-1)])
 def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor, order):
     values = unchanged(0.003)
     values[:, 30:] *= factor
@@ -86,7 +86,7 @@ def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor, order
     [
         (0.03, 3),
         (0.03, 30),
-        (0.03, 57),
+        SLOW(0.03, 57),
         (-0.05, 30),
         SLOW(0.1, 3),
         SLOW(-0.05, 57),
@@ -117,16 +117,7 @@ def test_the_floor():
     assert changed(values, floor=0.01) == 1
 
 
-def test_undone():
-    values = unchanged(series=50)
-    values[:, 20:40] += 0.1
-    for first, second in find_all(values):
-        assert abs(first.at - 20) <= 1
-        assert abs(second.at - 40) <= 1
-        assert (first.undone_at, second.undone_at) == (second.at, None)
-
-
-@pytest.mark.parametrize("at", [[20, 21], [3, 9, 20, 30]])
+@pytest.mark.parametrize("at", [SLOW([20, 21]), [3, 9, 20, 30]])
 @pytest.mark.parametrize("size", [0.1, SLOW(20.0)])
 def test_odd_sweeps_are_no_change(at, size):
     values = unchanged(seed=7)
@@ -142,7 +133,7 @@ def test_three_odd_sweeps_in_a_row_are_a_change(series, least):
     assert share(find_all(values), lambda one: positions(one) == [20, 23]) >= least
 
 
-@pytest.mark.parametrize("total", [0.03, 0.1, SLOW(0.3)])
+@pytest.mark.parametrize("total", [SLOW(0.03), 0.1, SLOW(0.3)])
 @pytest.mark.parametrize("noise", [0.0005, 0.005])
 def test_a_slide_is_no_change(total, noise):
     assert changed(unchanged(noise, 50) + np.linspace(0, total, N)) == 0

@@ -39,9 +39,7 @@ def test_too_few_values_have_no_interval():
 def test_extreme_spreads():
     assert bounds(geometric_mean([2.0] * 5)) == (2.0, 2.0, 2.0)
     assert bounds(speedup([4.0] * 3, [2.0] * 3)) == (2.0, 2.0, 2.0)
-    wide = geometric_mean([1e-300, 1e300])
-    assert wide.low == 0.0
-    assert wide.high == math.inf
+    assert bounds(geometric_mean([1e-300, 1e300])) == (1.0, 0.0, math.inf)
     tiny = speedup([1.0, 1.0 + 4e-16], [1.0, 1.0 + 2e-16])
     assert tiny.low <= tiny.value <= tiny.high
 
@@ -173,12 +171,6 @@ def test_offsets_of_marked_values_widen_the_interval_on_top_of_the_error():
     assert found.value == pytest.approx(2.0)
     assert found.low == pytest.approx(2.0 * math.exp(-half - 0.3))
     assert found.high == pytest.approx(2.0 * math.exp(half + 0.2))
-
-
-def test_a_single_marked_value_has_an_interval_without_an_error():
-    single = LogEstimate(math.log(2.0), error=None, df=0, below=math.log(2.0))
-    found = single.interval()
-    assert (found.value, found.low, found.high) == pytest.approx((2.0, 1.0, 2.0))
 
 
 @pytest.mark.parametrize("error", [0.1, None])

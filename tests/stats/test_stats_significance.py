@@ -44,8 +44,7 @@ def test_few_and_exact_trials():
     assert found.ratio == pytest.approx(1.5)
     assert found.low is found.p_value is found.smallest_slowdown is None
     same = compare([3.0] * 3, [3.0] * 5)
-    assert same.p_value == 1.0
-    assert same.smallest_slowdown == pytest.approx(0.02)
+    assert (same.p_value, same.smallest_slowdown) == pytest.approx((1.0, 0.02))
     assert compare([3.0] * 3, [3.3] * 5).p_value == 0.0
 
 
@@ -69,12 +68,9 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     assert found.low == pytest.approx(math.exp(logs.mean() - half_width))
 
 
-@pytest.mark.parametrize(
-    ("rounds", "said"), [({1: 1.0}, "no round has both"), ({0: math.nan}, "positive, finite")]
-)
-def test_values_that_make_no_pair(rounds, said):
-    with pytest.raises(ValueError, match=said):
-        compare_pairs({0: 1.0}, rounds)
+def test_rounds_that_make_no_pair():
+    with pytest.raises(ValueError, match="no round has both"):
+        compare_pairs({0: 1.0}, {1: 1.0})
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow(
             ["the GPU is busy 97 % of the time", "81 % of the copy bandwidth"],
         ),
         ({"bound": "compute", "roofline_fraction": 0.613}, ["61 % of the matrix rate"]),
+        ({"bound": "latency", "roofline_fraction": 0.1}, ["10 % of the nearest ceiling"]),
         (
             {"latency_ms": 0.17, "period_ms": None, "gpu_idle_fraction": None},
             ["busy 40 % of the latency"],

@@ -163,12 +163,18 @@ def several_environments(made):
     return [on_host(made, "a"), on_host(made, "c", into=sweep)]
 
 
+def another_cpu(made):
+    cells = {EAGER: {"gpu_uuid": None}}
+    return [on_host(made, name, env={"gpu_name": None}, cells=cells) for name in "ab"]
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (the_same_name, "they ran on the same host .node"),
         (unknown_hosts, "it is unknown whether they ran on different hosts"),
         (several_environments, "has trials in 2 environments"),
+        (another_cpu, "only the host may differ: CPU CPU a and CPU b"),
     ],
 )
 def test_hosts_that_cannot_be_joined(made, opened, make, reason):

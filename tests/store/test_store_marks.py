@@ -59,8 +59,6 @@ def test_noisy_trials_become_ok_and_marked(older):
     }
     assert trials == AFTER
     results = {row["mode"]: row for row in whole.results_of(older)}
-    marked = [mode for mode, row in results.items() if row["marked"]]
-    assert marked == ["busy", "without a reason"]
+    assert [mode for mode in results if results[mode]["marked"]] == ["busy", "without a reason"]
     assert results["busy"]["speedup"] == pytest.approx(2.0)
-    assert results["compiled"]["status"] == "degraded"
     assert results["compiled"]["speedup"] is None

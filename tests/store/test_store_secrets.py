@@ -103,7 +103,7 @@ def test_no_password_leaves_the_database(tmp_path, target):
     assert b"s3cret" not in out.read_bytes()
     assert outcomes(out, target) == ["imported"]
     with Store.open(target) as store:
-        info = store.find_sweep(sweep)
+        info = store.find_sweep("last")
         assert (info.command, info.overrides) == (["-m", said], ["bs=1", said])
         assert store.cell_overrides(sweep)[key] == [said]
     assert outcomes(target, path) == ["already there"], "masked and unmasked are the same sweep"

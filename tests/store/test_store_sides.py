@@ -91,8 +91,9 @@ def levels(opened, sweep, metrics=("latency_ms",)):
 
 
 def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened, monkeypatch):
-    for level in (1.0, 2.0, 3.0):
-        made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
+    for level, disturbance in ((1.0, None), (2.0, LAST_TWO), (3.0, None), (99.0, LAST_THREE)):
+        figures = {"latency_ms": level, "disturbance": disturbance}
+        made.sweep({EAGER: figures, DEFAULT: {"status": "error"}})
     made.sweep({EAGER: {"latency_ms": 9.0}}, env=environment(torch_version="2.14.0"))
     for _ in range(3):
         made.sweep([a_cell(model="other")])  # a database that other jobs fill, too
@@ -101,15 +102,8 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
         (EAGER.key, "latency_ms"): pytest.approx([1.0, 2.0, 3.0]),
         (EAGER.key, "kernels"): [12, 12, 12],
     }
-    monkeypatch.setattr(sides, "MOST_LEVELS", 2)
+    monkeypatch.setattr(sides, "MOST_LEVELS", 3)  # of which one is marked
     assert levels(opened, last) == {(EAGER.key, "latency_ms"): pytest.approx([2.0, 3.0])}
-
-
-def test_marked_results_are_no_levels(made, opened):
-    for level, disturbance in ((1.0, None), (2.0, LAST_TWO), (3.0, LAST_THREE)):
-        made.sweep({EAGER: {"latency_ms": level, "disturbance": disturbance}})
-    (latencies,) = levels(opened, made.sweep([EAGER])).values()
-    assert latencies == pytest.approx([1.0, 2.0])
 
 
 def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):

@@ -116,8 +116,7 @@ def test_environments(store, environment):
     second = store.add_environment(environment(gpu_name="NVIDIA H200"), {})
     assert {row.id for row in store.environments([second, first, "unknown"])} == {first, second}
     (row,) = store.environments([first])
-    assert row.flags == {"a": "1"}
-    assert row.details == {"pip": ["x"]}
+    assert (row.flags, row.details) == ({"a": "1"}, {"pip": ["x"]})
     assert store.environments([]) == []
 
 
