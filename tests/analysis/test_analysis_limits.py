@@ -19,13 +19,6 @@ def limit(floor=0.02, least=0.0, factor=1.25, ignore=False, reason=None):
     return Limit(floor, least, factor, ignore, reason)
 
 
-def test_defaults():
-    limits = limits_of({})
-    assert limits.metrics == list(COMPARED)
-    assert "speedup" not in COMPARED
-    assert limits.of(CELL, "latency_ms") == limit()
-
-
 @pytest.mark.parametrize("value", ["3 %", "3e-2", 0.03])
 def test_a_floor(value):
     assert limits_of({"floor": value}).floor == pytest.approx(0.03)

@@ -2,10 +2,9 @@
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import sql
+from made_sweeps import a_cell, sql
 from older_schemas import lower_to_0010
 
-from effbench.core.cell import Status, Trial
 from effbench.store import HEAD_REVISION, Store
 
 #: What marks these trials; as a reason, an earlier version gave it.
@@ -35,16 +34,14 @@ AFTER = {
 
 
 @pytest.fixture
-def older(path, store, cell, here, begin):
+def older(path, made):
     """A database of revision 0010 with a trial of each mode."""
-    cells = [cell(mode) for mode in BEFORE]
-    sweep_id = begin(store, cells)
-    for planned in cells:
-        status, reason, disturbance = BEFORE[planned.mode_name]
-        trial = Trial(planned.key, 0, Status(status), reason, disturbance=disturbance)
-        trial.latency_ms = 4.0 if planned.mode_name == "eager" else 2.0
-        store.add_trial(sweep_id, here, trial)
-    store.close()
+    cells = {}
+    for mode, (status, reason, disturbance) in BEFORE.items():
+        latency = 4.0 if mode == "eager" else 2.0
+        facts = {"status": status, "reason": reason, "disturbance": disturbance}
+        cells[a_cell(mode)] = {"latency_ms": latency, **facts}
+    made.sweep(cells, rounds=1)
     lower_to_0010(path)
     sql(path, "UPDATE trial SET reason = NULL WHERE reason = 'unknown'")
     return path

@@ -7,8 +7,10 @@ import platform
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import made_sweeps
 import numpy as np
 import pytest
+from made_sweeps import DEFAULT, EAGER, a_cell
 from whole_sweeps import set_state
 
 import effbench
@@ -38,38 +40,25 @@ def add(store, cell, here, sweep):
     return add
 
 
-@pytest.fixture
-def swept(store, cell, begin, here):
-    """Records a sweep of trials with these values on this host or another, and returns its id."""
-
-    def record(*trials, hostname=None):
-        sweep_id = begin(store, [cell()], host={"hostname": hostname or platform.node()})
-        for number, values in enumerate(trials):
-            store.add_trial(sweep_id, here, Trial(cell().key, number, OK, **values))
-        return sweep_id
-
-    return record
-
-
-def on_gpu(host_ms, **values):
-    return {"gpu_uuid": "GPU-1", "host_ms": host_ms, **values}
-
-
-def on_cpu(host_high_ms, **values):
-    return {"host_ms": 0.02, "host_high_ms": host_high_ms, **values}
-
-
-def test_recent_trials_of_this_machine_tell_the_speed_of_its_host(path, store, here, swept):
+def test_recent_trials_of_this_machine_tell_the_speed_of_its_host(path, made, opened):
     """Oldest first: the quietest moments of trials on a GPU, the slower ones of undisturbed trials
     on the CPU."""
-    swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
-    set_state(path, swept(on_gpu(0.01), on_cpu(0.02)), imported_at=dt.datetime.now(dt.UTC))
-    assert store.host_speeds(here) == HostSpeeds()
-    swept(on_gpu(0.05, host_high_ms=0.07), on_gpu(None), on_gpu(0.04))
-    swept(on_cpu(0.05), on_cpu(None), on_cpu(0.09, disturbance="host busy"), on_cpu(0.04))
-    swept(on_gpu(0.06))
-    assert store.host_speeds(here) == HostSpeeds(quiet=[0.05, 0.04, 0.06], high=[0.05, 0.04])
-    assert store.host_speeds("another environment") == HostSpeeds()
+    gpu = {"gpu_uuid": "GPU-1", "host_ms": [0.05, None, 0.04, 0.06], "host_high_ms": 0.07}
+    cpu = {
+        "host_ms": 0.02,
+        "host_high_ms": [0.05, None, 0.09, 0.04],
+        "disturbance": [None, None, "host busy", None],
+    }
+    machine = made_sweeps.environment().id
+    here = {"hostname": platform.node()}
+    made.sweep({EAGER: gpu}, rounds=4, host={"hostname": "another machine"})
+    imported = made.sweep({EAGER: cpu}, rounds=4, host=here)
+    set_state(path, imported, imported_at=dt.datetime.now(dt.UTC))
+    assert opened.host_speeds(machine) == HostSpeeds()
+    for figures in (gpu, cpu):
+        made.sweep({EAGER: figures}, rounds=4, host=here)
+    assert opened.host_speeds(machine) == HostSpeeds(quiet=[0.05, 0.04, 0.06], high=[0.05, 0.04])
+    assert opened.host_speeds("another environment") == HostSpeeds()
 
 
 TENTHS = [0.1 * number for number in range(1, 10)]
@@ -213,12 +202,11 @@ def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, her
     assert speedups(store, second) == [None]
 
 
-def test_of_two_variants_of_the_baseline_mode_one_is_the_baseline(store, cell, begin, here):
-    cells = [cell("eager"), cell("eager", channels_last=True), cell("default")]
-    sweep = begin(store, cells)
-    for one, latency in zip(cells, (4.0, 2.0, 1.0), strict=True):
-        store.add_trial(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
-    assert speedups(store, sweep) == pytest.approx([1.0, 2.0, 4.0])
+def test_of_two_variants_of_the_baseline_mode_one_is_the_baseline(made, opened):
+    variant = a_cell(settings={"channels_last": True})
+    latencies = {EAGER: 4.0, variant: 2.0, DEFAULT: 1.0}
+    sweep = made.sweep({cell: {"latency_ms": ms} for cell, ms in latencies.items()})
+    assert speedups(opened, sweep) == pytest.approx([1.0, 2.0, 4.0])
 
 
 DTYPES = {

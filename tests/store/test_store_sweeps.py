@@ -4,10 +4,9 @@ import datetime as dt
 import re
 
 import pytest
-from made_sweeps import sql
+from made_sweeps import DEFAULT, EAGER, GRAPH, sql
 from whole_sweeps import set_state
 
-from effbench.core.cell import Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
 
 
@@ -33,13 +32,10 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
     assert before <= found.started_at <= dt.datetime.now(dt.UTC)
 
 
-def test_trials_and_results_are_counted(store, cell, here, begin):
-    cells = [cell(bs=bs) for bs in range(1, 4)]
-    sweep = begin(store, cells)
-    for number, round, status in ((0, 0, Status.OK), (0, 1, Status.OK), (1, 0, Status.OOM)):
-        store.add_trial(sweep, here, Trial(cells[number].key, round, status))
-    found = store.find_sweep(sweep)
-    assert (found.cells, found.trials) == (3, 3)
+def test_trials_and_results_are_counted(made, opened):
+    cells = {EAGER: {}, DEFAULT: {"status": "oom"}, GRAPH: None}
+    found = opened.find_sweep(made.sweep(cells, rounds=2))
+    assert (found.cells, found.trials) == (3, 4)
     assert found.statuses == {"ok": 1, "oom": 1}
 
 
