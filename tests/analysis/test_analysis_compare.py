@@ -32,11 +32,21 @@ def test_a_line_for_each_mode(made):
 
 def test_the_python_api_compares_parts_in_turns(made):
     sweep = made.sweep([EAGER, a_cell(bs=64)])
-    frame = effbench.compare(sweep, db=str(made.path), by="bs", values=(8, 64))
+    frame = effbench.compare(
+        sweep,
+        db=str(made.path),
+        by="bs",
+        values=(8, 64),
+    )
     assert len(frame)
     assert frame.attrs["in_turns"]
     with pytest.raises(UsageError, match="takes two sweeps"):
-        effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
+        effbench.compare(
+            sweep,
+            sweep,
+            db=str(made.path),
+            values=("a", "b"),
+        )
 
 
 def test_the_noise_threshold_comes_from_earlier_sweeps_with_the_same_protocol(made):
@@ -61,7 +71,12 @@ def test_after_an_update_in_mid_sweep_the_new_environment_counts(made):
     """Its trials come last, although a resumed sweep keeps the old ones."""
     old = environment(torch_version="2.12.0")
     before = made.sweep({EAGER: FAST}, env=old)
-    after = made.sweep({EAGER: FAST}, env=old, rounds=2, host={"environments": {old.id: {}}})
+    after = made.sweep(
+        {EAGER: FAST},
+        env=old,
+        rounds=2,
+        host={"environments": {old.id: {}}},
+    )
     with Store.open(made.path, mode="write") as store:
         store.note_environments(after, {environment().id: {}})
     made.sweep({EAGER: SLOW}, into=after)
@@ -97,7 +112,12 @@ def test_two_interpreters_in_turns(made):
     found = compared_parts(made, sweep, "python")
     assert verdicts(found) == {"eager": "slower"}
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
-    turned = compared_parts(made, sweep, "torch_version", values=["2.13.0", "2.11.0"])
+    turned = compared_parts(
+        made,
+        sweep,
+        "torch_version",
+        values=["2.13.0", "2.11.0"],
+    )
     assert verdicts(turned) == {"eager": "faster"}
 
 
@@ -172,19 +192,43 @@ def swept(made, *names):
 def chosen(made, baseline, sweep, on=None, any_hardware=False):
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", baseline)
-        return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
+        return baseline_of(
+            store,
+            "main",
+            store.find_sweep(sweep),
+            on,
+            any_hardware,
+        )
 
 
 def test_a_baseline_on_several_gpus(made):
     both = swept(made, "L40S", "A100")
-    sweep = swept(made, "L40S", "A100", "L4")
-    assert chosen(made, both, sweep, on="a100").hardware == "NVIDIA A100"
+    sweep = swept(
+        made,
+        "L40S",
+        "A100",
+        "L4",
+    )
+    assert (
+        chosen(
+            made,
+            both,
+            sweep,
+            on="a100",
+        ).hardware
+        == "NVIDIA A100"
+    )
     several = "is set on NVIDIA A100, NVIDIA L40S; choose one with --on"
     with pytest.raises(UsageError, match=several):
         chosen(made, both, sweep)
     # a name in full goes before a part
     with pytest.raises(NothingFoundError, match="not on NVIDIA L4; "):
-        chosen(made, both, sweep, on="nvidia l4")
+        chosen(
+            made,
+            both,
+            sweep,
+            on="nvidia l4",
+        )
 
 
 def test_other_hardware_only_if_asked_for(made):
@@ -193,5 +237,18 @@ def test_other_hardware_only_if_asked_for(made):
     with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
         chosen(made, baseline, sweep)
     with pytest.raises(NothingFoundError, match="ran on NVIDIA H200, not on NVIDIA A100; choose"):
-        chosen(made, baseline, sweep, on="A100")
-    assert chosen(made, baseline, sweep, any_hardware=True).hardware == "NVIDIA A100"
+        chosen(
+            made,
+            baseline,
+            sweep,
+            on="A100",
+        )
+    assert (
+        chosen(
+            made,
+            baseline,
+            sweep,
+            any_hardware=True,
+        ).hardware
+        == "NVIDIA A100"
+    )

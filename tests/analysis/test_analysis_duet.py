@@ -14,7 +14,15 @@ def trials(times, status=Status.OK, reason=None, extra=None, **more):
     """The trials of a side, one per duet."""
     extra = extra or {DUET: {"leads": True}}
     return [
-        Trial("a", n, status, reason, latency_ms=time, extra=extra, **more)
+        Trial(
+            "a",
+            n,
+            status,
+            reason,
+            latency_ms=time,
+            extra=extra,
+            **more,
+        )
         for n, time in enumerate(times)
     ]
 
@@ -24,7 +32,12 @@ def answer(ratios, first=None, **more):
     before = [NOISE[n % 4] for n in range(len(ratios))]
     after = [time * ratio for time, ratio in zip(before, ratios, strict=True)]
     duets = Duets(first or trials(before), trials(after, **more))
-    return DuetAnswer("mlp", "mode=default", "mode=eager", duets)
+    return DuetAnswer(
+        "mlp",
+        "mode=default",
+        "mode=eager",
+        duets,
+    )
 
 
 @pytest.mark.parametrize(

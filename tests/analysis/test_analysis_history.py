@@ -60,7 +60,12 @@ def test_times_of_other_statuses_do_not_count(status):
 
 def test_the_worst_open_change_comes_first_and_then_the_newest():
     made = Made()
-    steps = {"a": (10, 1.1), "b": (8, 1.3), "c": (10, 0.5), "d": (20, 0.9)}
+    steps = {
+        "a": (10, 1.1),
+        "b": (8, 1.3),
+        "c": (10, 0.5),
+        "d": (20, 0.9),
+    }
     for place in range(30):
         made.sweep()
         for mode, (at, level) in steps.items():

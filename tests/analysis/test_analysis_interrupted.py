@@ -27,20 +27,58 @@ def cut(figures, rounds):
 def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verdict, said):
     """`new`, `old`: rounds of each side."""
     first = made.sweep({EAGER: FAST})
-    assert effbench("baseline", "set", "main", first).code == 0
+    assert (
+        effbench(
+            "baseline",
+            "set",
+            "main",
+            first,
+        ).code
+        == 0
+    )
     facts = {"name": f"confirm:{made.sweep({EAGER: SLOW})}", "state": "interrupted"}
-    again = made.sweep(cut(news, new), env=NEW, rounds=new, **facts)
+    again = made.sweep(
+        cut(news, new),
+        env=NEW,
+        rounds=new,
+        **facts,
+    )
     there = None
     complete = new
     if old is not None:
         there = THERE
         complete = min(new, old)
-        made.sweep(cut(FAST, old), env=OLD, rounds=old, into=again, **facts)
+        made.sweep(
+            cut(FAST, old),
+            env=OLD,
+            rounds=old,
+            into=again,
+            **facts,
+        )
     ids = {HERE: NEW.id, THERE: OLD.id}
-    outcome = Outcome(again, str(made.path), "interrupted", "ignore", [], ids)
-    read = rerun.read(str(made.path), outcome, HERE, there)
+    outcome = Outcome(
+        again,
+        str(made.path),
+        "interrupted",
+        "ignore",
+        [],
+        ids,
+    )
+    read = rerun.read(
+        str(made.path),
+        outcome,
+        HERE,
+        there,
+    )
     monkeypatch.setattr(rerun, "run_again", lambda *_: read)
-    done = effbench("check", "--baseline", "main", "--confirm", "--metric", "latency_ms")
+    done = effbench(
+        "check",
+        "--baseline",
+        "main",
+        "--confirm",
+        "--metric",
+        "latency_ms",
+    )
     assert done.code == 130
     assert f"interrupted while confirming (sweep {again})" in done.err
     text = " ".join(done.out.split())

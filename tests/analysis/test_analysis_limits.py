@@ -7,7 +7,15 @@ import pytest
 from effbench.analysis.limits import COMPARED, SHIPPED, CellFacts, Limit, limits_of, read
 from effbench.core.errors import ConfigError
 
-CELL = CellFacts("llama-7b", 8, "default", "bfloat16", "inference", "cuda", "NVIDIA H200")
+CELL = CellFacts(
+    "llama-7b",
+    8,
+    "default",
+    "bfloat16",
+    "inference",
+    "cuda",
+    "NVIDIA H200",
+)
 TODAY = dt.date(2026, 7, 1)
 
 
@@ -16,7 +24,13 @@ def exceptions(*rules):
 
 
 def limit(floor=0.02, least=0.0, factor=1.25, ignore=False, reason=None):
-    return Limit(floor, least, factor, ignore, reason)
+    return Limit(
+        floor,
+        least,
+        factor,
+        ignore,
+        reason,
+    )
 
 
 @pytest.mark.parametrize("value", ["3 %", "3e-2", 0.03])

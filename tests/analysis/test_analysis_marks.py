@@ -28,9 +28,22 @@ def checked(made, effbench):
 
     def call(before, after, *options):
         first = made.sweep(before)
-        assert effbench("baseline", "set", "main", first).code == 0
+        assert (
+            effbench(
+                "baseline",
+                "set",
+                "main",
+                first,
+            ).code
+            == 0
+        )
         made.sweep(after)
-        return effbench("check", "--baseline", "main", *options)
+        return effbench(
+            "check",
+            "--baseline",
+            "main",
+            *options,
+        )
 
     return call
 
@@ -153,7 +166,12 @@ MEASURED = "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pa
     ],
 )
 def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
-    judged, rows = again(made, {EAGER: new}, old and {EAGER: old}, after=marked(SLOW))
+    judged, rows = again(
+        made,
+        {EAGER: new},
+        old and {EAGER: old},
+        after=marked(SLOW),
+    )
     row = next(row for row in rows if row.metric == "latency_ms")
     assert row.verdict == verdict
     assert row.gates == (verdict == "slower")
@@ -165,7 +183,12 @@ def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
 
 
 def test_the_new_side_alone_does_not_judge_a_marked_baseline(made):
-    judged, rows = again(made, {EAGER: SLOW}, None, before=marked(FAST))
+    judged, rows = again(
+        made,
+        {EAGER: SLOW},
+        None,
+        before=marked(FAST),
+    )
     assert all(row.is_unjudged for row in rows if row.metric == "latency_ms")
     assert judged.unjudged
 

@@ -39,20 +39,41 @@ def repository(tmp_path, monkeypatch):
 def commit(app, text):
     (app / "said.txt").write_text(text)
     git(app.parent, "add", "-A")
-    git(app.parent, "commit", "-qm", text)
+    git(
+        app.parent,
+        "commit",
+        "-qm",
+        text,
+    )
 
 
 def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
     model = {"name": "net", "module": {"_target_": target}}
     settings = {"name": "eager", "_target_": mode}
-    return Cell(model, 1, settings, "float32", "inference", "cpu", training=training)
+    return Cell(
+        model,
+        1,
+        settings,
+        "float32",
+        "inference",
+        "cpu",
+        training=training,
+    )
 
 
 def test_another_revision_is_a_worktree_that_goes_again(repository):
     old = HERE.facts()
     (repository / "net.py").write_text("WIDTH = 2\n")
     commit(repository, "two")
-    with pytest.raises(RuntimeError), origin(old, HERE.facts(), HERE, [cell()]) as found:
+    with (
+        pytest.raises(RuntimeError),
+        origin(
+            old,
+            HERE.facts(),
+            HERE,
+            [cell()],
+        ) as found,
+    ):
         folder = Path(found.folder)
         assert found.python is None
         assert (folder / "net.py").read_text() == "WIDTH = 1\n"
@@ -103,9 +124,22 @@ def test_what_cannot_be_run_says_why(repository):
         (None, cell(), "does not record"),
         (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
-        refused(why, before, new, HERE, [used])
+        refused(
+            why,
+            before,
+            new,
+            HERE,
+            [used],
+        )
     software = "torch_version 2.12 → 2.13"
-    refused(f"no longer installed here ({software})", new, new, HERE, [cell()], software)
+    refused(
+        f"no longer installed here ({software})",
+        new,
+        new,
+        HERE,
+        [cell()],
+        software,
+    )
 
 
 def virtual_environment(folder, imports_from):
@@ -126,7 +160,12 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
     (package / "__init__.py").write_text("WIDTH = 2\n")
     commit(repository, "wider")
     assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
-    with origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
+    with origin(
+        old,
+        installed.facts(),
+        installed,
+        [cell("my_pkg.Net")],
+    ) as found:
         folder = Path(found.folder)
         assert folder.name == "src"
         assert found.python == installed.python
@@ -140,7 +179,13 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     old = installed.facts()
     commit(repository, "later")
     used = [cell("far_pkg.Net")]
-    refused("only the machine can differ", old, installed.facts(), installed, used)
+    refused(
+        "only the machine can differ",
+        old,
+        installed.facts(),
+        installed,
+        used,
+    )
 
 
 def test_the_interpreter_of_a_sweep(repository, monkeypatch):
@@ -148,22 +193,61 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
 
     def gone(why, **changed):
         with pytest.raises(UsageError, match=why):
-            current({**facts, **changed}, "s1", [cell()], NOW)
+            current(
+                {**facts, **changed},
+                "s1",
+                [cell()],
+                NOW,
+            )
 
-    assert current(facts, "s1", [cell()], NOW) == HERE
+    assert (
+        current(
+            facts,
+            "s1",
+            [cell()],
+            NOW,
+        )
+        == HERE
+    )
     gone("which does not exist here", folder="/nowhere/at/all")
     gone("which does not exist here", python="/nowhere/bin/python")
     with pytest.raises(UsageError, match="does not record its interpreter"):
-        current(None, "s1", [cell()], NOW)
+        current(
+            None,
+            "s1",
+            [cell()],
+            NOW,
+        )
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
+        assert current(
+            facts,
+            "s1",
+            [cell()],
+            NOW,
+        ) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell(OWN)], NOW) == HERE, "no code of the folder"
+    assert (
+        current(
+            facts,
+            "s1",
+            [cell(OWN)],
+            NOW,
+        )
+        == HERE
+    ), "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
-    assert current(facts, "s1", [cell()], NOW) == HERE
+    assert (
+        current(
+            facts,
+            "s1",
+            [cell()],
+            NOW,
+        )
+        == HERE
+    )
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
 
@@ -173,7 +257,26 @@ def test_code_that_git_does_not_track_is_unknown(repository):
     facts = HERE.facts()
     used = [cell("new.py:Net")]
     began = dt.datetime.now(dt.UTC)
-    assert current(facts, "s1", used, began + dt.timedelta(seconds=1)) == HERE
-    refused("new.py, so the baseline's code is unknown", facts, facts, HERE, used)
+    assert (
+        current(
+            facts,
+            "s1",
+            used,
+            began + dt.timedelta(seconds=1),
+        )
+        == HERE
+    )
+    refused(
+        "new.py, so the baseline's code is unknown",
+        facts,
+        facts,
+        HERE,
+        used,
+    )
     with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
-        current(facts, "s1", used, began - dt.timedelta(seconds=1))
+        current(
+            facts,
+            "s1",
+            used,
+            began - dt.timedelta(seconds=1),
+        )

@@ -15,12 +15,22 @@ def swept(made, flag, paths, **facts):
     sweep = None
     for path in paths:
         env = environment(flags={flag: str(path)})
-        sweep = made.sweep([EAGER], env=env, into=sweep, **facts)
+        sweep = made.sweep(
+            [EAGER],
+            env=env,
+            into=sweep,
+            **facts,
+        )
     return sweep
 
 
 def titles(made, by, *values):
-    found = compared_parts(made, "last", by, values)
+    found = compared_parts(
+        made,
+        "last",
+        by,
+        values,
+    )
     return found.before.title, found.after.title
 
 
@@ -30,7 +40,12 @@ def folders(made, tmp_path):
     paths = {name: tmp_path / "copies" / name / "net" for name in ("old", "new")}
     for path in paths.values():
         path.mkdir(parents=True)
-    swept(made, "folder", paths.values(), host={"folder": str(tmp_path)})
+    swept(
+        made,
+        "folder",
+        paths.values(),
+        host={"folder": str(tmp_path)},
+    )
     return paths
 
 
@@ -46,9 +61,19 @@ def test_folders_from_another_directory(made, tmp_path, monkeypatch):
     """Paths may be relative to the folder in which the sweep began."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert titles(made, "folder", "copies/new/net", "old") == ("folder=new", "folder=old")
+    assert titles(
+        made,
+        "folder",
+        "copies/new/net",
+        "old",
+    ) == ("folder=new", "folder=old")
     with pytest.raises(UsageError, match="has folder=old, new; choose two of them"):
-        titles(made, "folder", "old", "nowhere")
+        titles(
+            made,
+            "folder",
+            "old",
+            "nowhere",
+        )
 
 
 def test_the_folder_that_was_not_chosen(made, tmp_path):
@@ -57,7 +82,12 @@ def test_the_folder_that_was_not_chosen(made, tmp_path):
     facts = {own.id: {"folder": str(tmp_path), "python": "/p", "given": []}}
     sweep = made.sweep([EAGER], env=own, host={"environments": facts})
     made.sweep([EAGER], env=environment(flags={"folder": str(tmp_path / "other")}), into=sweep)
-    assert titles(made, "folder", "./other", ".") == ("folder=other", "folder=here")
+    assert titles(
+        made,
+        "folder",
+        "./other",
+        ".",
+    ) == ("folder=other", "folder=here")
 
 
 def test_interpreters(made, tmp_path):

@@ -34,7 +34,15 @@ THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 def duets_with(facts):
     """Duets of EAGER, of which each trial records these facts."""
-    trials = [Trial(EAGER.key, number, Status.OK, extra={DUET: facts}) for number in range(3)]
+    trials = [
+        Trial(
+            EAGER.key,
+            number,
+            Status.OK,
+            extra={DUET: facts},
+        )
+        for number in range(3)
+    ]
     return {EAGER.key: Duets(trials, trials)}
 
 
@@ -57,7 +65,12 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW, duets=None):
     assert flagged
     new = side.within([HERE.id])
     if olds:
-        rerun = Rerun(rerun_id, new, side.within([there.id]), duets=duets or {})
+        rerun = Rerun(
+            rerun_id,
+            new,
+            side.within([there.id]),
+            duets=duets or {},
+        )
     else:
         rerun = Rerun(rerun_id, new, why_alone="not here")
     judge_again(found, flagged, rerun)
@@ -76,7 +89,15 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW, duets=None):
     ],
 )
 def test_which_rows_are_run_again(metric, verdict, ratio, floor, is_one):
-    change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
+    change = Change(
+        "a",
+        "a",
+        metric,
+        Verdict(verdict),
+        ratio=ratio,
+        floor=floor,
+        limit=0.5,
+    )
     assert may_be_slower(change) is is_one
 
 
@@ -136,7 +157,12 @@ def test_what_becomes_of_compilations(made, metric, new, old, cold, verdict, sai
     """There are fewer than pairs of times must be."""
     before, after = compiled(4, cold), compiled(10, cold)
     sides = {DEFAULT: compiled(new)}, {DEFAULT: compiled(old)}
-    found, _ = again(made, *sides, before=before, after=after)
+    found, _ = again(
+        made,
+        *sides,
+        before=before,
+        after=after,
+    )
     (row,) = found.of(metric)
     assert (row.verdict, said in row.reason) == (verdict, True), row.reason
 
@@ -174,7 +200,12 @@ OURS, THEIRS = (
 def test_what_becomes_of_an_ambiguous_row(varying, tmp_path, new, old, verdict, said):
     """By pairs and the floor alone, although earlier sweeps vary by more than the change."""
     made = copied(varying, tmp_path / "r.db")
-    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
+    _, (row,) = again(
+        made,
+        {EAGER: new},
+        {EAGER: old},
+        after={"latency_ms": steps(1.1, 0.01)},
+    )
     assert row.metric == "latency_ms"
     assert row.verdict == verdict
     assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
@@ -183,9 +214,26 @@ def test_what_becomes_of_an_ambiguous_row(varying, tmp_path, new, old, verdict, 
 
 def test_an_interval_without_pairs_is_not_enough():
     """The reason says so, because the interval alone looks significant."""
-    figures = {"ratio": 1.1, "low": 1.05, "high": 1.15, "before": 1.0, "after": 1.1}
-    flagged = Change("a", "a", "latency_ms", **figures)
-    row = Change("a", "a", "latency_ms", Verdict.SLOWER, **figures)
+    figures = {
+        "ratio": 1.1,
+        "low": 1.05,
+        "high": 1.15,
+        "before": 1.0,
+        "after": 1.1,
+    }
+    flagged = Change(
+        "a",
+        "a",
+        "latency_ms",
+        **figures,
+    )
+    row = Change(
+        "a",
+        "a",
+        "latency_ms",
+        Verdict.SLOWER,
+        **figures,
+    )
     RowAgain(flagged, row, "run again").settle()
     assert flagged.verdict == "ambiguous"
     assert flagged.reason.endswith("(run again); only pairs confirm an ambiguous row")
@@ -201,7 +249,12 @@ def test_each_cell_by_its_own(made):
 
 def test_duets_need_fewer_pairs(made):
     new, old = ({"latency_ms": [*steps(time, 0.001)[:3], None, None]} for time in (1.1, 1.0))
-    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, duets=IN_TURN)
+    _, (row,) = again(
+        made,
+        {EAGER: new},
+        {EAGER: old},
+        duets=IN_TURN,
+    )
     assert row.verdict == "slower"
     assert "old and new as duets, 3 duets" in row.reason
 
@@ -209,20 +262,36 @@ def test_duets_need_fewer_pairs(made):
 def test_duets_that_exclude_a_slowdown_are_enough(made):
     """A gate does not care whether the cell became faster."""
     rerun = {EAGER: {"latency_ms": steps(0.985, 0.01)}}
-    _, (row,) = again(made, rerun, {EAGER: FAST}, duets=IN_TURN, **NOISY)
+    _, (row,) = again(
+        made,
+        rerun,
+        {EAGER: FAST},
+        duets=IN_TURN,
+        **NOISY,
+    )
     assert row.verdict == "same"
     assert row.gates is False
     assert row.reason.endswith("(old and new as duets, 5 duets); no slowdown beyond 2.0 %")
 
 
 def test_why_cells_did_not_run_as_duets_is_a_note(made):
-    judged, _ = again(made, {EAGER: SLOW}, {EAGER: FAST}, duets=duets_with({ALONE: "no room"}))
+    judged, _ = again(
+        made,
+        {EAGER: SLOW},
+        {EAGER: FAST},
+        duets=duets_with({ALONE: "no room"}),
+    )
     assert "some rounds were not timed in turn: no room" in judged.notes
 
 
 def test_another_software_than_the_baselines_is_not_held_against(made):
     there = environment(flags=THERE.flags, torch_version="2.99")
-    judged, (row,) = again(made, {EAGER: SLOW}, {EAGER: FAST}, there)
+    judged, (row,) = again(
+        made,
+        {EAGER: SLOW},
+        {EAGER: FAST},
+        there,
+    )
     assert row.verdict == "slower"
     assert "alternating" not in row.reason
     assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
@@ -277,14 +346,34 @@ def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
     """The first of at least three rounds compiles."""
     durations = Durations()
     for cache, wall_s in seconds.items():
-        trial = Trial(DEFAULT.key, 0, Status.OK, wall_s=wall_s, compile_cache=cache)
+        trial = Trial(
+            DEFAULT.key,
+            0,
+            Status.OK,
+            wall_s=wall_s,
+            compile_cache=cache,
+        )
         durations.add(DEFAULT, trial)
     plan = rounds_of_rerun(rounds, sides=2, are_duets=True)
-    assert plan.duration([DEFAULT], 1, durations, saved_s, parallel) == text
+    assert (
+        plan.duration(
+            [DEFAULT],
+            1,
+            durations,
+            saved_s,
+            parallel,
+        )
+        == text
+    )
 
 
 def test_only_pairs_settle_ambiguous_rows(made):
-    judged, (row,) = again(made, {EAGER: SLOW}, None, **NOISY)
+    judged, (row,) = again(
+        made,
+        {EAGER: SLOW},
+        None,
+        **NOISY,
+    )
     assert row.verdict == "ambiguous"
     assert row.limit == 0.02
     assert judged.failing == []

@@ -27,7 +27,14 @@ def a_side(cells, envs=HERE, title="before", measured=None, **facts):
     done = {cell.key for cell in (cells if measured is None else measured)}
     cells = {cell.key: cell for cell in cells}
     results = {(key, env.id): CellResult("ok") for key in cells if key in done for env in envs}
-    return Side(title, None, cells, results, {env.id: stored(env) for env in envs}, **facts)
+    return Side(
+        title,
+        None,
+        cells,
+        results,
+        {env.id: stored(env) for env in envs},
+        **facts,
+    )
 
 
 def pairs(old, new, across=()):
@@ -37,7 +44,12 @@ def pairs(old, new, across=()):
 def test_planned_cells_that_were_not_measured_say_so():
     plan = [EAGER, DEFAULT, GRAPH]
     old = a_side(plan, measured=[EAGER, DEFAULT])
-    new = a_side(plan, title="after", measured=[EAGER], state="interrupted")
+    new = a_side(
+        plan,
+        title="after",
+        measured=[EAGER],
+        state="interrupted",
+    )
     found = {pair.key: pair for pair in pairs(old, new)}
     assert found[DEFAULT.key].why == "planned, not measured: the sweep is interrupted"
     assert GRAPH.key not in found  # nothing is known of it on either side
@@ -94,7 +106,17 @@ def part(*models):
     for name, width in models:
         inputs = [{"name": "x", "shape": [width]}]
         model = {"name": name, "module": {"width": width}, "inputs": inputs}
-        cells.append(Cell(model, 1, {"name": "eager"}, "float32", "inference", "cpu", {}))
+        cells.append(
+            Cell(
+                model,
+                1,
+                {"name": "eager"},
+                "float32",
+                "inference",
+                "cpu",
+                {},
+            )
+        )
     return a_side(cells)
 
 
@@ -116,7 +138,12 @@ def test_a_model_that_has_both_widths_is_compared_with_itself():
 def test_differences_list_software_first():
     old = a_side([EAGER], protocol={"name": "standard", "rounds": 5, "budget_s": 5.0})
     env = environment(torch_version="2.14.0", flags={"TORCHDYNAMO_DISABLE": "1"})
-    new = a_side([EAGER], [env], "after", protocol={"name": "mine", "rounds": 10, "budget_s": 5.0})
+    new = a_side(
+        [EAGER],
+        [env],
+        "after",
+        protocol={"name": "mine", "rounds": 10, "budget_s": 5.0},
+    )
     assert differences(old, new, ()) == [
         "torch_version 2.13.0 → 2.14.0",
         "TORCHDYNAMO_DISABLE not set → 1",

@@ -87,7 +87,12 @@ IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
 def test_a_time_against_the_floor_and_the_noise_threshold(
     factor, noise, threshold, verdict, reason
 ):
-    change = only(steps(1, noise), steps(factor, noise), "latency_ms", threshold=threshold)
+    change = only(
+        steps(1, noise),
+        steps(factor, noise),
+        "latency_ms",
+        threshold=threshold,
+    )
     assert change.verdict == verdict
     assert change.gates == (verdict == "slower")
     assert change.low < factor < change.high
@@ -96,7 +101,13 @@ def test_a_time_against_the_floor_and_the_noise_threshold(
 
 def test_an_exception_is_a_reason():
     rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
-    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, threshold=0.1)
+    change = only(
+        steps(1, 0.001),
+        steps(1.05, 0.001),
+        "latency_ms",
+        rules,
+        threshold=0.1,
+    )
     assert "floor of 3.0 %" in change.reason
     assert change.reason.endswith("by exception: known")
 
@@ -106,8 +117,24 @@ def test_an_exception_is_a_reason():
 
 RETIRED = {"exceptions": [{"model": "old", "ignore": True, "reason": "retired"}]}
 CALM = steps(1, 0.02)
-QUIET = [timed(CALM, CALM, str(number), model="old") for number in range(99)]
-LOUD = [timed([1.0] * 5, [2.0] * 5, str(number), model="old") for number in range(99)]
+QUIET = [
+    timed(
+        CALM,
+        CALM,
+        str(number),
+        model="old",
+    )
+    for number in range(99)
+]
+LOUD = [
+    timed(
+        [1.0] * 5,
+        [2.0] * 5,
+        str(number),
+        model="old",
+    )
+    for number in range(99)
+]
 
 
 def odd(noise, others, settings=None, thresholds=None):
@@ -155,7 +182,12 @@ def test_a_change_within_the_noise_threshold_needs_no_correction():
     ],
 )
 def test_host_metrics_alarm_beyond_what_the_trials_can_show(metric, factor, bounds, verdict):
-    change = only(steps(1, 0.1), steps(factor, 0.1), metric, bounds=bounds)
+    change = only(
+        steps(1, 0.1),
+        steps(factor, 0.1),
+        metric,
+        bounds=bounds,
+    )
     assert change.verdict == verdict
     assert ("launch-bound" in (change.reason or "")) is (verdict == "ambiguous")
 
@@ -218,7 +250,12 @@ SOME, LARGE = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial witho
     ],
 )
 def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
-    change = only(before, after, metric, LIMITS)
+    change = only(
+        before,
+        after,
+        metric,
+        LIMITS,
+    )
     assert change.verdict == verdict
     assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
 
@@ -231,7 +268,12 @@ def test_counts_sizes_and_values_per_sweep(metric, before, after, verdict):
     ],
 )
 def test_one_compilation_on_a_busy_machine_may_take_several_times_as_long(before, after):
-    change = only(before, after, "compile_cold_s", LIMITS)
+    change = only(
+        before,
+        after,
+        "compile_cold_s",
+        LIMITS,
+    )
     assert change.verdict is Verdict.AMBIGUOUS
     assert ONE_TIME in change.reason
 
@@ -277,7 +319,13 @@ def test_figures_at_the_ends_of_the_floats(bound, interleaved, before, after, ve
 
 
 def test_the_most_important_change_comes_first():
-    factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
+    factors = {
+        "a": 1.1,
+        "b": 1.3,
+        "c": 1 / 1.3,
+        "d": 1 / 1.1,
+        "e": 1.0,
+    }
     cells = [timed(steps(1, 0.001), steps(by, 0.001), key) for key, by in factors.items()]
     fewer = pair(side(kernels=[3]), side(kernels=[0]), "f")
     single = timed([1.0], [9.0], "g")

@@ -101,7 +101,14 @@ def never_again(function, x):
     ],
 )
 def test_padding(module, capture, wrong_sizes):
-    facts = graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison=math.nan)
+    facts = graph_limits.observe(
+        module,
+        8,
+        (1, 2, 4, 8),
+        CPU,
+        capture,
+        poison=math.nan,
+    )
     assert facts["wrong_sizes"] == wrong_sizes
 
 
@@ -147,7 +154,13 @@ def functions(tmp_path_factory):
 @pytest.mark.slow
 def test_a_fresh_process(functions):
     hidden = ("pandas",)
-    facts = _processes.in_fresh_process(functions.adds, CPU, hide=hidden, one=1, two=2)
+    facts = _processes.in_fresh_process(
+        functions.adds,
+        CPU,
+        hide=hidden,
+        one=1,
+        two=2,
+    )
     assert facts["succeeded"]
     assert facts["sum"] == 3
     assert not facts["pandas_is_found"]

@@ -151,7 +151,15 @@ def test_ctrl_c_judges_nothing(here, monkeypatch):
     original = plan.conduct
     monkeypatch.setattr(plan, "conduct", stopped)
     before = verdicts(here.db)
-    assert here.run("reproduce", "mine.py", *here.tiny3, "--fresh").code == 130
+    assert (
+        here.run(
+            "reproduce",
+            "mine.py",
+            *here.tiny3,
+            "--fresh",
+        ).code
+        == 130
+    )
     assert verdicts(here.db) == before
 
 
@@ -248,7 +256,14 @@ def on_cpu(here):
     ]
     of_times = ("warmup-calls", "habits", "compiled-call")
     names = [name for name in names if name not in of_times]
-    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
+    done = here.run(
+        "reproduce",
+        *names,
+        "--db",
+        "all.db",
+        "--quiet",
+        "device=cpu",
+    )
     assert (done.code, done.err) == (0, ""), done
     return verdicts(here.folder / "all.db")
 

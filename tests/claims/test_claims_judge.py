@@ -27,7 +27,12 @@ def row(
         "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs},
     }
     if status != "ok":
-        return a_result(**facts, status=status, reason="why", **more)
+        return a_result(
+            **facts,
+            status=status,
+            reason="why",
+            **more,
+        )
     facts |= {
         "latency_ms": 1.0 / speedup,
         "latency_ci_low_ms": 0.9 / speedup,
@@ -49,7 +54,12 @@ def faster(rows):
 
 
 def judged_by(function, **inputs):
-    claim = Claim("P1", "a graph is faster", unit="×", function=function)
+    claim = Claim(
+        "P1",
+        "a graph is faster",
+        unit="×",
+        function=function,
+    )
     try:
         return judge(claim, inputs)
     except NotMeasuredError as error:
@@ -78,7 +88,12 @@ def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
 
 def test_failed_rows_are_left_out_and_named():
     failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
-    judged = of(eager(), row(), *failed, row("default", status="oom"))
+    judged = of(
+        eager(),
+        row(),
+        *failed,
+        row("default", status="oom"),
+    )
     assert judged.verdict == Verdict.CONFIRMED
     names = ", ".join(f"error: mlp bs={bs} cuda-graph float32 (why)" for bs in (2, 4, 8))
     assert judged.reason == f"holds; left out: {names} and 1 more", "not those of another mode"
@@ -162,7 +177,12 @@ BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host
 
 def test_marked_rows_decide_nothing_and_are_named():
     assert of(eager(), row(**BUSY)).verdict == Verdict.NOT_MEASURED
-    mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
+    mixed = of(
+        eager(),
+        row(),
+        row(bs=8, speedup=0.5, **BUSY),
+        row("default", **BUSY),
+    )
     assert mixed.verdict == Verdict.CONFIRMED
     assert mixed.value.value == pytest.approx(2.0)
     assert mixed.reason == "holds; left out: marked: mlp bs=8 cuda-graph float32 (host busy)"

@@ -69,7 +69,12 @@ EXPECTED = {row["claim"]: row for row in shipped_verdicts()}
 def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
     row = EXPECTED[name]
     (experiment,) = find([name])
-    run = Reproduction(experiment, server=None, probed=SimpleNamespace(gpus=["an H200"]), db="")
+    run = Reproduction(
+        experiment,
+        server=None,
+        probed=SimpleNamespace(gpus=["an H200"]),
+        db="",
+    )
     (claim,) = [claim for claim in experiment.claims if claim.id == name]
     run.checks = row["measured"].get("evidence", {})
     of_claim = chosen(experiment, row["measured"].get("sweeps", ()), results)

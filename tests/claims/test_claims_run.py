@@ -18,7 +18,12 @@ SETTINGS = SimpleNamespace(protocol=PROTOCOL, baseline_mode="eager")
 def reused(made, settings=SETTINGS):
     """The sweep whose results would be used again."""
     with Store.open(made.path) as store:
-        results = earlier(store, [EAGER.key, DEFAULT.key], environment().id, settings)
+        results = earlier(
+            store,
+            [EAGER.key, DEFAULT.key],
+            environment().id,
+            settings,
+        )
     if not results:
         return None
     assert [result.cell_key for result in results] == [EAGER.key, DEFAULT.key]
@@ -61,5 +66,10 @@ def test_shipped_sweeps_can_be_planned(experiment):
         planned.extend(plan.resolve(parts, has_cuda=True))
 
     for words in experiment.sweeps.values():
-        hydra_sweep(list(words), quiet=True, conductor=only_plan, server=object())
+        hydra_sweep(
+            list(words),
+            quiet=True,
+            conductor=only_plan,
+            server=object(),
+        )
     assert bool(planned) is bool(experiment.sweeps)

@@ -97,7 +97,16 @@ def test_a_step_is_found_where_it_is(step, at):
 
 
 def test_its_size_lies_in_its_interval():
-    ratios = [changes[0].ratio for changes in stepped(0.05, 0.005, 30, series=300) if changes]
+    ratios = [
+        changes[0].ratio
+        for changes in stepped(
+            0.05,
+            0.005,
+            30,
+            series=300,
+        )
+        if changes
+    ]
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 
@@ -228,6 +237,14 @@ def test_an_exact_value_of_the_newest_sweep_alone_is_unconfirmed():
 
 def test_a_change_may_undo_several():
     pairs = [(0.0, 0.03), (0.03, 1.0), (1.0, 0.015)]
-    changes = [LevelChange(at, *pair, at, at) for at, pair in enumerate(pairs, 1)]
+    changes = [
+        LevelChange(
+            at,
+            *pair,
+            at,
+            at,
+        )
+        for at, pair in enumerate(pairs, 1)
+    ]
     found = mark_undone(changes, math.log1p(0.02))
     assert [change.undone_at for change in found] == [3, 3, None]

@@ -85,7 +85,13 @@ def test_stored_error_over_compilations_is_not_understated(trials, number):
     times = [1 + 0.05 * n for n in compilations]
     known = log_mean_of_compilations(times, compilations, {"a", "b"})
     found = known.interval()
-    stored = stored_log_mean(found.value, found.low, found.high, trials, number)
+    stored = stored_log_mean(
+        found.value,
+        found.low,
+        found.high,
+        trials,
+        number,
+    )
     assert stored.error >= 0.999 * known.error
     assert stored.error == pytest.approx(known.error, rel=0.25) or trials == number
 
@@ -151,17 +157,41 @@ def coverage(compilations, rounds, between, within, kernels):
 def test_an_interval_over_compilations_covers(
     compilations, rounds, kernels, between, within, least
 ):
-    assert coverage(compilations, rounds, between, within, kernels) >= least
+    assert (
+        coverage(
+            compilations,
+            rounds,
+            between,
+            within,
+            kernels,
+        )
+        >= least
+    )
 
 
 def test_a_plain_interval_would_be_wrong_for_different_kernels():
-    assert coverage(2, 10, 0.12, 0.01, "a") < 0.85
+    assert (
+        coverage(
+            2,
+            10,
+            0.12,
+            0.01,
+            "a",
+        )
+        < 0.85
+    )
 
 
 # --- marked values ---
 
 
-WIDE = LogEstimate(math.log(2.0), error=0.1, df=4, below=0.3, above=0.2)
+WIDE = LogEstimate(
+    math.log(2.0),
+    error=0.1,
+    df=4,
+    below=0.3,
+    above=0.2,
+)
 NARROW = LogEstimate(math.log(1.0), error=0.05, df=4)
 
 
@@ -175,7 +205,13 @@ def test_offsets_of_marked_values_widen_the_interval_on_top_of_the_error():
 
 @pytest.mark.parametrize("error", [0.1, None])
 def test_a_difference_may_be_off_by_the_offsets_of_both_sides(error):
-    other = LogEstimate(0.0, error=0.05, df=4, below=0.01, above=0.02)
+    other = LogEstimate(
+        0.0,
+        error=0.05,
+        df=4,
+        below=0.01,
+        above=0.02,
+    )
     found = log_difference(dataclasses.replace(WIDE, error=error), other)
     assert found.value == pytest.approx(math.log(2.0))
     assert found.below == pytest.approx(0.3 + 0.02)

@@ -59,8 +59,18 @@ def test_false_discovery_control(size):
 
 
 def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
-    before = {0: 1.0, 1: 2.0, 2: 4.0, 3: 9.0}
-    after = {0: 1.1, 1: 2.4, 2: 5.2, 4: 0.01}  # rounds of one side only are skipped
+    before = {
+        0: 1.0,
+        1: 2.0,
+        2: 4.0,
+        3: 9.0,
+    }
+    after = {
+        0: 1.1,
+        1: 2.4,
+        2: 5.2,
+        4: 0.01,
+    }  # rounds of one side only are skipped
     found = compare_pairs(before, after)
     logs = np.log([1.1, 1.2, 1.3])
     assert found.ratio == pytest.approx(math.exp(logs.mean()))
@@ -128,7 +138,14 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
     verdicts = []
     for old, new in zip(before, after, strict=True):
         found = compare(old, new)
-        change = Change("a", "a", "latency_ms", ratio=found.ratio, low=found.low, high=found.high)
+        change = Change(
+            "a",
+            "a",
+            "latency_ms",
+            ratio=found.ratio,
+            low=found.low,
+            high=found.high,
+        )
         verdicts.append(change.verdict_by(found.p_value < ALPHA, FLOOR))
     return {verdict: verdicts.count(verdict) / runs for verdict in Verdict}
 
@@ -155,7 +172,12 @@ def test_the_smallest_slowdown_is_found_in_about_four_cases_of_five(trials, at_l
     """Fewer with three trials: the test of a comparison has fewer degrees of freedom if both sides
     differ in their spread."""
     slowdown = smallest_slowdown(sd * math.sqrt(2 / trials), 2 * (trials - 1))
-    shares = verdict_shares(trials, (sd, sd), trials, slowdown)
+    shares = verdict_shares(
+        trials,
+        (sd, sd),
+        trials,
+        slowdown,
+    )
     assert at_least <= shares[Verdict.SLOWER] <= 0.86
 
 

@@ -13,7 +13,14 @@ from effbench.store.schema import METADATA
 @pytest.fixture
 def cell():
     def make(mode="eager", *, model="mlp", bs=1, dtype="float32", **settings):
-        return Cell({"name": model}, bs, {"name": mode, **settings}, dtype, "inference", "cpu")
+        return Cell(
+            {"name": model},
+            bs,
+            {"name": mode, **settings},
+            dtype,
+            "inference",
+            "cpu",
+        )
 
     return make
 

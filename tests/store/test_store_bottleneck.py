@@ -82,7 +82,13 @@ def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow(
     dtype, numerics, flops, compute_ms
 ):
     rates = {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12}
-    trial = Trial("k", 0, Status.OK, flops=flops, min_bytes=flops)
+    trial = Trial(
+        "k",
+        0,
+        Status.OK,
+        flops=flops,
+        min_bytes=flops,
+    )
     cell = a_cell(dtype=dtype, numerics=numerics)
     set_floors(trial, cell, {"flops_per_s": rates, "copy_bytes_per_s": 2e12})
     assert trial.compute_floor_ms == compute_ms

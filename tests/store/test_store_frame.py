@@ -21,7 +21,12 @@ def wide(width, bs=8):
 
 def test_a_parameter_of_the_model_is_a_column(made):
     """Those that the view has are not repeated."""
-    frame = swept(made, wide(256, bs=1), wide(512, bs=1), wide(256, bs=2))
+    frame = swept(
+        made,
+        wide(256, bs=1),
+        wide(512, bs=1),
+        wide(256, bs=2),
+    )
     assert tuple(frame.columns) == (*RESULT_COLUMNS, "model.module.width")
     assert frame["model.module.width"].tolist() == [256, 512, 256]
 

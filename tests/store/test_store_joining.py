@@ -40,7 +40,14 @@ def on_host(made, name, speed=1.0, speedup=2.0, cells=None, env=None, **facts):
 
 def on_hosts(made, hosts=HOSTS, **facts):
     return [
-        on_host(made, name, speed, speedup, **facts) for name, (speed, speedup) in hosts.items()
+        on_host(
+            made,
+            name,
+            speed,
+            speedup,
+            **facts,
+        )
+        for name, (speed, speedup) in hosts.items()
     ]
 
 
@@ -71,7 +78,20 @@ def test_a_host_counts_once(made, opened):
 
 
 def test_the_number_of_trials_of_a_host_does_not_matter(made, opened):
-    parts = [on_host(made, "a", 1.0, rounds=5), on_host(made, "b", 4.0, rounds=2)]
+    parts = [
+        on_host(
+            made,
+            "a",
+            1.0,
+            rounds=5,
+        ),
+        on_host(
+            made,
+            "b",
+            4.0,
+            rounds=2,
+        ),
+    ]
     result = result_in(opened, opened.join(parts, "x").id)
     of_b = statistics.geometric_mean(steps(4.0, 0.001)[:2])
     assert result.latency_ms == pytest.approx(math.sqrt(of_b), rel=1e-6)
@@ -98,7 +118,15 @@ def test_the_interval_covers_the_mean_over_all_hosts():
             speed = draw.gauss(0, 0.1)
             for _ in range(3):
                 latency_ms = math.exp(speed + draw.gauss(0, 0.02))
-                trials.append(Trial("k", 0, Status.OK, host=host, latency_ms=latency_ms))
+                trials.append(
+                    Trial(
+                        "k",
+                        0,
+                        Status.OK,
+                        host=host,
+                        latency_ms=latency_ms,
+                    )
+                )
         found = estimate(trials, "latency_ms").interval()
         covered += found.low <= 1.0 <= found.high
     assert 0.92 <= covered / 300 <= 0.98
@@ -110,7 +138,13 @@ def test_joining_again_replaces_the_joined_sweep(made, opened):
     assert opened.join(reversed(parts), "h200") == joined
     assert opened.join(parts, "other name").id != joined.id
     (machine,) = opened.environments_of(parts[1])
-    trial = Trial(EAGER.key, 5, Status.OK, samples={"latency_ms": [1.0, 2.0]}, extra={"a": 1})
+    trial = Trial(
+        EAGER.key,
+        5,
+        Status.OK,
+        samples={"latency_ms": [1.0, 2.0]},
+        extra={"a": 1},
+    )
     opened.add_trial(parts[1], machine.id, trial)
     more = opened.join(parts, "h200")
     assert (more.id, more.trials) == (joined.id, 31)
@@ -165,7 +199,15 @@ def several_environments(made):
 
 def another_cpu(made):
     cells = {EAGER: {"gpu_uuid": None}}
-    return [on_host(made, name, env={"gpu_name": None}, cells=cells) for name in "ab"]
+    return [
+        on_host(
+            made,
+            name,
+            env={"gpu_name": None},
+            cells=cells,
+        )
+        for name in "ab"
+    ]
 
 
 @pytest.mark.parametrize(

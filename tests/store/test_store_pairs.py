@@ -66,13 +66,29 @@ DISTURBED = [paired(round, 1.5, disturbance=BUSY) for round in range(3)]
 
 
 def test_marked_pairs_do_not_count_if_three_others_are_ok():
-    found = of(*DISTURBED, paired(3, 4.0, disturbance=BUSY, **WIDE))
+    found = of(
+        *DISTURBED,
+        paired(
+            3,
+            4.0,
+            disturbance=BUSY,
+            **WIDE,
+        ),
+    )
     assert found.speedup == pytest.approx(1.5)
     assert found.speedup_disturbance is None
 
 
 def test_marked_pairs_widen_the_interval():
-    found = of(*DISTURBED[:2], paired(3, 4.0, disturbance=BUSY, **WIDE))
+    found = of(
+        *DISTURBED[:2],
+        paired(
+            3,
+            4.0,
+            disturbance=BUSY,
+            **WIDE,
+        ),
+    )
     plain = of(*DISTURBED[:2], paired(3, 4.0, disturbance=BUSY))
     below = math.log(plain.speedup_ci_low / found.speedup_ci_low)
     above = math.log(found.speedup_ci_high / plain.speedup_ci_high)
@@ -96,7 +112,17 @@ def test_marked_pairs_give_way_to_unmarked_separate_times_of_a_gpu(
     values, speedup, origin, disturbance
 ):
     """On the CPU, separate processes may meet different speeds of the host without a trace."""
-    found = of(*(paired(round, 2.4, **MARKED, **values) for round in range(3)))
+    found = of(
+        *(
+            paired(
+                round,
+                2.4,
+                **MARKED,
+                **values,
+            )
+            for round in range(3)
+        )
+    )
     assert found.speedup == pytest.approx(speedup)
     assert found.speedup_from == origin
     assert found.speedup_disturbance == disturbance
@@ -107,7 +133,15 @@ def test_the_period_has_pairs_of_its_own():
     periods = {"period_ms": 1.0, "pair_period_speedup": 3.0}
     busy = {"pair_speedup_disturbed": 4.8, "pair_period_speedup_disturbed": 3.3}
     baseline = [trial(round, latency_ms=4.0, period_ms=2.0) for round in range(3)]
-    trials = paired(0, 1.5, **periods, **busy), paired(1, 1.5, **periods)
+    trials = (
+        paired(
+            0,
+            1.5,
+            **periods,
+            **busy,
+        ),
+        paired(1, 1.5, **periods),
+    )
     found = of(*trials, baseline=baseline)
     assert found.period_speedup == pytest.approx(3.0)
     assert found.separate_period_speedup == pytest.approx(2.0)

@@ -16,7 +16,16 @@ def rounded_speedups(store, sweep):
 def test_two_processes_write_to_one_database(path, store, cell, here, begin):
     cells = [cell(mode, bs=bs) for bs in (1, 2, 3) for mode in ("eager", "default", "graph")]
     sweep = begin(store, cells)
-    writers = [writer(path, sweep, here, range(4), modes) for modes in ("eager", "default,graph")]
+    writers = [
+        writer(
+            path,
+            sweep,
+            here,
+            range(4),
+            modes,
+        )
+        for modes in ("eager", "default,graph")
+    ]
     with Store.open(path) as reader:
         while None in [process.poll() for process in writers]:
             assert rounded_speedups(reader, sweep) <= {None, 1, 4}

@@ -35,7 +35,16 @@ def add(store, cell, here, sweep):
     """Record a trial of the cell; return its id."""
 
     def add(status=OK, **values):
-        return store.add_trial(sweep, here, Trial(cell().key, 0, status, **values))
+        return store.add_trial(
+            sweep,
+            here,
+            Trial(
+                cell().key,
+                0,
+                status,
+                **values,
+            ),
+        )
 
     return add
 
@@ -80,10 +89,21 @@ def test_the_usual_speeds_are_quantiles_of_recent_trials(speeds, low, high):
 
 
 def test_every_field_of_a_trial_comes_back(store, cell, sweep, here):
-    kinds = {bool: True, int: 2**40, float: 2.5, str: "text"}
+    kinds = {
+        bool: True,
+        int: 2**40,
+        float: 2.5,
+        str: "text",
+    }
     values = {metric.name: kinds[metric.kind] for metric in TRIAL_METRICS}
     values |= {"reason": "r", "phase": "timing", "extra": {"deep": [1, {"a": None}]}}
-    trial = Trial(cell().key, 2, OK, started_at="2026-11-21T14:30:52.5+02:00", **values)
+    trial = Trial(
+        cell().key,
+        2,
+        OK,
+        started_at="2026-11-21T14:30:52.5+02:00",
+        **values,
+    )
     trial_id = store.add_trial(sweep, here, trial)
     stored = vars(trial) | {"started_at": "2026-11-21T12:30:52.500000+00:00"}
     assert store.trials(sweep) == [StoredTrial(**stored, id=trial_id, environment_id=here)]
@@ -97,12 +117,22 @@ def test_values_that_are_no_numbers_become_null(store, sweep, add):
         latency_min_ms=np.float32(1.5),
         started_at="yesterday",
         samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
-        extra={"a": math.nan, "b": [-math.inf], 3: {1}, "c": object},
+        extra={
+            "a": math.nan,
+            "b": [-math.inf],
+            3: {1},
+            "c": object,
+        },
     )
     (row,) = store.trials(sweep)
     assert {row.latency_ms, row.rel_error, row.peak_host_bytes, row.started_at} == {None}
     assert row.latency_min_ms == 1.5
-    assert row.extra == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
+    assert row.extra == {
+        "a": None,
+        "b": [None],
+        "3": [1],
+        "c": "<class 'object'>",
+    }
     found = store.samples(trial_id)["latency_ms"]
     np.testing.assert_array_equal(found, np.float32([1.0, np.nan, np.inf, np.nan, np.inf]))
 
@@ -163,7 +193,12 @@ def recorded(store, cell, begin, here):
     """Record two trials of six cells in an order; return the results without sweep and time."""
     cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
     trials = [
-        Trial(one.key, number, OK, latency_ms=level + number)
+        Trial(
+            one.key,
+            number,
+            OK,
+            latency_ms=level + number,
+        )
         for level, one in enumerate(cells, start=1)
         for number in (0, 1)
     ]
@@ -195,9 +230,36 @@ def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, her
     eager, default = cell("eager"), cell("default")
     there = store.add_environment(environment(python="3.12.1"), {})
     first, second = begin(store, [eager, default]), begin(store, [eager, default])
-    store.add_trial(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
-    store.add_trial(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
-    store.add_trial(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
+    store.add_trial(
+        first,
+        here,
+        Trial(
+            eager.key,
+            0,
+            OK,
+            latency_ms=3.0,
+        ),
+    )
+    store.add_trial(
+        first,
+        there,
+        Trial(
+            default.key,
+            0,
+            OK,
+            latency_ms=1.0,
+        ),
+    )
+    store.add_trial(
+        second,
+        here,
+        Trial(
+            default.key,
+            0,
+            OK,
+            latency_ms=1.0,
+        ),
+    )
     assert speedups(store, first) == [1.0, None]
     assert speedups(store, second) == [None]
 

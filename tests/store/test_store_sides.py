@@ -32,7 +32,13 @@ def test_a_preparation_that_was_not_repeated_still_counts(made, opened):
     alone = {"compile_cache": "cold", "compile_s": [9.0, None], "first_call_s": [10.0, None]}
     sweep = made.sweep({DEFAULT: alone}, rounds=2)
     (machine,) = opened.environments_of(sweep)
-    again = Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold")
+    again = Trial(
+        DEFAULT.key,
+        0,
+        Status.OK,
+        attempt=1,
+        compile_cache="cold",
+    )
     opened.add_trial(sweep, machine.id, again)
     side = side_of(opened, sweep, DEFAULT)
     assert side.figures["compile_cold_s"] == {0: 9.0}
@@ -86,7 +92,12 @@ def levels(opened, sweep, metrics=("latency_ms",)):
     """(Cell key, metric) -> values of earlier sweeps in the one environment that there is."""
     here = environment().id
     started_at = opened.find_sweep(sweep).started_at
-    known = opened.levels(sweep, [here], started_at, metrics)
+    known = opened.levels(
+        sweep,
+        [here],
+        started_at,
+        metrics,
+    )
     return {key: by_environment[here] for key, by_environment in known.items()}
 
 

@@ -26,11 +26,21 @@ def summarise(trials, *, bs=1, baseline=(), is_baseline=False):
 def trial(round=0, status=OK, **values):
     if status.is_measured:
         values.setdefault("latency_ms", 2.0)
-    return Trial("k", round, status, **values)
+    return Trial(
+        "k",
+        round,
+        status,
+        **values,
+    )
 
 
 def marked(round=0, status=OK, disturbance=BUSY, **values):
-    return trial(round, status, disturbance=disturbance, **values)
+    return trial(
+        round,
+        status,
+        disturbance=disturbance,
+        **values,
+    )
 
 
 def trials_of(*latencies, **values):
@@ -114,8 +124,26 @@ def test_trials_on_a_slower_host_do_not_count_if_three_others_are_ok(gpu_uuid, h
 
 def test_a_failure_on_a_slower_host_counts():
     speeds = {"gpu_uuid": "GPU-1", "host_ms": 0.02}
-    slower = trial(3, ERROR, gpu_uuid="GPU-1", host_ms=0.03)
-    assert summarise([*trials_of(2.0, 2.0, 2.0, **speeds), slower]).status is ERROR
+    slower = trial(
+        3,
+        ERROR,
+        gpu_uuid="GPU-1",
+        host_ms=0.03,
+    )
+    assert (
+        summarise(
+            [
+                *trials_of(
+                    2.0,
+                    2.0,
+                    2.0,
+                    **speeds,
+                ),
+                slower,
+            ]
+        ).status
+        is ERROR
+    )
 
 
 OF_LATENCY = {"latency_median_low_ms": 1.0, "latency_median_high_ms": 3.0}
@@ -128,7 +156,19 @@ OF_PERIOD = {"period_median_low_ms": 0.4, "period_median_high_ms": 0.6}
         ([marked(0, **OF_LATENCY)], "latency", 1.0, 3.0),
         ([trial(0, **OF_LATENCY)], "latency", None, None),
         ([marked(0)], "latency", None, None),
-        ([marked(0, period_ms=0.5, **OF_LATENCY, **OF_PERIOD)], "period", 0.4, 0.6),
+        (
+            [
+                marked(
+                    0,
+                    period_ms=0.5,
+                    **OF_LATENCY,
+                    **OF_PERIOD,
+                )
+            ],
+            "period",
+            0.4,
+            0.6,
+        ),
         ([marked(0, ttft_ms=0.5, **OF_LATENCY)], "ttft", 0.25, 0.75),
         ([marked(0, gpu_busy_ms=0.5, **OF_LATENCY)], "gpu_busy", None, None),
     ],
@@ -152,8 +192,20 @@ def test_unmarked_trials_narrow_what_a_marked_one_adds():
 
 
 def test_times_are_geometric_means_and_counts_the_largest():
-    first = trial(0, latency_ms=1.0, latency_min_ms=0.9, energy_mj=4.0, graph_breaks=1)
-    second = trial(1, latency_ms=4.0, latency_min_ms=0.8, energy_mj=9.0, graph_breaks=0)
+    first = trial(
+        0,
+        latency_ms=1.0,
+        latency_min_ms=0.9,
+        energy_mj=4.0,
+        graph_breaks=1,
+    )
+    second = trial(
+        1,
+        latency_ms=4.0,
+        latency_min_ms=0.8,
+        energy_mj=9.0,
+        graph_breaks=0,
+    )
     found = summarise([first, second], bs=8)
     assert found.latency_ms == pytest.approx(2.0)
     assert found.energy_mj == pytest.approx(6.0)
@@ -167,9 +219,20 @@ def test_the_throughput_follows_the_period():
     assert summarise([trial(0, period_ms=0.5)], bs=8).throughput_per_s == pytest.approx(16_000)
 
 
-COLD = marked(0, compile_cache="cold", compile_s=40.0, peak_reserved_bytes=118)
+COLD = marked(
+    0,
+    compile_cache="cold",
+    compile_s=40.0,
+    peak_reserved_bytes=118,
+)
 WARM = [
-    trial(round, compile_cache="warm", compile_s=3.0, peak_reserved_bytes=58) for round in (1, 2, 3)
+    trial(
+        round,
+        compile_cache="warm",
+        compile_s=3.0,
+        peak_reserved_bytes=58,
+    )
+    for round in (1, 2, 3)
 ]
 
 
@@ -211,7 +274,14 @@ def test_compilations_that_differ_widen_every_interval(kernels, used, mean, high
     for round, at in enumerate((0, 1, 0, 1, 0)):
         compiled = {"compilation": used[at], "kernel_fingerprint": f"{kernels[at]}-tuned"}
         ms = (1.21, 1.0)[at]
-        trials.append(trial(round, latency_ms=ms, period_ms=ms, **compiled))
+        trials.append(
+            trial(
+                round,
+                latency_ms=ms,
+                period_ms=ms,
+                **compiled,
+            )
+        )
     found = summarise(trials, baseline=trials_of(*[4.0] * 5))
     assert found.compilations == (None if None in used else 2)
     assert found.latency_ms == found.period_ms == pytest.approx(mean)
@@ -221,7 +291,12 @@ def test_compilations_that_differ_widen_every_interval(kernels, used, mean, high
 
 def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
     profile = {"gpu_busy_ms": 0.3, "compute_floor_ms": 0.1, "memory_floor_ms": 0.3}
-    profiled = trial(0, period_ms=0.5, steady=True, **profile)
+    profiled = trial(
+        0,
+        period_ms=0.5,
+        steady=True,
+        **profile,
+    )
     others = [trial(1, period_ms=0.5, steady=False), trial(2, period_ms=0.5)]
     found = summarise([profiled, *others])
     assert found.bound == "launch"
@@ -232,15 +307,31 @@ def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
 def test_a_failure_has_no_figures_but_those_that_explain_it(status):
-    failed = trial(1, status, rel_error=0.5, recompiles=9, reason="r")
+    failed = trial(
+        1,
+        status,
+        rel_error=0.5,
+        recompiles=9,
+        reason="r",
+    )
     found = summarise([trial(0, peak_reserved_bytes=4, compile_s=2.0), failed], baseline=[trial()])
     known = {name: value for name, value in vars(found).items() if value is not None}
     explains = {"rel_error": 0.5, "recompiles": 9, "is_baseline": False}
-    assert known == {"status": status, "reason": "r", "trials": 2, **explains}
+    assert known == {
+        "status": status,
+        "reason": "r",
+        "trials": 2,
+        **explains,
+    }
 
 
 def test_values_that_are_no_times_do_not_count():
-    bad = trial(0, latency_ms=math.nan, period_ms=math.inf, energy_mj=0.0)
+    bad = trial(
+        0,
+        latency_ms=math.nan,
+        period_ms=math.inf,
+        energy_mj=0.0,
+    )
     found = summarise([bad], baseline=[trial()])
     assert {found.latency_ms, found.period_ms, found.energy_mj, found.speedup} == {None}
     assert summarise([bad, trial(1)], baseline=[bad]).latency_ms == pytest.approx(2.0)
@@ -250,7 +341,15 @@ def test_values_that_are_no_times_do_not_count():
 
 
 def test_the_baseline_is_1_by_definition():
-    found = summarise(trials_of(4.0, 4.2, 3.8, prepare_s=3.0), is_baseline=True)
+    found = summarise(
+        trials_of(
+            4.0,
+            4.2,
+            3.8,
+            prepare_s=3.0,
+        ),
+        is_baseline=True,
+    )
     assert found.speedup == 1.0
     assert found.speedup_ci_low == 1.0
     assert found.speedup_ci_high == 1.0
@@ -267,7 +366,14 @@ def test_a_degraded_result_has_no_speedup():
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {OK}))
 def test_nothing_has_a_speedup_over_a_baseline_that_is_not_ok(status):
-    baseline = [trial(0, status, latency_ms=4.0, peak_reserved_bytes=10)]
+    baseline = [
+        trial(
+            0,
+            status,
+            latency_ms=4.0,
+            peak_reserved_bytes=10,
+        )
+    ]
     found = summarise([trial(peak_reserved_bytes=5)], baseline=baseline)
     assert found.speedup is None
     assert found.relative_memory == (0.5 if status.is_measured else None)

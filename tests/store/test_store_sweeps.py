@@ -23,7 +23,12 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
         "baseline_mode": "default",
         "host": {"a": [1]},
     }
-    sweep = begin(store, [cell()], protocol={"limit": float("inf")}, **facts)
+    sweep = begin(
+        store,
+        [cell()],
+        protocol={"limit": float("inf")},
+        **facts,
+    )
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", sweep)
     found = store.find_sweep(sweep)
     assert vars(found).items() >= facts.items()
@@ -101,7 +106,12 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin, ref, kind, sa
     with pytest.raises(NothingFoundError, match="no sweep yet"):
         store.find_sweep("last")
     for number in range(6):
-        begin(store, [cell()], name=f"nightly-{number}", label="v1")
+        begin(
+            store,
+            [cell()],
+            name=f"nightly-{number}",
+            label="v1",
+        )
     with pytest.raises(kind, match=said):
         store.find_sweep(ref)
 
@@ -133,7 +143,12 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment)
         ("H200", "2.14.0", "mine", "refuted"),
     ):
         machine = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
-        judged = {"claim": "P1", "experiment": experiment, "verdict": verdict, "measured": {}}
+        judged = {
+            "claim": "P1",
+            "experiment": experiment,
+            "verdict": verdict,
+            "measured": {},
+        }
         store.add_verdicts(machine, [judged])
     sql(path, "UPDATE claim_verdict SET judged_at = '2020-01-01 00:00:00.000000' WHERE id = 3")
     rows = store.verdicts()

@@ -80,14 +80,25 @@ def test_half_a_transaction_of_a_killed_process_is_left_to_its_owner(odd, tmp_pa
 
 def timed(cell, turn, latency):
     samples = {"latency_ms": [latency] * 3}
-    return Trial(cell.key, turn, Status.OK, latency_ms=latency, samples=samples)
+    return Trial(
+        cell.key,
+        turn,
+        Status.OK,
+        latency_ms=latency,
+        samples=samples,
+    )
 
 
 def grown(path, folder):
     """A running sweep, exported; then it goes on and ends. Gives the export and the id."""
     plan = whole.cells()
     with Store.open(path, mode="write") as store:
-        sweep_id = whole.begun(store, plan[:4], name="grown", rounds=2)
+        sweep_id = whole.begun(
+            store,
+            plan[:4],
+            name="grown",
+            rounds=2,
+        )
         environment_id = store.add_environment(whole.environment(), {})
         for cell in plan[:4]:
             store.add_trial(sweep_id, environment_id, timed(cell, 0, 1.0))
@@ -110,7 +121,12 @@ def test_a_grown_sweep_is_completed(empty_db, tmp_path, target):
     (arrival,) = take(source, target)
     assert arrival.outcome == "completed"
     assert arrival.sweep_id == sweep_id
-    assert arrival.added == {"cell": 2, "sweep_cell": 2, "trial": 6, "sample": 6}
+    assert arrival.added == {
+        "cell": 2,
+        "sweep_cell": 2,
+        "trial": 6,
+        "sample": 6,
+    }
     assert whole.contents(target) == whole.contents(source)
     assert Store.check(target) == []
     assert outcomes(early, target) == ["already there"], "the early file takes nothing back"

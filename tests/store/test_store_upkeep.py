@@ -21,7 +21,13 @@ def filled(path, store, cell, here, begin):
     sweep = begin(store, cells)
     for planned in cells:
         samples = {"latency_ms": [2.0] * 9}
-        trial = Trial(planned.key, 0, Status.OK, latency_ms=2.0, samples=samples)
+        trial = Trial(
+            planned.key,
+            0,
+            Status.OK,
+            latency_ms=2.0,
+            samples=samples,
+        )
         store.add_trial(sweep, here, trial)
     store.close()
     return path
