@@ -61,19 +61,16 @@ def test_texts_are_no_scripts_or_paths_of_a_site(hostile, effbench, tmp_path):
         assert SCRIPT not in page.read_text()
 
 
-@pytest.mark.parametrize("sweep_id", ["../../victim", "a/b"])
-def test_a_sweep_id_is_no_path(sweep_id, hostile, effbench):
+def test_a_sweep_id_is_no_path(hostile, effbench):
     for table, column in (
         ("sweep", "id"),
         ("sweep_cell", "sweep_id"),
         ("trial", "sweep_id"),
         ("result", "sweep_id"),
     ):
-        hostile.sql(f"UPDATE {table} SET {column} = '{sweep_id}'")
-    for words in (
-        ["-m", "resume=last", f"db={hostile.path}"],
-        ["show", "--db", str(hostile.path)],
-    ):
+        hostile.sql(f"UPDATE {table} SET {column} = '../../victim'")
+    db = str(hostile.path)
+    for words in (["-m", "resume=last", f"db={db}"], ["show", "--db", db]):
         done = effbench(*words)
         assert done.code == 2
         assert "not a sweep id" in done.err
