@@ -112,13 +112,7 @@ def test_two_interpreters_in_turns(made):
     found = compared_parts(made, sweep, "python")
     assert verdicts(found) == {"eager": "slower"}
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
-    turned = compared_parts(
-        made,
-        sweep,
-        "torch_version",
-        values=["2.13.0", "2.11.0"],
-    )
-    assert verdicts(turned) == {"eager": "faster"}
+    assert verdicts(compared_parts(made, sweep, "torch_version")) == {"eager": "slower"}
 
 
 def test_by_a_parameter(made):
@@ -203,21 +197,8 @@ def chosen(made, baseline, sweep, on=None, any_hardware=False):
 
 def test_a_baseline_on_several_gpus(made):
     both = swept(made, "L40S", "A100")
-    sweep = swept(
-        made,
-        "L40S",
-        "A100",
-        "L4",
-    )
-    assert (
-        chosen(
-            made,
-            both,
-            sweep,
-            on="a100",
-        ).hardware
-        == "NVIDIA A100"
-    )
+    sweep = swept(made, "L40S", "A100", "L4")
+    assert chosen(made, both, sweep, on="a100").hardware == "NVIDIA A100"
     several = "is set on NVIDIA A100, NVIDIA L40S; choose one with --on"
     with pytest.raises(UsageError, match=several):
         chosen(made, both, sweep)
@@ -243,12 +224,4 @@ def test_other_hardware_only_if_asked_for(made):
             sweep,
             on="A100",
         )
-    assert (
-        chosen(
-            made,
-            baseline,
-            sweep,
-            any_hardware=True,
-        ).hardware
-        == "NVIDIA A100"
-    )
+    assert chosen(made, baseline, sweep, any_hardware=True).hardware == "NVIDIA A100"

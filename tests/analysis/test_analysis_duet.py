@@ -32,12 +32,7 @@ def answer(ratios, first=None, **more):
     before = [NOISE[n % 4] for n in range(len(ratios))]
     after = [time * ratio for time, ratio in zip(before, ratios, strict=True)]
     duets = Duets(first or trials(before), trials(after, **more))
-    return DuetAnswer(
-        "mlp",
-        "mode=default",
-        "mode=eager",
-        duets,
-    )
+    return DuetAnswer("mlp", "mode=default", "mode=eager", duets)
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,7 @@ def cut(figures, rounds):
 def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verdict, said):
     """`new`, `old`: rounds of each side."""
     first = made.sweep({EAGER: FAST})
-    assert (
-        effbench(
-            "baseline",
-            "set",
-            "main",
-            first,
-        ).code
-        == 0
-    )
+    assert effbench("baseline", "set", "main", first).code == 0
     facts = {"name": f"confirm:{made.sweep({EAGER: SLOW})}", "state": "interrupted"}
     again = made.sweep(
         cut(news, new),
@@ -71,14 +63,7 @@ def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verd
         there,
     )
     monkeypatch.setattr(rerun, "run_again", lambda *_: read)
-    done = effbench(
-        "check",
-        "--baseline",
-        "main",
-        "--confirm",
-        "--metric",
-        "latency_ms",
-    )
+    done = effbench("check", "--baseline", "main", "--confirm", "--metric", "latency_ms")
     assert done.code == 130
     assert f"interrupted while confirming (sweep {again})" in done.err
     text = " ".join(done.out.split())

@@ -28,22 +28,9 @@ def checked(made, effbench):
 
     def call(before, after, *options):
         first = made.sweep(before)
-        assert (
-            effbench(
-                "baseline",
-                "set",
-                "main",
-                first,
-            ).code
-            == 0
-        )
+        assert effbench("baseline", "set", "main", first).code == 0
         made.sweep(after)
-        return effbench(
-            "check",
-            "--baseline",
-            "main",
-            *options,
-        )
+        return effbench("check", "--baseline", "main", *options)
 
     return call
 

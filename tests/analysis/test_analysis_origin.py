@@ -200,15 +200,7 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
                 NOW,
             )
 
-    assert (
-        current(
-            facts,
-            "s1",
-            [cell()],
-            NOW,
-        )
-        == HERE
-    )
+    assert current(facts, "s1", [cell()], NOW) == HERE
     gone("which does not exist here", folder="/nowhere/at/all")
     gone("which does not exist here", python="/nowhere/bin/python")
     with pytest.raises(UsageError, match="does not record its interpreter"):
@@ -220,34 +212,13 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
         )
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert current(
-            facts,
-            "s1",
-            [cell()],
-            NOW,
-        ) == Interpreter(folder=str(repository))
+        assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert (
-        current(
-            facts,
-            "s1",
-            [cell(OWN)],
-            NOW,
-        )
-        == HERE
-    ), "no code of the folder"
+    assert current(facts, "s1", [cell(OWN)], NOW) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
-    assert (
-        current(
-            facts,
-            "s1",
-            [cell()],
-            NOW,
-        )
-        == HERE
-    )
+    assert current(facts, "s1", [cell()], NOW) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
 
@@ -257,15 +228,7 @@ def test_code_that_git_does_not_track_is_unknown(repository):
     facts = HERE.facts()
     used = [cell("new.py:Net")]
     began = dt.datetime.now(dt.UTC)
-    assert (
-        current(
-            facts,
-            "s1",
-            used,
-            began + dt.timedelta(seconds=1),
-        )
-        == HERE
-    )
+    assert current(facts, "s1", used, began + dt.timedelta(seconds=1)) == HERE
     refused(
         "new.py, so the baseline's code is unknown",
         facts,

@@ -61,19 +61,9 @@ def test_folders_from_another_directory(made, tmp_path, monkeypatch):
     """Paths may be relative to the folder in which the sweep began."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert titles(
-        made,
-        "folder",
-        "copies/new/net",
-        "old",
-    ) == ("folder=new", "folder=old")
+    assert titles(made, "folder", "copies/new/net", "old") == ("folder=new", "folder=old")
     with pytest.raises(UsageError, match="has folder=old, new; choose two of them"):
-        titles(
-            made,
-            "folder",
-            "old",
-            "nowhere",
-        )
+        titles(made, "folder", "old", "nowhere")
 
 
 def test_the_folder_that_was_not_chosen(made, tmp_path):
@@ -82,12 +72,7 @@ def test_the_folder_that_was_not_chosen(made, tmp_path):
     facts = {own.id: {"folder": str(tmp_path), "python": "/p", "given": []}}
     sweep = made.sweep([EAGER], env=own, host={"environments": facts})
     made.sweep([EAGER], env=environment(flags={"folder": str(tmp_path / "other")}), into=sweep)
-    assert titles(
-        made,
-        "folder",
-        "./other",
-        ".",
-    ) == ("folder=other", "folder=here")
+    assert titles(made, "folder", "./other", ".") == ("folder=other", "folder=here")
 
 
 def test_interpreters(made, tmp_path):

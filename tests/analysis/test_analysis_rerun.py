@@ -355,16 +355,7 @@ def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
         )
         durations.add(DEFAULT, trial)
     plan = rounds_of_rerun(rounds, sides=2, are_duets=True)
-    assert (
-        plan.duration(
-            [DEFAULT],
-            1,
-            durations,
-            saved_s,
-            parallel,
-        )
-        == text
-    )
+    assert plan.duration([DEFAULT], 1, durations, saved_s, parallel) == text
 
 
 def test_only_pairs_settle_ambiguous_rows(made):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,22 +145,10 @@ def test_nothing_is_measured_twice(here):
 
 
 def test_ctrl_c_judges_nothing(here, monkeypatch):
-    def stopped(jobs, command):
-        command.stop.set()
-        return original(jobs, command)
-
-    original = plan.conduct
-    monkeypatch.setattr(plan, "conduct", stopped)
+    interrupted = SimpleNamespace(state="interrupted")
+    monkeypatch.setattr(plan, "conduct", lambda jobs, command: interrupted)
     before = verdicts(here.db)
-    assert (
-        here.run(
-            "reproduce",
-            "mine.py",
-            *here.tiny3,
-            "--fresh",
-        ).code
-        == 130
-    )
+    assert here.run("reproduce", "mine.py", *here.tiny3, "--fresh").code == 130
     assert verdicts(here.db) == before
 
 
@@ -256,14 +245,7 @@ def on_cpu(here):
     ]
     of_times = ("warmup-calls", "habits", "compiled-call")
     names = [name for name in names if name not in of_times]
-    done = here.run(
-        "reproduce",
-        *names,
-        "--db",
-        "all.db",
-        "--quiet",
-        "device=cpu",
-    )
+    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
     return verdicts(here.folder / "all.db")
 

@@ -97,16 +97,7 @@ def test_a_step_is_found_where_it_is(step, at):
 
 
 def test_its_size_lies_in_its_interval():
-    ratios = [
-        changes[0].ratio
-        for changes in stepped(
-            0.05,
-            0.005,
-            30,
-            series=300,
-        )
-        if changes
-    ]
+    ratios = [changes[0].ratio for changes in stepped(0.05, 0.005, 30, series=300) if changes]
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 

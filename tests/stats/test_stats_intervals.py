@@ -157,29 +157,11 @@ def coverage(compilations, rounds, between, within, kernels):
 def test_an_interval_over_compilations_covers(
     compilations, rounds, kernels, between, within, least
 ):
-    assert (
-        coverage(
-            compilations,
-            rounds,
-            between,
-            within,
-            kernels,
-        )
-        >= least
-    )
+    assert coverage(compilations, rounds, between, within, kernels) >= least
 
 
 def test_a_plain_interval_would_be_wrong_for_different_kernels():
-    assert (
-        coverage(
-            2,
-            10,
-            0.12,
-            0.01,
-            "a",
-        )
-        < 0.85
-    )
+    assert coverage(2, 10, 0.12, 0.01, "a") < 0.85
 
 
 # --- marked values ---

@@ -188,37 +188,22 @@ def in_threads(record, trials):
         return list(pool.map(record, trials))
 
 
-@pytest.fixture
-def recorded(store, cell, begin, here):
-    """Record two trials of six cells in an order; return the results without sweep and time."""
-    cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
-    trials = [
-        Trial(
-            one.key,
-            number,
-            OK,
-            latency_ms=level + number,
-        )
-        for level, one in enumerate(cells, start=1)
-        for number in (0, 1)
-    ]
-
-    def record_all(recording):
-        sweep_id = begin(store, cells)
-        list(recording(partial(store.add_trial, sweep_id, here), trials))
-        results = store.results(sweep_id)
-        store.rebuild_results(sweep_id)
-        assert store.results(sweep_id) == results
-        return [dataclasses.replace(row, sweep_id="", started_at=None) for row in results]
-
-    return record_all
-
-
 @pytest.mark.parametrize("recording", [backwards, in_threads])
-def test_the_order_of_recording_does_not_matter(recorded, recording, store, path):
-    in_order = recorded(map)
-    assert {row.trials for row in in_order} == {2}
-    assert recorded(recording) == in_order
+def test_the_order_of_recording_does_not_matter(recording, path, store, cell, here, begin):
+    cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
+    trials = []
+    for level, planned in enumerate(cells, start=1):
+        trials += [Trial(planned.key, turn, OK, latency_ms=level + turn) for turn in (0, 1)]
+    results = []
+    for record_all in (map, recording):
+        sweep_id = begin(store, cells)
+        list(record_all(partial(store.add_trial, sweep_id, here), trials))
+        rows = store.results(sweep_id)
+        store.rebuild_results(sweep_id)
+        assert store.results(sweep_id) == rows
+        results.append([dataclasses.replace(row, sweep_id="", started_at=None) for row in rows])
+    assert results[0] == results[1]
+    assert {row.trials for row in results[0]} == {2}
     assert type(store).check(path) == []
 
 

@@ -46,16 +46,7 @@ def test_texts_are_no_formulas_in_csv(words, hostile, effbench):
 
 
 def test_texts_are_no_scripts_or_paths_of_a_site(hostile, effbench, tmp_path):
-    assert (
-        effbench(
-            "report",
-            "--out",
-            "deep/site",
-            "--db",
-            str(hostile.path),
-        ).code
-        == 0
-    )
+    assert effbench("report", "--out", "deep/site", "--db", str(hostile.path)).code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"hostile.db", "deep"}
     for page in (tmp_path / "deep" / "site").rglob("*.html"):
         assert SCRIPT not in page.read_text()
@@ -84,16 +75,7 @@ def test_the_site_copies_only_artifacts(hostile, effbench, tmp_path):
     (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path / "private.txt")
     (tmp_path / "private.txt").write_text("private")
     hostile.sql(f"UPDATE trial SET extra = '{json.dumps({'artifacts': NAMES})}'")
-    assert (
-        effbench(
-            "report",
-            "--db",
-            str(hostile.path),
-            "--out",
-            "site",
-        ).code
-        == 0
-    )
+    assert effbench("report", "--db", str(hostile.path), "--out", "site").code == 0
     names = [path.name for path in (tmp_path / "site").rglob("*")]
     assert not [name for name in names if "private" in name or "link" in name]
 
