@@ -144,7 +144,7 @@ def cases(series: int, sweeps: int) -> list[Case]:
 
 def ours(values: np.ndarray) -> list[list[int]]:
     found = map(find_changes, values.tolist())
-    return [[change.at for change in changes if change.is_confirmed] for changes in found]
+    return [[change.at for change in changes] for changes in found]
 
 
 def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
@@ -184,9 +184,8 @@ def held(values: np.ndarray, planted: int) -> str:
     """Return how often the range of a series' only change contains the planted step, as text."""
     ranges = []
     for changes in map(find_changes, values.tolist()):
-        confirmed = [change for change in changes if change.is_confirmed]
-        if len(confirmed) == 1:
-            ranges += confirmed
+        if len(changes) == 1:
+            ranges += changes
     if not ranges:
         return "never found"
     fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])

@@ -89,8 +89,8 @@ class HistoryChange:
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds,
     None if unknown. `earliest`, `latest`: the first result after the change lies between these with
-    95 % confidence. `undone`: the first result with the old level again. `is_confirmed`: more than
-    the newest one or two results differ. `coincides`: what else changed. `reason`: of the status.
+    95 % confidence. `undone`: the first result with the old level again. `coincides`: what
+    else changed. `reason`: of the status.
     """
 
     track: Track
@@ -104,15 +104,12 @@ class HistoryChange:
     is_worse: bool
     undone: HistoryPoint | None = None
     ratio: Interval | None = None
-    is_confirmed: bool = True
     coincides: tuple[str, ...] = ()
     reason: str | None = None
 
     @property
     def state(self) -> str:
-        """Return unconfirmed, undone, open (worse) or holds."""
-        if not self.is_confirmed:
-            return "unconfirmed"
+        """Return undone, open (worse) or holds."""
         if self.undone is not None:
             return "undone"
         return "open" if self.is_worse else "holds"
@@ -348,7 +345,7 @@ def judge_metric(
     state = "steady"
     if len(points) < shortest:
         state = "short"
-    elif any(change.is_confirmed for change in changes):
+    elif changes:
         state = "changed"
     history.states[state] += 1
     for change in changes:
@@ -427,7 +424,6 @@ def change_of_metric(
         is_worse=(new > old) == (metric.better == Better.LOWER),
         undone=None if change.undone_at is None else points[change.undone_at],
         ratio=ratio,
-        is_confirmed=change.is_confirmed,
         coincides=history.coincides(before, after),
     )
 

@@ -13,7 +13,7 @@ counters, any lasting difference is a change. Shape: L levels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -71,7 +71,7 @@ class LevelChange:
     `before`, `after`: the levels, as logarithms or exact values. `earliest`, `latest`: 95 % bounds
     of `at`, which is exact for exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
     None for exact values. `undone_at`: where a later change returned to within the floor of
-    `before`. `is_confirmed`: whether enough values follow it.
+    `before`.
     """
 
     at: int
@@ -81,13 +81,12 @@ class LevelChange:
     latest: int
     ratio: Interval | None = None
     undone_at: int | None = None
-    is_confirmed: bool = True
 
 
 def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelChange]:
     """Return the changes in a series of logarithms, which starts with the oldest value.
 
-    The last one is not confirmed if only the newest one or two values differ from the last level.
+    A level lasts at least PERSISTENCE values, so the newest one or two are never a change.
     `floor`: smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises
     ValueError for values that are not finite.
     """
@@ -116,38 +115,30 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
             spread.sd,
         )
         changes.append(change)
-    return [*mark_undone(changes, least), *_unconfirmed(series, segments, least)]
+    return mark_undone(changes, least)
 
 
 def find_exact(values: Sequence[Any]) -> list[LevelChange]:
     """Return the changes in a series of exact values (integers or booleans), which starts with the
-    oldest value.
-
-    Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series
-    they are a change that is not confirmed.
-    """
+    oldest value. Fewer than EXACT_PERSISTENCE equal values in a row do not form a level."""
     changes: list[LevelChange] = []
     level: Any = None
     start = 0
     for value, equal in groupby(values):
         end = start + len(list(equal))
-        lasts = end - start >= EXACT_PERSISTENCE
-        is_new = level is not None and value != level
-        if is_new and (lasts or end == len(values)):
-            change = LevelChange(
-                start,
-                level,
-                value,
-                start,
-                start,
-                is_confirmed=lasts,
-            )
-            changes.append(change)
-        if lasts:
+        if end - start >= EXACT_PERSISTENCE:
+            if level is not None and value != level:
+                change = LevelChange(
+                    start,
+                    level,
+                    value,
+                    start,
+                    start,
+                )
+                changes.append(change)
             level = value
         start = end
-    confirmed = [change for change in changes if change.is_confirmed]
-    return [*mark_undone(confirmed, 0.0), *changes[len(confirmed) :]]
+    return mark_undone(changes, 0.0)
 
 
 def mark_undone(changes: Sequence[LevelChange], floor: float) -> list[LevelChange]:
@@ -457,39 +448,3 @@ def _change(
         latest=max(last, new.start),
         ratio=log_difference(new.log_mean(), old.log_mean()).interval(),
     )
-
-
-def _unconfirmed(
-    series: NoisySeries,
-    segments: Sequence[Segment],
-    floor: float,
-) -> Iterator[LevelChange]:
-    """Yield the newest one or two values as a change if they exceed noise and floor around the last
-    level."""
-    last = segments[-1]
-    for count in (2, 1):
-        at = len(series) - count
-        before = series.segment(last.start, at)
-        off = series.values[at:] - before.mean
-        are_above = bool((off > floor).all())
-        are_below = bool((off < -floor).all())
-        if before.n < PERSISTENCE or not (are_above or are_below):
-            continue
-        spread = series.spread([*segments[:-1], before])
-        sd = np.maximum(series.noise[at:], spread.sd)
-        errors = sd * math.sqrt(1 + 1 / before.n)
-        p_values = [t_tail(float(t), spread.df) for t in off / errors]
-        if max(p_values) < series.p_value:
-            step = float(off.mean())
-            ratio = Interval(math.exp(min(step, 709.0)))
-            after = before.mean + step
-            yield LevelChange(
-                at,
-                before.mean,
-                after,
-                at,
-                at,
-                ratio,
-                is_confirmed=False,
-            )
-            return

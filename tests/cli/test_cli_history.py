@@ -112,7 +112,6 @@ def test_re_runs_make_no_history(made, read):
     sweeps.append(made.sweep({STEADY: {"latency_ms": 1.1}}, label="pr"))
     made.sweep({STEADY: {"latency_ms": 1.1}}, name=f"confirm:{sweeps[-1]}", label="pr")
     found = read()
-    assert latencies(found) == [("unconfirmed", "pr")]
     assert "cells: 1 · sweeps: 9" in found["summary"]
 
 

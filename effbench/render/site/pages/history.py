@@ -188,7 +188,7 @@ def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) ->
         "last": last.at,
         "status": last.status,
         "latency": rounded(last.figures.get("latency_ms")),
-        "changes": sum(change.is_confirmed for change in changes),
+        "changes": len(changes),
         "open": sum(change.is_open for change in changes),
         "hardware": track.hardware,
         "mark": mark_of(last),
