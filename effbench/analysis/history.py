@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, pairwise
 from typing import Any
 
 from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
@@ -89,8 +89,8 @@ class HistoryChange:
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds,
     None if unknown. `earliest`, `latest`: the first result after the change lies between these with
-    95 % confidence. `undone`: the first result with the old level again. `coincides`: what
-    else changed. `reason`: of the status.
+    95 % confidence. `is_last`: the series did not change again. `coincides`: what else
+    changed. `reason`: of the status.
     """
 
     track: Track
@@ -102,16 +102,16 @@ class HistoryChange:
     old: Any
     new: Any
     is_worse: bool
-    undone: HistoryPoint | None = None
+    is_last: bool
     ratio: Interval | None = None
     coincides: tuple[str, ...] = ()
     reason: str | None = None
 
     @property
     def state(self) -> str:
-        """Return undone, open (worse) or holds."""
-        if self.undone is not None:
-            return "undone"
+        """Return past (the series changed again), open (worse) or holds."""
+        if not self.is_last:
+            return "past"
         return "open" if self.is_worse else "holds"
 
     @property
@@ -171,7 +171,7 @@ class History:
 
     @property
     def open_changes(self) -> list[HistoryChange]:
-        """The changes for the worse that persist, the worst first."""
+        """The changes for the worse that are the last of their series, the worst first."""
         return [change for change in self.changes if change.is_open]
 
     @cached_property
@@ -355,6 +355,7 @@ def judge_metric(
             metric,
             points,
             change,
+            is_last=change is changes[-1],
         )
         history.changes.append(of_metric)
 
@@ -401,8 +402,10 @@ def change_of_metric(
     metric: Metric,
     points: Sequence[HistoryPoint],
     change: LevelChange,
+    is_last: bool,
 ) -> HistoryChange:
-    """Return a change of level, given in the metric's unit. `points`: of the series."""
+    """Return a change of level, given in the metric's unit. `points`: of the series; `is_last`:
+    whether it is the last change of the series."""
     old = change.before
     new = change.after
     ratio = change.ratio
@@ -422,7 +425,7 @@ def change_of_metric(
         old=old,
         new=new,
         is_worse=(new > old) == (metric.better == Better.LOWER),
-        undone=None if change.undone_at is None else points[change.undone_at],
+        is_last=is_last,
         ratio=ratio,
         coincides=history.coincides(before, after),
     )
@@ -437,8 +440,7 @@ def judge_statuses(history: History, track: Track) -> None:
         if is_ok or len(points) > 1 or points[-1] is track.points[-1]:
             lasting += points
     turns = [(old, new) for old, new in pairwise(lasting) if old.is_ok != new.is_ok]
-    undone_by = [new for _, new in turns[1:]]
-    for (before, after), undone in zip_longest(turns, undone_by):
+    for number, (before, after) in enumerate(turns, 1):
         failed = after if before.is_ok else before
         change = HistoryChange(
             track=track,
@@ -450,7 +452,7 @@ def judge_statuses(history: History, track: Track) -> None:
             old=before.status,
             new=after.status,
             is_worse=before.is_ok,
-            undone=undone,
+            is_last=number == len(turns),
             coincides=history.coincides(before, after),
             reason=failed.reason,
         )

@@ -42,7 +42,6 @@ COLUMNS = (
     "after_started_at",
     "earliest_sweep",
     "latest_sweep",
-    "undone_sweep",
     "coincides",
     "reason",
 )
@@ -148,12 +147,6 @@ def changes_table(past: History, most: int | None = None) -> Table:
             details = f"{sweep_id}, {details}"
         return Shown(change.after.at, after, sub=details)
 
-    def state(change: HistoryChange) -> Shown:
-        undone = ""
-        if change.undone is not None:
-            undone = f"in {sweep_text(past, change.undone.at)}"
-        return Shown(None, change.state, sub=undone)
-
     columns = [
         Column("change", filter=True, value=word),
         Column("cell", value=cell),
@@ -163,7 +156,12 @@ def changes_table(past: History, most: int | None = None) -> Table:
         Column(
             "first sweep after", help="with the last sweep before the change", value=first_after
         ),
-        Column("state", filter=True, help="open: worse and not undone", value=state),
+        Column(
+            "state",
+            filter=True,
+            help="open: worse, and the last change of its series",
+            value=attrgetter("state"),
+        ),
         Column("notes", wide=True, optional=True, value=partial(notes_text, past)),
     ]
     if past.has_several_places:
@@ -213,11 +211,9 @@ def render(past: History, how: str) -> str:
 def record(past: History, change: HistoryChange) -> dict[str, Any]:
     """Return the exact values of a change by the names of COLUMNS. Sweeps are ids."""
     before, after = past.sweeps[change.before.at], past.sweeps[change.after.at]
-    ratio = low = high = undone = None
+    ratio = low = high = None
     if change.ratio is not None:
         ratio, low, high = change.ratio.value, change.ratio.low, change.ratio.high
-    if change.undone is not None:
-        undone = past.sweeps[change.undone.at].id
     return {
         "state": change.state,
         "word": change.word,
@@ -238,7 +234,6 @@ def record(past: History, change: HistoryChange) -> dict[str, Any]:
         "after_started_at": after.started_at.isoformat(),
         "earliest_sweep": past.sweeps[change.earliest.at].id,
         "latest_sweep": past.sweeps[change.latest.at].id,
-        "undone_sweep": undone,
         "coincides": list(change.coincides),
         "reason": change.reason,
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any
@@ -70,8 +70,7 @@ class LevelChange:
 
     `before`, `after`: the levels, as logarithms or exact values. `earliest`, `latest`: 95 % bounds
     of `at`, which is exact for exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
-    None for exact values. `undone_at`: where a later change returned to within the floor of
-    `before`.
+    None for exact values.
     """
 
     at: int
@@ -80,7 +79,6 @@ class LevelChange:
     earliest: int
     latest: int
     ratio: Interval | None = None
-    undone_at: int | None = None
 
 
 def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelChange]:
@@ -115,7 +113,7 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
             spread.sd,
         )
         changes.append(change)
-    return mark_undone(changes, least)
+    return changes
 
 
 def find_exact(values: Sequence[Any]) -> list[LevelChange]:
@@ -138,21 +136,7 @@ def find_exact(values: Sequence[Any]) -> list[LevelChange]:
                 changes.append(change)
             level = value
         start = end
-    return mark_undone(changes, 0.0)
-
-
-def mark_undone(changes: Sequence[LevelChange], floor: float) -> list[LevelChange]:
-    """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of
-    the level before it (both as logarithms)."""
-    marked = []
-    for number, change in enumerate(changes, 1):
-        undone_at = None
-        for later in changes[number:]:
-            if abs(later.after - change.before) <= floor:
-                undone_at = later.at
-                break
-        marked.append(replace(change, undone_at=undone_at))
-    return marked
+    return changes
 
 
 # --- levels ---

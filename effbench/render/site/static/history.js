@@ -236,7 +236,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
     ...(index.several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
     { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
-    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse and not undone" },
+    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse, and the last of their series" },
   ];
   const rows = Object.entries(index.lines).map(([id, facts]) => {
     const status = facts.status;
