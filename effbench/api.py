@@ -122,7 +122,7 @@ def compare(
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …)
     two parts of the sweep `before`, with the two `values`. `metrics`: only these. `config`: limits
-    and exceptions, a file or a name below conf/check. The columns are those of `--format csv`
+    and exceptions, a YAML file. The columns are those of `--format csv`
     (docs/reference/api.md); the frame's `attrs` holds `differences` and `notes`, lists of text,
     `limits`, where these come from, and `in_turns`: whether ratios are means over pairs of trials
     from the same round. Raises NothingFoundError, UsageError, ConfigError.

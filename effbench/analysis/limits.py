@@ -1,8 +1,8 @@
 """Which metrics does a comparison compare, and how large must a change be to count? `Limits.of`
 gives the limit of a metric.
 
-conf/check/default.yaml holds effbench's answer. A user's file overrides it, and single settings
-override both; docs/how-to/ci.md explains them. msgspec checks their types.
+conf/check/default.yaml holds effbench's answer. A user's file (`--config`) overrides it, and single
+settings (`--set`) override both; docs/how-to/ci.md explains them. msgspec checks their types.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from effbench.core.errors import ConfigError
 from effbench.core.metrics import METRICS
 from effbench.core.settings import OnFailure, shipped
 
-#: Folders of the files that are named without a path: the user's, which is searched first, and
-#: effbench's.
-OWN = Path("conf") / "check"
-SHIPPED = shipped("conf") / "check"
-DEFAULT = "default"
+#: effbench's answer.
+DEFAULTS = shipped("conf") / "check" / "default.yaml"
 COMPARED = tuple(
     name for name, metric in METRICS.items() if metric.compare != "none" and metric.unit != "×"
 )
@@ -92,13 +89,6 @@ class Limit(Struct, forbid_unknown_fields=True):
                 changes[name] = value
         return changes
 
-    def check_effect(self, metric: str) -> None:
-        """Raise ValueError for a setting that has no effect on this metric."""
-        allowed = effective(metric)
-        for name in ("floor", "least", "factor"):
-            if getattr(self, name) is not None and name not in allowed:
-                raise ValueError(f"{name} does nothing: {metric} only takes {', '.join(allowed)}")
-
 
 class ExceptionRule(Limit, kw_only=True):
     """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set.
@@ -117,13 +107,8 @@ class ExceptionRule(Limit, kw_only=True):
 
     def __post_init__(self) -> None:
         known = (*COMPARED, STATUS)
-        metrics = list(filter(self.is_of, known))
-        if not metrics:
+        if not any(map(self.is_of, known)):
             raise ValueError(f"metric={self.metric} matches none of {', '.join(known)}")
-        if self.metric in known:
-            self.check_effect(self.metric)
-        if not any(map(self.changes, metrics)):
-            raise ValueError("changes nothing; set floor, least, factor or ignore")
 
     @property
     def has_ended(self) -> bool:
@@ -181,8 +166,6 @@ class Limits(Struct, forbid_unknown_fields=True):
         self.metrics = list(dict.fromkeys(self.metrics or COMPARED))
         for name in self.metrics:
             check_metric(name)
-        for name in COMPARED:
-            getattr(self.limits, name).check_effect(name)
 
     def of(self, cell: CellFacts, metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell. Only the last exception that
@@ -203,14 +186,6 @@ class Limits(Struct, forbid_unknown_fields=True):
                     limit = structs.replace(limit, **changes, reason=rule.reason)
                 break
         return limit
-
-    def set_every_floor(self, floor: Fraction) -> None:
-        """Replace every floor, including those of metrics and exceptions."""
-        self.floor = floor
-        for name in COMPARED:
-            getattr(self.limits, name).floor = None
-        for rule in self.exceptions:
-            rule.floor = None
 
     def notes(self, cells: Iterable[CellFacts]) -> list[str]:
         """Return what a reader of a comparison of these cells has to know about its exceptions."""
@@ -241,41 +216,21 @@ def check_metric(name: str) -> str:
 # --- reading ---
 
 
-def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
-    """Return effbench's default limits, overridden by those of `name` (a file, or a name in
-    conf/check here or in effbench; None: `default`) and by `settings` (key=value). Lists replace,
-    mappings merge. Raises ConfigError."""
-    defaults = SHIPPED / f"{DEFAULT}.yaml"
-    path = find(str(name or DEFAULT))
-    layers = [load(defaults)]
+def read(file: str | None = None, settings: Sequence[str] = ()) -> Limits:
+    """Return effbench's default limits, overridden by those of a file and by `settings`
+    (name=value). Lists replace, mappings merge. Raises ConfigError."""
+    layers = [load(DEFAULTS)]
     source = "effbench's defaults"
-    if path.resolve() != defaults.resolve():
-        layers.append(load(path))
-        source = f"{path} over {source}"
+    if file is not None:
+        layers.append(load(Path(file)))
+        source = f"{file} over {source}"
     source = ", ".join([source, *settings])
     try:
         limits = limits_of(*layers, *map(parse_setting, settings))
     except ConfigError as error:
-        # name the file: the user may not know that it was read
         raise ConfigError(f"{error} (in {source})") from error
     limits.source = source
     return limits
-
-
-def find(name: str) -> Path:
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return path
-    known = {}
-    for folder in (SHIPPED, OWN):
-        for path in folder.glob("*.yaml"):
-            known[path.stem] = path
-    if name not in known:
-        raise ConfigError(
-            f"no configuration {name!r}; choose from {', '.join(sorted(known))}, or give the path"
-            " of a file"
-        )
-    return known[name]
 
 
 def load(path: Path) -> Any:

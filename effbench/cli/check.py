@@ -135,7 +135,7 @@ class Check:
         """Return a command with the given options that decide what is compared and which changes
         count."""
         words = ["effbench", *words]
-        for name in ("on", "across", "config", "floor"):
+        for name in ("on", "across", "config"):
             value = getattr(self.args, name)
             if value:
                 words += [f"--{name}", value]

@@ -15,11 +15,11 @@ from effbench.analysis.compare import (
     compare_sweeps,
     find,
 )
-from effbench.analysis.limits import Limits, check_metric, limits_of, read
+from effbench.analysis.limits import Limits, check_metric, read
 from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT, CellPair
 from effbench.analysis.verdicts import Change, Verdict
 from effbench.cli import options
-from effbench.core.errors import ConfigError, NothingFoundError, UsageError
+from effbench.core.errors import NothingFoundError, UsageError
 from effbench.render import comparison
 from effbench.store.store import Store
 
@@ -75,11 +75,6 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         help="report only cells whose name contains this text or matches it as a glob pattern",
     )
     add(
-        "--floor",
-        metavar="SIZE",
-        help="smallest relative change of times, energy and memory that counts: 3%% or 0.03",
-    )
-    add(
         "--on",
         metavar="NAME",
         help="use only trials on this hardware, interpreter or folder; part of the name is enough",
@@ -92,16 +87,16 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--config",
-        metavar="NAME|FILE",
-        help="limits and exceptions: a file, or a name in conf/check (default: default)",
+        metavar="FILE",
+        help="YAML file with limits and exceptions that override effbench's",
     )
     add(
         "--set",
         action="append",
         default=[],
         dest="settings",
-        metavar="KEY=VALUE",
-        help="override a setting of --config",
+        metavar="NAME=VALUE",
+        help="override a setting, such as floor=3%% or limits.latency_ms.floor=0.05",
     )
     add("--all", action="store_true", help="show all rows, also those with the verdict same")
     options.add_format(parser, *comparison.FORMATS)
@@ -160,12 +155,6 @@ def selection_of(args: argparse.Namespace) -> CellSelection:
 def limits_for(args: argparse.Namespace) -> Limits:
     """Return the limits of the configuration, overridden by the options."""
     limits = read(args.config, args.settings)
-    if args.floor:
-        try:
-            limits.set_every_floor(limits_of({"floor": args.floor}).floor)
-        except ConfigError as error:
-            raise UsageError(f"--{error}") from error
-        limits.source = f"{limits.source}, --floor {args.floor}"
     if args.metric:
         limits.metrics = [check_metric(name) for name in dict.fromkeys(args.metric)]
     return limits

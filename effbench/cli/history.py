@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--config",
-        metavar="NAME|FILE",
-        help="configuration of checks, whose limits and exceptions apply (default: default)",
+        metavar="FILE",
+        help="YAML file with limits and exceptions that override effbench's, as in checks",
     )
     options.add_format(parser, *FORMATS)
     options.add_out(parser)

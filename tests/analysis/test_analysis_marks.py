@@ -111,11 +111,11 @@ def two_marked(checked):
 
 
 def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
-    done = two_marked("--floor", "3%")
+    done = two_marked("--set", "floor=3%")
     text = " ".join(done.out.split())
     for said in ("not judged: host disturbed in 2 of 3 cells: ", "~ not judged", "~1.10 ms"):
         assert said in text
-    command = f"check --baseline main --sweep {info_of(made.path).id} --confirm --floor 3%"
+    command = f"check --baseline main --sweep {info_of(made.path).id} --confirm --set floor=3%"
     assert f"measure them again: effbench {command}\n" in done.out
 
 

@@ -62,7 +62,7 @@ def test_the_verdict_is_in_the_log_when_the_output_goes_to_a_file(checked):
 def test_each_regression_has_a_command_that_shows_it(checked, effbench):
     rule = "exceptions=[{mode: cuda-graph, floor: 0.5, reason: a b}]"
     half = {a_cell(dtype="float16"): SLOW, a_cell("cuda-graph", dtype="float16"): BROKEN}
-    options = ("--set", rule, "--across", "dtype", "--floor", "3%")
+    options = ("--set", rule, "--across", "dtype", "--set", "floor=3%")
     done = checked({EAGER: FAST, GRAPH: FAST}, half, *options)
     assert done.code == 1
     lines = [line.strip() for line in done.out.splitlines()]
@@ -76,11 +76,9 @@ def test_each_regression_has_a_command_that_shows_it(checked, effbench):
     [("eager", 0, "ignored: shared runner"), ("defualt", 1, "matches no cell here")],
 )
 def test_a_configuration_with_exceptions(checked, tmp_path, mode, code, said):
-    conf = tmp_path / "conf" / "check"
-    conf.mkdir(parents=True)
     rule = f"{{mode: {mode}, metric: latency_*, ignore: true, reason: shared runner}}"
-    (conf / "ours.yaml").write_text(f"exceptions: [{rule}]")
-    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--config", "ours")
+    (tmp_path / "ours.yaml").write_text(f"exceptions: [{rule}]")
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--config", "ours.yaml")
     assert done.code == code
     assert said in " ".join(done.out.split())
 
@@ -150,7 +148,7 @@ def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effben
     assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")
     assert "note: the re-run was interrupted\n" in done.out
     assert "neither confirmed nor refuted: not run again" in " ".join(done.out.split())
-    nothing = effbench("check", "--baseline", "main", "--floor", "50%", "--confirm")
+    nothing = effbench("check", "--baseline", "main", "--set", "floor=50%", "--confirm")
     assert (nothing.code, run_again.call_count) == (0, 1), "nothing to confirm"
 
 

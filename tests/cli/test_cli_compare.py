@@ -41,7 +41,7 @@ def test_many_cells_of_one_side_are_only_counted(made, effbench, more, omitted):
         (["--only", "slower, broken"], {("default", "latency_ms"): "slower"}),
         (["--metric", "kernels", "--cell", "mlp bs=8 e*"], {("eager", "kernels"): "same"}),
         (["--metric", "kernels", "--cell", EAGER.key[:12]], {("eager", "kernels"): "same"}),
-        (["--floor", "11%", "--only", "slower"], {}),
+        (["--set", "floor=11%", "--only", "slower"], {}),
     ],
 )
 def test_which_rows(two, effbench, words, verdicts):
@@ -103,7 +103,7 @@ def test_across(made, effbench, after, env, name, said):
         ("last --by dtype --across dtype", 2, "--across needs two sweeps"),
         ("last last --values a b", 2, "needs --by"),
         ("first last --only slow", 2, "choose from"),
-        ("last last --floor nan", 2, "--floor: expected a number of at least 0"),
+        ("last last --set floor=nan", 2, "floor: expected a number of at least 0"),
         ("last last --metric latency", 2, "choose from latency_ms"),
         ("last last", 2, "both sides are sweep "),
         ("last --by mode --values eager eager", 2, "choose two of them with --values"),

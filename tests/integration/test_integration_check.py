@@ -82,8 +82,8 @@ def confirmed(repository):
         "check",
         "--baseline",
         "main",
-        "--floor",
-        "15%",
+        "--set",
+        "floor=15%",
         "--confirm",
         "--rounds",
         "5",
@@ -142,7 +142,7 @@ def test_what_cannot_be_run_again_stays_slower(repository):
     """Nobody may clear a regression by code that is not the sweep's."""
     (repository.folder / "net.py").write_text(NET.format(seconds=0.005))
     done = repository.run(
-        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5"
+        "check", "--baseline", "main", "--set", "floor=15%", "--confirm", "--rounds", "5"
     )
     repository.git("checkout", "net.py")
     assert done.code == 1, done
