@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from effbench.analysis import matching
 from effbench.analysis.limits import Limits
-from effbench.analysis.matching import BY_ENVIRONMENT, CellPair, Side
+from effbench.analysis.matching import BY_ENVIRONMENT, Side
 from effbench.analysis.verdicts import Change, Thresholds, judge, ordered
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import grouped, mode_order
@@ -109,11 +109,10 @@ class Compared:
 @dataclass(frozen=True)
 class CellSelection:
     """What a user compares. `across`: what may differ, of ACROSS; `on`: name of the hardware or
-    interpreter, or part of it; `only`: which cells are reported."""
+    interpreter, or part of it."""
 
     across: Sequence[str] = ()
     on: str | None = None
-    only: Callable[[CellPair], bool] | None = None
 
 
 EVERYTHING = CellSelection()
@@ -224,26 +223,18 @@ def compare_sides(
     """Compare two sides, each on one machine. `by`: the parameter in which the parts of one sweep
     differ, which were measured in the same rounds. Raises like `compare_sweeps`."""
     across = selection.across
-    only = selection.only
     pairs = matching.pairs_of(
         old,
         new,
         across,
         by,
     )
-    wanted = {pair.key for pair in pairs if only is None or only(pair)}
-    if not wanted:
-        raise NothingFoundError(
-            f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them"
-        )
-    # test all cells: the correction for many tests must not depend on which cells are reported
-    every = judge(
+    changes = judge(
         pairs,
         limits,
         thresholds,
         interleaved=by is not None,
     )
-    changes = [change for change in every if change.key in wanted]
     return Compared(
         before=old,
         after=new,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, Location, machine_names
-from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Change, Verdict, counted
+from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, counted
 from effbench.cli import options
-from effbench.cli.compare import add_choice, chosen, limits_for, selection_of, write
+from effbench.cli.compare import add_choice, limits_for, selection_of, write
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import DEFAULT_DB
@@ -111,25 +111,17 @@ class Check:
         )
         self.rerun_id = confirm(request)
 
-    def document(self, rows: Sequence[Change]) -> CheckDocument:
-        """Return the check with these rows."""
+    def document(self) -> CheckDocument:
         again = None
         if not self.args.confirm or self.rerun_id is not None:
             again = self.command(self.words)
         return CheckDocument(
             self.compared,
-            rows,
-            everything=self.args.all or bool(self.args.only),
+            self.args.all,
             baseline=self.args.baseline,
             line=verdict_line(self.compared, self.args.baseline),
-            shows=self.shows,
             again=again,
         )
-
-    def shows(self, change: Change) -> str:
-        """Return the command that shows a row."""
-        words = ["compare", self.before.id, self.sweep.id, "--cell", change.key[:12], "--all"]
-        return self.command(words)
 
     def command(self, words: Sequence[str]) -> str:
         """Return a command with the given options that decide what is compared and which changes
@@ -154,7 +146,7 @@ class Check:
 def report(check: Check, args: argparse.Namespace) -> None:
     """Write standard output, and the file of --junit even if the one of --out cannot be written.
     Raises UsageError."""
-    document = check.document(chosen(check.compared, args))
+    document = check.document()
     lines = []
     # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
     if args.out or args.format == "csv":
@@ -167,8 +159,7 @@ def report(check: Check, args: argparse.Namespace) -> None:
         write(document, args)
     finally:
         if args.junit:
-            whole = check.document(check.compared.changes)
-            options.write(whole.junit(), args, "junit")
+            options.write(document.junit(), args, "junit")
 
 
 def verdict_line(compared: Compared, name: str) -> str:

@@ -4,9 +4,6 @@ metric."""
 from __future__ import annotations
 
 import argparse
-import fnmatch
-from collections.abc import Callable, Sequence
-from functools import partial
 
 from effbench.analysis.compare import (
     CellSelection,
@@ -16,8 +13,7 @@ from effbench.analysis.compare import (
     find,
 )
 from effbench.analysis.limits import Limits, check_metric, read
-from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT, CellPair
-from effbench.analysis.verdicts import Change, Verdict
+from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.render import comparison
@@ -54,25 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `compare` and `check` share: which rows, what counts as a change, and
-    the output."""
+    """Add the options that `compare` and `check` share: what is compared, what counts as a change,
+    and the output."""
     add = parser.add_argument
     add(
         "--metric",
         action="append",
         metavar="NAME",
         help="compare only this metric; may be repeated (default: all in --config)",
-    )
-    add(
-        "--only",
-        type=partial(words_of, "--only", allowed=tuple(Verdict)),
-        metavar="VERDICTS",
-        help=f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}",
-    )
-    add(
-        "--cell",
-        metavar="TEXT",
-        help="report only cells whose name contains this text or matches it as a glob pattern",
     )
     add(
         "--on",
@@ -106,8 +91,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         compared = compare(store, args)
-    everything = args.all or bool(args.only)
-    write(comparison.Document(compared, chosen(compared, args), everything), args)
+    write(comparison.Document(compared, args.all), args)
     return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
 
 
@@ -148,8 +132,7 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
 
 
 def selection_of(args: argparse.Namespace) -> CellSelection:
-    across = words_of("--across", args.across, ACROSS)
-    return CellSelection(across, args.on, wanted_cells(args.cell))
+    return CellSelection(differing_names(args.across), args.on)
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -160,31 +143,14 @@ def limits_for(args: argparse.Namespace) -> Limits:
     return limits
 
 
-def words_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the comma-separated words of an option. Raises UsageError for a word that is not in
-    `allowed`."""
+def differing_names(text: str) -> tuple[str, ...]:
+    """Return the comma-separated words of --across. Raises UsageError for one that is not in
+    ACROSS."""
     words = tuple(word.strip() for word in text.split(",") if word.strip())
+    allowed = ", ".join(ACROSS)
     if text and not words:
-        raise UsageError(f"{option}: no name given; choose from {', '.join(allowed)}")
+        raise UsageError(f"--across: no name given; choose from {allowed}")
     for word in words:
-        if word not in allowed:
-            raise UsageError(f"{option}: unknown name {word}; choose from {', '.join(allowed)}")
+        if word not in ACROSS:
+            raise UsageError(f"--across: unknown name {word}; choose from {allowed}")
     return words
-
-
-def wanted_cells(text: str | None) -> Callable[[CellPair], bool] | None:
-    """Return a function that matches cells: `text` is part of the name in the tables, or a glob
-    pattern for it, or the start (6 digits or more) of the cell key. None if `text` is None."""
-    if text is None:
-        return None
-
-    def fits(pair: CellPair) -> bool:
-        is_key = len(text) >= 6 and pair.key.startswith(text)
-        return is_key or text in pair.name or fnmatch.fnmatchcase(pair.name, text)
-
-    return fits
-
-
-def chosen(compared: Compared, args: argparse.Namespace) -> list[Change]:
-    """Return the rows whose verdict --only allows."""
-    return [change for change in compared.changes if not args.only or change.verdict in args.only]

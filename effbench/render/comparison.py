@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -202,13 +202,10 @@ class JUnitTest:
 
 @dataclass(frozen=True)
 class Document:
-    """A comparison in one of several formats. `rows`: those to report; `everything`: none of them
-    may be omitted; `shows`: returns the command that shows a row, if there is one."""
+    """A comparison in one of several formats. `everything`: no row may be omitted."""
 
     compared: Compared
-    rows: Sequence[Change]
     everything: bool = False
-    shows: Callable[[Change], str] = lambda change: ""
 
     #: Of its Markdown.
     template = "compare.md.j2"
@@ -218,7 +215,7 @@ class Document:
     @cached_property
     def numbers(self) -> Counter[Verdict]:
         """Verdict -> number of rows."""
-        return Counter(change.verdict for change in self.rows)
+        return Counter(change.verdict for change in self.compared.changes)
 
     def is_visible(self, change: Change) -> bool:
         """Return whether people see a row: not `same` ones that do not fail on both sides, nor
@@ -232,19 +229,20 @@ class Document:
     @property
     def visible(self) -> list[Change]:
         """The rows that people see."""
-        return list(filter(self.is_visible, self.rows))
+        return list(filter(self.is_visible, self.compared.changes))
 
     @property
     def omitted(self) -> str:
         """The numbers of the rows that people do not see."""
-        return counted(change for change in self.rows if not self.is_visible(change))
+        return counted(change for change in self.compared.changes if not self.is_visible(change))
 
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
         if fmt == "json":
             return as_json(self.fields())
         if fmt == "csv":
-            return Table([*map(Column, COLUMNS)], [*map(record, self.rows)]).render("csv")
+            rows = [record(change) for change in self.compared.changes]
+            return Table([Column(name) for name in COLUMNS], rows).render("csv")
         if fmt == "junit":
             return self.junit()
         return self.markdown()
@@ -274,11 +272,11 @@ class Document:
         compared = self.compared
         measured = compared.judged | compared.unjudged.keys()
         tests = []
-        for change in self.rows:
+        for change in self.compared.changes:
             test = JUnitTest(change.name, change.metric, sentence(change))
             if change.gates:
                 test.failure = change.word
-                test.text = f"{heading(compared)}\n{self.shows(change)}".strip()
+                test.text = heading(compared)
             else:
                 is_open = change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING)
                 test.is_skipped = is_open or change.key not in measured
@@ -322,7 +320,7 @@ class Document:
             "counts": counts(compared.changes),
             "modes": modes,
             "notes": compared.notes,
-            "changes": [record(change) for change in self.rows],
+            "changes": [record(change) for change in self.compared.changes],
         }
 
 
@@ -356,26 +354,16 @@ class CheckDocument(Document):
             advice = f"measure them again: {self.again}"
         return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
 
-    def commands(self, failing: Sequence[Change]) -> list[str]:
-        """Return two lines per cell: a comment with its name, and the command that shows it."""
-        names = {self.shows(change): one_line(change.name) for change in failing}
-        lines = []
-        for command, name in names.items():
-            lines += [f"# {name}", command]
-        return lines
-
     def print(self, console: Console) -> None:
         super().print(console)
-        commands = [f"  {text}" for text in self.commands(self.compared.failing)]
-        for text in (*self.unjudged, self.line, *commands):
+        for text in (*self.unjudged, self.line):
             console.print_line(escape(text))
 
     def fields(self) -> dict[str, Any]:
         compared = self.compared
         failing = []
         for row in compared.failing:
-            command = self.shows(row)
-            failing.append({"cell_key": row.key, "metric": row.metric, "command": command})
+            failing.append({"cell_key": row.key, "metric": row.metric})
         unjudged = []
         for row in compared.unjudged.values():
             unjudged.append({"cell_key": row.key, "cell": row.name, "reason": row.disturbance})

@@ -63,7 +63,6 @@ REFUSED = (
     ("check --baseline main --rounds 5", "--rounds needs --confirm"),
     ("advise mode --bs 0", "--bs: expected a whole number of at least 1, got '0'"),
     ("show --why --metric energy_mj", "omit --metric or --why"),
-    ("compare a b --only ,", "--only: no name given; choose from"),
     ("ls --traceback", "--traceback needs --failures"),
     ("ls --sweep nowhere", "--sweep needs one of them"),
     ("show --metric compile_s", "did you mean compile_cold_s?"),

@@ -51,8 +51,8 @@ def cells_of(change):
     return [column.shown(table.rows[0]).text for column in table.columns]
 
 
-def document(*rows, whole=None):
-    return comparison.Document(whole or compared(*rows), rows)
+def document(*rows, **more):
+    return comparison.Document(compared(*rows, **more))
 
 
 UNBOUNDED = change(
@@ -76,18 +76,13 @@ def test_a_row_of_the_table(row, texts):
 
 
 def test_markdown():
-    whole = compared(
-        SLOWER,
-        BROKEN,
-        differences=["torch_version 1 → 2"],
-        notes=["a note"],
-    )
     same = [change(Verdict.SAME, str(number)) for number in range(3)]
-    text = document(SLOWER, *same, whole=whole).markdown()
+    more = {"differences": ["torch_version 1 → 2"], "notes": ["a note"]}
+    text = document(SLOWER, *same, **more).markdown()
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
     for line in (
         "- torch_version 1 → 2",
-        "1 broken, 1 slower",
+        "1 slower, 3 same",
         "Omitted: 3 same.",
         "- a note",
         "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |",
@@ -107,8 +102,8 @@ def test_a_smaller_matrix_is_no_significant_change():
 
 def test_names_cannot_begin_anything_in_markdown():
     row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
-    whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
-    text = document(row, whole=whole).markdown()
+    more = {"label": HOSTILE, "differences": [HOSTILE], "notes": [HOSTILE]}
+    text = document(row, **more).markdown()
     assert "<" not in text
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
     assert line.count("|") == 5  # verdict, cell, metric, why
@@ -117,7 +112,7 @@ def test_names_cannot_begin_anything_in_markdown():
 
 def test_json():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
-    whole = json.loads(document(SLOWER, whole=compared(SLOWER, modes=modes)).render("json"))
+    whole = json.loads(document(SLOWER, modes=modes).render("json"))
     assert whole["counts"] == {"slower": 1}
     assert whole["modes"][0]["ci_high"] == 1.06
     (row,) = whole["changes"]
@@ -164,7 +159,7 @@ def test_junit():
 
 def test_no_name_breaks_xml():
     row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
-    root = ElementTree.fromstring(document(row, whole=compared(row, label="\x07")).junit())
+    root = ElementTree.fromstring(document(row, label="\x07").junit())
     assert "alert(1)" in root[0].get("name")
     assert "]]> & <x>" in root[0][0][0].get("message")
 
