@@ -244,7 +244,6 @@ def compare_sides(
         modes=mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
         limits=limits,
         interleaved=by is not None,
-        notes=limits.notes(pair.about for pair in pairs),
     )
 
 

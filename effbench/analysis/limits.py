@@ -7,9 +7,8 @@ settings (`--set`) override both; docs/how-to/ci.md explains them. msgspec check
 
 from __future__ import annotations
 
-import datetime as dt
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,8 +29,8 @@ COMPARED = tuple(
 )
 #: The metric of a row about a cell's status.
 STATUS = "status"
-#: What an exception can match: values of the cell, and the metric.
-PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
+#: What an exception can match, besides the metric: values of the cell.
+PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware")
 #: How a metric is compared -> the settings of its limit that have an effect.
 EFFECTIVE = {
     "ratio": ("floor", "least", "ignore"),
@@ -91,8 +90,8 @@ class Limit(Struct, forbid_unknown_fields=True):
 
 
 class ExceptionRule(Limit, kw_only=True):
-    """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set.
-    `until`: the last day on which it holds."""
+    """A different limit for the cells and metrics that match all patterns (`llama-*`) that are
+    set."""
 
     reason: Annotated[str, Meta(pattern=r"\S")]
     model: str | None = None
@@ -103,42 +102,24 @@ class ExceptionRule(Limit, kw_only=True):
     device: str | None = None
     hardware: str | None = None
     metric: str | None = None
-    until: dt.date | None = None
 
     def __post_init__(self) -> None:
         known = (*COMPARED, STATUS)
         if not any(map(self.is_of, known)):
             raise ValueError(f"metric={self.metric} matches none of {', '.join(known)}")
 
-    @property
-    def has_ended(self) -> bool:
-        if self.until is None:
-            return False
-        today = dt.datetime.now(dt.UTC).date()
-        return self.until < today
-
-    @property
-    def patterns(self) -> dict[str, str]:
-        patterns = {}
+    def fits(self, cell: CellFacts) -> bool:
         for name in PATTERNS:
             pattern = getattr(self, name)
-            if pattern is not None:
-                patterns[name] = str(pattern)
-        return patterns
-
-    def fits(self, cell: CellFacts) -> bool:
-        return all(
-            fnmatch.fnmatchcase(str(getattr(cell, name)), pattern)
-            for name, pattern in self.patterns.items()
-            if name != "metric"
-        )
+            if pattern is None:
+                continue
+            value = str(getattr(cell, name))
+            if not fnmatch.fnmatchcase(value, str(pattern)):
+                return False
+        return True
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
-
-    def __str__(self) -> str:
-        patterns = (f"{name}={pattern}" for name, pattern in self.patterns.items())
-        return " ".join(patterns) or "every cell"
 
 
 #: A limit for each metric, under its name.
@@ -180,23 +161,12 @@ class Limits(Struct, forbid_unknown_fields=True):
         if own is not None:
             limit = structs.replace(limit, **own.changes(metric))
         for rule in reversed(self.exceptions):
-            if rule.fits(cell) and rule.is_of(metric) and not rule.has_ended:
+            if rule.fits(cell) and rule.is_of(metric):
                 changes = rule.changes(metric)
                 if changes:
                     limit = structs.replace(limit, **changes, reason=rule.reason)
                 break
         return limit
-
-    def notes(self, cells: Iterable[CellFacts]) -> list[str]:
-        """Return what a reader of a comparison of these cells has to know about its exceptions."""
-        cells = list(cells)
-        notes = []
-        for rule in self.exceptions:
-            if rule.has_ended:
-                notes.append(f"exception for {rule} ended on {rule.until}: {rule.reason}")
-            elif not any(map(rule.fits, cells)):
-                notes.append(f"exception for {rule} matches no cell here: {rule.reason}")
-        return notes
 
 
 def effective(metric: str) -> tuple[str, ...]:

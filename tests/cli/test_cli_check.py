@@ -59,7 +59,7 @@ def test_the_verdict_is_in_the_log_when_the_output_goes_to_a_file(checked):
 
 @pytest.mark.parametrize(
     ("mode", "code", "said"),
-    [("eager", 0, "ignored: shared runner"), ("defualt", 1, "matches no cell here")],
+    [("eager", 0, "ignored: shared runner"), ("defualt", 1, "1 slower")],
 )
 def test_a_configuration_with_exceptions(checked, tmp_path, mode, code, said):
     rule = f"{{mode: {mode}, metric: latency_*, ignore: true, reason: shared runner}}"
