@@ -122,7 +122,7 @@ def opened(url: str) -> Iterator[Source]:
         file = connect.sqlite_file(url)
         if file is not None:  # reading it would finish the transaction of its owner
             connect.require_finished(file, "-journal")
-        connection = stack.enter_context(connect.connected(url, name=name))
+        connection = stack.enter_context(connect.connected(url))
         if file is not None:
             require_safe(connection, name)
         current = connect.revision(connection)

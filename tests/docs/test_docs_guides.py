@@ -17,8 +17,7 @@ PAGES = (
 )
 #: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
 ELSEWHERE = re.compile(
-    r"postgresql:|/envs/|ssh"
-    r" |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by "
+    r"postgresql:|/envs/|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by "
 )
 FAST = [
     "protocol.budget_s=0.05",
