@@ -271,7 +271,7 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
 
 
 def results(case: Case) -> list[CellResult]:
-    sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "compute"
+    sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "gpu"
     return [
         CellResult(
             "ok",

@@ -9,8 +9,8 @@ change?
     python benchmarks/sweep_time.py turns --against CHECKOUT [--repeat 2] [overrides]
 
 gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times
-and the idle share of each GPU. Before, three quick cells run twice, the second time with known
-ceilings of the GPU. Overrides may replace the matrix: `gpus model=tiny bs=1 mode=eager device=cpu`
+and the idle share of each GPU. Before, three quick cells run twice, the first time in a new
+database. Overrides may replace the matrix: `gpus model=tiny bs=1 mode=eager device=cpu`
 runs anywhere.
 
 contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if
@@ -171,10 +171,8 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
         folder / "gpus.db",
         [*QUICK, *(word for word in overrides if word.startswith("device="))],
     )
-    for ceilings in ("unknown", "known"):
-        print(
-            f"three quick cells, ceilings {ceilings}: {measure(db, quick).wall_s:.1f} s", flush=True
-        )
+    for turn in ("first", "second"):
+        print(f"three quick cells, {turn} time: {measure(db, quick).wall_s:.1f} s", flush=True)
     first = measure(db, words)
     sweeps = {len(first.idle()): first}
     while (count := min(sweeps) // 2) > 0:

@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -31,7 +31,6 @@ from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
 from effbench.stats.intervals import geometric_mean
-from effbench.worker import ceilings
 
 DEVICE = "cuda"
 NO_INPUTS: list[timing.Inputs] = [((), {})]
@@ -64,12 +63,15 @@ class Workload:
 
 def rules(seconds: float) -> timing.Rules:
     """Return rules with the blocks of a sweep and a fixed time, regardless of the interval."""
-    return replace(
-        ceilings.RULES,
+    return timing.Rules(
         budget_s=max(1.0, 2 * seconds),
         min_time_s=seconds,
+        min_samples=10,
         target_interval=1.0,
         max_samples=1_000_000,
+        warmup_calls=3,
+        warmup_s=0.1,
+        load_s=0.1,
     )
 
 

@@ -75,10 +75,7 @@ def params_meaning() -> str:
 
 #: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
-    "bound": (
-        "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or"
-        " `latency`"
-    ),
+    "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch` or `gpu`",
     "marked": (
         "whether the times come from a disturbed machine ([marks](#marks)); NULL without figures"
     ),

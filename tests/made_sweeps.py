@@ -43,8 +43,6 @@ FIGURES: dict[str, Any] = {
     "recompiles": 0,
     "cudagraph_skips": 0,
     "first_call_s": 0.5,
-    "compute_floor_ms": 0.5,
-    "memory_floor_ms": 0.1,
 }
 _FACTS: dict[str, Any] = {
     "gpu_name": H200,

@@ -130,10 +130,8 @@ def sweep(
 
 
 def decide(store: Store, sweep_id: str) -> None:
-    """Calibrations, verdicts and baselines of this sweep."""
+    """Verdicts and baselines of this sweep."""
     environment_id, at = environment().id, dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
-    store.add_calibration(environment_id, "GPU-1", ceilings={"copy": 4.5e12, "é": None})
-    store.add_calibration(environment_id, None, ceilings={"launch": [0.1, 1e-320]})
     judged = {
         "claim": "P1",
         "experiment": ODD_TEXT[0],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -12,14 +11,13 @@ from itertools import groupby
 from effbench.cli import options
 from effbench.core.table import as_json
 from effbench.core.terminal import escape, terminal
-from effbench.doctor import ceilings
 from effbench.doctor.checks import examine, probe_machine
 from effbench.doctor.finding import Finding
 from effbench.run.client import ForkServer
 
 HELP = (
     "Check what this machine can measure and what would disturb it; list each finding with its"
-    " effect and fix. With --calibrate, also measure the GPU's ceilings and store them."
+    " effect and fix."
 )
 MARKS = {
     "good": "[green]✓[/]",
@@ -32,33 +30,16 @@ MARKS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_format(parser, "json", default="text")
-    parser.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="measure the GPU's ceilings again, and store them",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     with closing(ForkServer()) as server:
-        machine = probe_machine(server, args.db)
-        findings = examine(machine)
-        is_fit = not has_problem(findings)
-        if args.calibrate and is_fit:
-            failures = list(ceilings.measure(server, machine))
-            findings = examine(machine) + failures
+        findings = examine(probe_machine(server, args.db))
     if args.format == "json":
-        found = [asdict(finding) for finding in findings]
-        print(as_json({"findings": found, "calibration": ceilings.stored(machine)}), end="")
+        print(as_json({"findings": [asdict(finding) for finding in findings]}), end="")
     else:
         show(findings)
-    if args.calibrate and not is_fit:
-        print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
-    return int(has_problem(findings))
-
-
-def has_problem(findings: Sequence[Finding]) -> bool:
-    return any(finding.level == "problem" for finding in findings)
+    return int(any(finding.level == "problem" for finding in findings))
 
 
 def show(findings: Sequence[Finding]) -> None:

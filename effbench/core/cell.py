@@ -340,8 +340,6 @@ class Trial:
         "name of this trial's host in a sweep that joins several hosts; NULL in all others"
     )
     peak_host_bytes: Whole = fact("peak resident host memory of the process")
-    compute_floor_ms: Number = fact("`flops` ÷ this machine's matrix rate")
-    memory_floor_ms: Number = fact("`min_bytes` ÷ this machine's copy rate")
     sm_clock_mhz: Whole = fact("median SM clock while the period was timed")
     memory_clock_mhz: Whole = fact("median memory clock while the period was timed")
     temperature_c: Whole = fact("median temperature while the period was timed")
@@ -558,13 +556,6 @@ class Trial:
         help="floating-point operations of one eager call that torch's counter knows: matrix"
         " products, convolutions, attention",
     )
-    min_bytes: Number = metric(
-        "least bytes",
-        unit="bytes",
-        combine="max",
-        help="lower bound of the bytes that one call moves: the weights, buffers and inputs that it"
-        " reads (each once), its writes to them, and its outputs",
-    )
     disturbed_fraction: Number = metric(
         "disturbed fraction",
         better=LOWER,
@@ -737,7 +728,7 @@ class Summary:
         help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs",
     )
     enqueue_ms: Number = None
-    bound: Text = fact("bottleneck: `launch`, `memory`, `compute` or `latency`")
+    bound: Text = fact("bottleneck: `launch` or `gpu`")
     compile_cold_s: Number = metric(
         "compile, cold cache",
         unit="s",
@@ -793,14 +784,6 @@ class Summary:
     recompiles: Whole = None
     cudagraph_skips: Whole = None
     flops: Number = None
-    min_bytes: Number = None
-    roofline_fraction: Number = metric(
-        "roofline fraction",
-        better=HIGHER,
-        from_times=True,
-        help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷"
-        " period: 1 is the limit; above 1 the bytes came from a cache",
-    )
     disturbed_fraction: Number = None
     marked: Flag = fact(
         "whether the times come from a disturbed host or GPU: a number to read with `~`, never"

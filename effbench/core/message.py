@@ -3,7 +3,7 @@
 Sweep to server:
 
     {"v", "op": "run", "id", "task", "payload", "env"}
-        task: probe, preload, ceilings, check or trial
+        task: probe, preload, check or trial
     {"v", "op": "kill", "id"}
 
 Server to sweep:

@@ -15,7 +15,7 @@ from effbench.core.environments import SOFTWARE
 from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.message import CheckRequest
 from effbench.core.metrics import format_bytes
-from effbench.doctor import ceilings, gpu
+from effbench.doctor import gpu
 from effbench.doctor.finding import ExaminedMachine, Finding, good, problem, warning
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import cache_folder, make_cache_folder
@@ -238,6 +238,5 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "GPU": (gpu.visible, gpu.nvml, gpu.partition, gpu.processes, gpu.clocks, gpu.power),
     "CPU": (load, governor),
     "storage": (disk_space, database),
-    "ceilings": (ceilings.report,),
 }
-NEED_WORKER = ("software", "GPU", "ceilings")
+NEED_WORKER = ("software", "GPU")

@@ -31,7 +31,6 @@ FIGURES = (
     "enqueue_ms",
     "kernels",
     "gpu_idle_fraction",
-    "roofline_fraction",
 )
 
 

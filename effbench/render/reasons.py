@@ -30,13 +30,15 @@ def reason_of(base: Result | None, winners: Sequence[Result], metric: str) -> st
     ok, was not profiled, or is marked without a winner."""
     if base is None or (base.marked and not winners):
         return ""
-    busy_ms, bound = base.gpu_busy_ms, base.bound
+    busy_ms = base.gpu_busy_ms
     call_ms = base.value(SPEEDUPS.get(metric, "latency_ms"))
-    if not busy_ms or not call_ms or not bound:
+    if not busy_ms or not call_ms or not base.bound:
         return ""
     idle = max(0.0, 1 - busy_ms / call_ms)
-    bottleneck = f"{bound}-bound"
-    if bound != "launch" and idle >= LAUNCH_IDLE:
+    bottleneck = "GPU-bound"
+    if base.bound == "launch":
+        bottleneck = "launch-bound"
+    elif idle >= LAUNCH_IDLE:
         bottleneck = f"the GPU is idle for {percent(idle)} of each call"
     if not winners or base in winners:
         return bottleneck

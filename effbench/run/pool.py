@@ -12,23 +12,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
 
 from effbench.core.cell import Cell
 from effbench.core.errors import WorkerError
 from effbench.core.message import ProbedGpu
-from effbench.core.settings import Executor
 from effbench.run.client import ForkServer
-from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.interrupts import StoppedError
 from effbench.run.probe import ProbedMachine, preload, probe
-from effbench.store.store import Store
-
-if TYPE_CHECKING:
-    from effbench.run.executors.job import JobReporter
-
-CEILINGS_TIMEOUT_S = 120.0
 
 
 class ServerPool:
@@ -198,31 +189,3 @@ Pools = Mapping[Interpreter, ServerPool]
 def gpus_of(pools: Pools) -> list[ProbedGpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
     return max((pool.machine.gpus for pool in pools.values()), key=len)
-
-
-def measure_ceilings(
-    server: ForkServer,
-    store: Store | JobReporter,
-    environment_id: str,
-    slot: Slot,
-    lock_timeout_s: float = Executor.lock_timeout_s,
-) -> str | None:
-    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they
-    are stored, or once the server is to stop."""
-    try:
-        with slot.lock(server.stop, lock_timeout_s):
-            answer = server.call(
-                "ceilings",
-                {},
-                CEILINGS_TIMEOUT_S,
-                slot.env,
-            )
-    except StoppedError:
-        return None
-    except WorkerError as error:
-        return str(error)
-    ceilings = answer.get("ceilings")
-    if ceilings:
-        store.add_calibration(environment_id, slot.uuid, ceilings=ceilings)
-    reason: str | None = answer.get("reason")
-    return reason

@@ -27,7 +27,7 @@ from effbench.store.trials import rebuild_results
 from effbench.store.values import decode_samples
 
 #: Tables that earlier versions had.
-FORMER = {"acknowledgement"}
+FORMER = {"acknowledgement", "calibration"}
 #: The first revision in which a mark replaces the status `noisy`.
 MARKS_REVISION = "0011"
 #: Start of the reason of a noisy trial that compiled while it was timed.

@@ -22,7 +22,7 @@ from effbench.core.cell import Status
 from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` accepts, oldest first
-REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015", "0016")
+REVISIONS = tuple(f"{number:04}" for number in range(6, 18))
 HEAD_REVISION = REVISIONS[-1]
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -286,16 +286,6 @@ RESULT = table(
     required(Integer, "trials"),
     measured(RESULT_FIGURES),
     in_plan(),
-)
-
-#: the measured ceilings of a GPU; the newest row counts. `noise`: of earlier versions
-CALIBRATION = table(
-    "calibration",
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("environment_id", Text, ForeignKey("environment.id"), index=True, nullable=False),
-    optional(Text, "gpu_uuid"),
-    required(UtcDateTime, "measured_at"),
-    optional(JSON, "ceilings", "noise"),
 )
 
 #: a named sweep that later sweeps on the same `hardware` (GPU, or else CPU) are compared with

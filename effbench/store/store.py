@@ -128,14 +128,12 @@ class Store(connect.Database):
     environments_of = reads(sweep_queries.environments_of)
     hardware = reads(sweep_queries.hardware)
     first_rounds = reads(sweep_queries.first_rounds)
-    ceilings = reads(sweep_queries.ceilings)
     begin_sweep = writes(sweep_queries.begin_sweep)
     extend_sweep = writes(sweep_queries.extend_sweep)
     note_environments = writes(sweep_queries.note_environments)
     add_rounds = writes(sweep_queries.add_rounds)
     finish_sweep = writes(sweep_queries.finish_sweep)
     add_environment = writes(sweep_queries.add_environment)
-    add_calibration = writes(sweep_queries.add_calibration)
     join = writes(joining.join)
 
     # --- trials and results

@@ -41,12 +41,7 @@ from effbench.stats.intervals import (
     log_mean,
     log_mean_of_compilations,
 )
-from effbench.store.bottleneck import (
-    Floors,
-    bound,
-    idle_fraction,
-    roofline_fraction,
-)
+from effbench.store.bottleneck import bound, idle_fraction
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
@@ -315,12 +310,8 @@ def _derived(
 ) -> dict[str, Any]:
     """Return what is behind the figures of a summary, and what follows from them."""
     kept = of_cell.kept
-    floors = Floors(
-        compute=mean_of(kept, "compute_floor_ms"),
-        memory=mean_of(kept, "memory_floor_ms"),
-    )
-    busy_ms = summary.gpu_busy_ms
     period_ms = summary.period_ms
+    idle = idle_fraction(summary.gpu_busy_ms, period_ms)
     steady = [trial.steady for trial in kept if trial.steady is not None]
     unsteady_trials = steady.count(False) if steady else None
     return {
@@ -330,9 +321,8 @@ def _derived(
         "hosts": _distinct(trial.host for trial in kept),
         "unsteady_trials": unsteady_trials,
         "throughput_per_s": _throughput(bs, period_ms or summary.latency_ms),
-        "gpu_idle_fraction": idle_fraction(busy_ms, period_ms),
-        "bound": bound(busy_ms, period_ms, floors),
-        "roofline_fraction": roofline_fraction(period_ms, floors),
+        "gpu_idle_fraction": idle,
+        "bound": bound(idle),
         "relative_memory": _relative_memory(summary, baseline),
     }
 

@@ -1,5 +1,4 @@
-"""Read and write sweeps with their plans, environments and calibrations. Every function takes a
-connection."""
+"""Read and write sweeps with their plans and environments. Every function takes a connection."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ from effbench.core.settings import db_setting
 from effbench.store import liveness
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import (
-    CALIBRATION,
     CELL,
     ENVIRONMENT,
     PLANNED,
@@ -92,7 +90,7 @@ class SweepInfo:
 
 
 def is_future(time: dt.datetime) -> bool:
-    """Return whether a sweep, calibration or verdict is of the future, by its own account. Such a
+    """Return whether a sweep or verdict is of the future, by its own account. Such a
     one never counts as the newest."""
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
@@ -537,31 +535,3 @@ def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
     """Return the names of the GPUs on which the sweep has trials, or of the CPU on a machine
     without GPU."""
     return sorted({known.hardware for known in environments_of(connection, sweep_id)})
-
-
-def add_calibration(
-    connection: sa.Connection,
-    environment_id: str,
-    gpu_uuid: str | None,
-    ceilings: dict[str, Any],
-) -> None:
-    """Store the measured ceilings of a GPU in this environment; older rows stay."""
-    row = {
-        "environment_id": environment_id,
-        "gpu_uuid": gpu_uuid,
-        "measured_at": now(),
-    }
-    connection.execute(sa.insert(CALIBRATION).values(**row, ceilings=ceilings))
-
-
-def ceilings(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
-    """Return the environment's newest measured ceilings; None if they were not measured."""
-    newest = (
-        sa.select(CALIBRATION.c.ceilings)
-        .filter_by(environment_id=environment_id)
-        .where(CALIBRATION.c.ceilings.is_not(None))
-        # by time, because ids follow the order of import
-        .order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
-        .limit(1)
-    )
-    return connection.scalar(newest)

@@ -24,7 +24,6 @@ from effbench.core.errors import StoreError
 from effbench.core.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
-    CALIBRATION,
     CELL,
     ENVIRONMENT,
     PLANNED,
@@ -50,7 +49,6 @@ _KEYS = {
     PLANNED: ("sweep_id", "cell_key"),
     TRIAL: ("sweep_id", "cell_key", "environment_id", "round", "attempt"),
     SAMPLE: ("trial_id", "timer"),
-    CALIBRATION: ("environment_id", "measured_at"),
     VERDICT: ("claim", "experiment", "environment_id", "judged_at"),
 }
 #: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
@@ -165,10 +163,9 @@ class SweepCopy:
         self.take(PLANNED, is_planned)
         self.take(TRIAL, of_sweep)
         self.take_samples(of_sweep)
-        # calibrations and verdicts have no unique key: another import of the same ones must wait
+        # verdicts have no unique key: another import of the same ones must wait
         ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
         self.connection.execute(ordered.with_for_update(key_share=True))
-        self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
         self.take(VERDICT, is_of_sweep, VERDICT.c.environment_id.in_(environments))

@@ -9,7 +9,7 @@
 | timings, pairing, duets | when are the timers, pairs and duets taken, and what do they record? |
 | probe | can the targets be imported, and what is this machine? |
 | failures | which status and reason does an exception give? |
-| check, ceilings, artifacts | what do behaviour checks, the GPU's ceilings and kept files give? |
+| check, artifacts | what do behaviour checks and kept files give? |
 
 A trial goes from a `TrialRequest` to `Timing` and `Pairs` (samples), `TimingFigure` (their median),
 `StepTiming` and `PairedSpeedups` (what timing found), and `Trial`, its record.

@@ -5,8 +5,8 @@ forks one child per task. A child has its own session, dies with the server and 
 own pipe. When standard input closes, the server kills every child's process tree and exits.
 `--no-preload`: do not import torch, for `isolation=spawn`.
 
-It is ready once torch is imported: probes and the ceilings need no more and run while it imports
-the compiler. All other tasks wait for the compiler, so that all trials start from the same modules.
+It is ready once torch is imported: a probe needs no more and runs while it imports the compiler.
+All other tasks wait for the compiler, so that all trials start from the same modules.
 """
 
 from __future__ import annotations
@@ -61,8 +61,6 @@ PRELOAD = (
     "sympy.tensor.tensor",
     "effbench.worker.trial",
 )
-#: Tasks that need no compiler.
-ONLY_TORCH = ("probe", "ceilings")
 LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
 EXIT_MESSAGE_CHARACTERS = 300
 READ_BYTES = 1 << 16
@@ -174,7 +172,7 @@ class Server:
             self.preload(**task.payload)
             self.send("ended", id=task.id, result={}, exit=0, signal=None)
             return
-        if task.name not in ONLY_TORCH:
+        if task.name != "probe":  # which needs no compiler
             self.import_all()
         self.fork(task)
 

@@ -364,7 +364,7 @@ class RunningTrial(TrialContext):
             extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
 
     def take_profile(self) -> None:
-        """Profile some calls, and count the work of one eager call. A failure affects only these
+        """Profile some calls, and count the FLOPs of one eager call. A failure affects only these
         figures."""
         try:
             self.record_profile()
@@ -390,9 +390,7 @@ class RunningTrial(TrialContext):
         trial.extra["profile"] = profiled.facts
         if workload.has_varied_calls:  # so does their work
             return
-        counted = workload.count(*copies(inputs[0]))
-        trial.flops = counted.flops or None
-        trial.min_bytes = counted.min_bytes
+        trial.flops = workload.count_flops(*copies(inputs[0])) or None
 
     def load(self) -> None:
         """Load the GPU if it is the bottleneck, to profile it at the same clocks as in timing."""

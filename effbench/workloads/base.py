@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from effbench.core.cell import Cell, Trial
-from effbench.measure import accuracy, gradients, work
+from effbench.measure import accuracy, flops, gradients
 from effbench.measure.timing import Timer, Timing
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
@@ -223,9 +223,9 @@ class Workload(ABC):
         """Time calls, one at a time."""
         return timer.latency(budget_s)
 
-    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
-        """Count the work of one call."""
-        return work.count(self.module, args, kwargs)
+    def count_flops(self, args: Args, kwargs: Kwargs) -> int:
+        """Count the FLOPs of one eager call."""
+        return flops.count(self.module, args, kwargs)
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
         """Set further figures of the timed trial, and return further facts."""

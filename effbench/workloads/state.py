@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
-from effbench.measure import work
 from effbench.measure.accuracy import PLAIN
 
 
@@ -154,7 +155,7 @@ def digest(module: nn.Module) -> str:
     for name, place in sorted(places(module).items()):
         value = place.value
         if isinstance(value, Tensor):
-            for part in work.parts(value):
+            for part in parts(value):
                 shape = tuple(part.shape)
                 description = f"{name} {part.dtype} {shape} "
                 hashed.update(description.encode())
@@ -163,6 +164,25 @@ def digest(module: nn.Module) -> str:
         elif isinstance(value, PLAIN):
             hashed.update(f"{name} {value!r} ".encode())
     return hashed.hexdigest()
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
+    inner: list[Tensor] = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            inner += parts(leaf)
+    return inner
+
+
+def parts(tensor: Tensor) -> list[Tensor]:
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    inner: list[Tensor] = []
+    for name in names:
+        inner += parts(getattr(tensor, name))
+    return inner
 
 
 def bytes_of(value: Tensor) -> memoryview:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
-from effbench.measure import accuracy, work
+from effbench.measure import accuracy, flops
 from effbench.measure.training_accuracy import (
     Exact,
     Gradients,
@@ -35,7 +35,7 @@ from effbench.workloads import dropout, quantization
 from effbench.workloads.base import Workload
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import TrainingLoss, make_loss
-from effbench.workloads.state import is_dense, on_host, places, restore, same, save
+from effbench.workloads.state import is_dense, on_host, places, restore, same, save, tensors
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -206,7 +206,7 @@ class TrainingSteps(Workload):
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(self.start[name])
-            for value in work.tensors(list(self.optimizer.state.values())):
+            for value in tensors(list(self.optimizer.state.values())):
                 value.zero_()
         set_seed(self.seed)
 
@@ -404,24 +404,9 @@ class TrainingSteps(Workload):
 
     # --- figures
 
-    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
-        """Count the FLOPs of an eager step and its least bytes. They include one read and one write
-        of each trained parameter, gradient and optimizer state, and the parts of inputs, buffers
-        and frozen parameters that are read or written, but no activations."""
-        frozen = [value for value in self.module.parameters() if not value.requires_grad]
-        outer = [
-            *frozen,
-            *self.buffers.values(),
-            *work.tensors((args, kwargs)),
-        ]
+    def count_flops(self, args: Args, kwargs: Kwargs) -> int:
         step = self.step_over(self.module)
-        eager, _ = work.observe(outer, lambda: step(*args, **kwargs))
-        trained = [value for value in self.parameters.values() if value.grad is not None]
-        gradients = [value.grad for value in trained]
-        state = [self.optimizer.state.get(value, {}) for value in trained]
-        updated = work.tensors((trained, gradients, state))
-        moved = sum(value.nbytes for value in updated)
-        return work.Work(eager.flops, eager.min_bytes + 2 * moved)
+        return flops.count_call(lambda: step(*args, **kwargs))
 
     def unpaired(self) -> str | None:
         return "each side's training steps change the other side's weights"

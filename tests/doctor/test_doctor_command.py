@@ -42,18 +42,16 @@ def test_an_h200(here, capsys):
     assert command_line.run(["doctor"]) == 0
     said = capsys.readouterr().out.splitlines()
     areas = [line for line in said if line[:1].isalpha() and "warnings" not in line]
-    assert areas == ["software", "GPU", "CPU", "storage", "ceilings"]
+    assert areas == ["software", "GPU", "CPU", "storage"]
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert said[-1] == "problems: 0, warnings: 0"
     assert here.closed == 1
 
 
-def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, capsys):
+def test_a_problem_is_exit_code_1(here, capsys):
     here.answer["gpus"] = []
-    assert command_line.run(["doctor", "--calibrate"]) == 1
-    said = capsys.readouterr()
-    assert "✗ torch sees no CUDA device; the driver has 1" in said.out
-    assert "not calibrated" in said.err
+    assert command_line.run(["doctor"]) == 1
+    assert "✗ torch sees no CUDA device; the driver has 1" in capsys.readouterr().out
 
 
 def test_a_worker_that_does_not_start(here, capsys):

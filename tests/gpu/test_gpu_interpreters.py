@@ -1,5 +1,5 @@
-"""Two interpreters in one sweep on a GPU: a pair of trials on one device, each with its own server
-and ceilings."""
+"""Two interpreters in one sweep on a GPU: a pair of trials on one device, each with its own
+server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def swept(cli_in, tmp_path_factory, another_python):
         (sweep,) = store.sweeps()
         cli.trials, cli.rows = store.trials(sweep.id), store.results(sweep.id)
         cli.environments = store.environments(row.environment_id for row in cli.rows)
-        cli.ceilings = [store.ceilings(row.id) for row in cli.environments]
     cli.half_of = names_by(cli.environments, "python")
     return cli
 
@@ -58,9 +57,3 @@ def test_each_interpreter_has_an_environment_of_the_same_gpu(swept):
     (gpu,) = {row.gpu_name for row in swept.environments}
     assert gpu is not None
     assert {row.interpreter for row in swept.environments} == {None, swept.python}
-
-
-def test_each_interpreter_has_ceilings_of_its_own(swept):
-    assert len(swept.ceilings) == 2
-    for ceilings in swept.ceilings:
-        assert ceilings["copy_bytes_per_s"] > 0

@@ -1,4 +1,4 @@
-"""Known kernels, known bytes, known bounds: through real sweeps on a GPU."""
+"""Known kernels, known bytes, a known bottleneck: through real sweeps on a GPU."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def test_what_bounds_a_cell(custom):
     small, large = custom(
         "Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing
     )
-    assert large["bound"] == "compute"
+    assert large["bound"] == "gpu"
     assert large["flops"] == 4 * 2 * 4096**3
-    assert 0.5 < large["roofline_fraction"] < 1.1
     assert large["gpu_idle_fraction"] < 0.1
     assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.2)
     assert small["kernels"] >= 4, "products of one row may be split in two"

@@ -34,7 +34,6 @@ def test_every_training_trial_has_its_figures(mlp):
             "gpu_busy_ms",
             "kernels",
             "flops",
-            "min_bytes",
             "peak_reserved_bytes",
         ):
             assert trial[name] and trial[name] > 0, (trial["mode"], name)

@@ -31,7 +31,6 @@ def figures(position: int, number: int) -> dict:
         "latency_ms": steps(level, 0.001),
         "period_ms": steps(level * 0.9, 0.0005),
         "flops": 1e9,
-        "min_bytes": 1e6,
     }
     known["kernels"] = 1134
     if number == 3:
@@ -68,8 +67,6 @@ def fill(folder: Path) -> tuple[Made, list[str]]:
         )
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", ids[4], EVIL[3])
-        ceilings = {"copy_bytes_per_s": 4.2e12, "flops_per_s": {"bfloat16": 7e14, "float32": 5e13}}
-        store.add_calibration(environment().id, "GPU-1", ceilings=ceilings)
         measured = {
             "value": 1.5,
             "low": 1.4,

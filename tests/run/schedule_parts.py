@@ -155,16 +155,11 @@ def marked(request, is_marked=True, **values):
 
 
 class Store:
-    """Keeps the records, and those of each environment. `known`: ceilings."""
-
-    known = None
+    """Keeps the records, and those of each environment."""
 
     def __init__(self):
         self.recorded = []
         self.environments = []
-
-    def ceilings(self, environment_id):
-        return self.known
 
     def add_trial(self, sweep_id, environment_id, trial):
         self.recorded.append(trial)

@@ -28,7 +28,6 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.run import client, pool
 from effbench.run.client import ForkServer
-from effbench.run.executors import local
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun
 
@@ -422,32 +421,3 @@ def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
     made.run_trials(trials(2))
     assert seen == [None, None], "held"
     made.slots[0].try_lock().close()
-
-
-# --- ceilings ---
-
-RATES = {"flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e12}
-
-
-@pytest.mark.parametrize(
-    ("why", "floors", "notes"),
-    [
-        (None, (1.0, 2.0), []),
-        ("no memory", (None, None), ["could not measure this GPU's ceilings: no memory; these"]),
-    ],
-)
-def test_unknown_ceilings_are_measured_and_a_failure_is_noted(
-    make, monkeypatch, why, floors, notes
-):
-    def measure(server, store, environment_id, slot, *_):
-        store.known = None if why else RATES
-        return why
-
-    monkeypatch.setattr(local, "measure_ceilings", measure)
-    answer = lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9)  # noqa: E731
-    made = make(answer=answer, protocol={**PROTOCOL, "profile": True})
-    made.environments["e0"] = HERE
-    made.run_trials(trials(1))
-    (record,) = made.recorded
-    assert (record.compute_floor_ms, record.memory_floor_ms) == floors
-    assert [note.partition(" results")[0] for note in made.progress.notes] == notes

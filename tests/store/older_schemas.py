@@ -22,17 +22,25 @@ AFTER_0006 = (
 _TYPES = {r"(?<=_at )TEXT\b": "DATETIME", r"\bTEXT\b": "VARCHAR", r"\bREAL\b": "DOUBLE"}
 
 
-#: A table that revision 0016 dropped.
-_DROPPED = """
-CREATE TABLE acknowledgement (id INTEGER NOT NULL, cell_key TEXT, hardware TEXT, metric TEXT,
-    sweep_id TEXT, reason TEXT, acknowledged_at TEXT,
-    CONSTRAINT pk_acknowledgement PRIMARY KEY (id))
-"""
+#: A table that revision 0016 dropped, and a table and a column that revision 0017 dropped.
+_DROPPED = (
+    """
+    CREATE TABLE acknowledgement (id INTEGER NOT NULL, cell_key TEXT, hardware TEXT, metric TEXT,
+        sweep_id TEXT, reason TEXT, acknowledged_at TEXT,
+        CONSTRAINT pk_acknowledgement PRIMARY KEY (id))
+    """,
+    """
+    CREATE TABLE calibration (id INTEGER NOT NULL, environment_id TEXT NOT NULL, ceilings TEXT,
+        CONSTRAINT pk_calibration PRIMARY KEY (id),
+        FOREIGN KEY(environment_id) REFERENCES environment (id))
+    """,
+    "ALTER TABLE trial ADD COLUMN min_bytes REAL",
+)
 
 
 def without_checks(path: Any) -> None:
     """Make it a database of revision 0013, whose tables take any value."""
-    sql(path, _DROPPED)
+    sql(path, *_DROPPED)
     if "://" in str(path):
         sql(path, _DROP_CHECKS)
         return

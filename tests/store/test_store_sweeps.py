@@ -126,14 +126,6 @@ def test_environments(store, environment):
     assert store.environments([]) == []
 
 
-def test_the_newest_ceilings_count(store, path, here):
-    assert store.ceilings(here) is None
-    for copy in (1.0, 4e12):
-        store.add_calibration(here, f"GPU-{copy}", ceilings={"copy_bytes_per_s": copy})
-    sql(path, "UPDATE calibration SET measured_at = '2020-01-01 00:00:00.000000' WHERE id = 2")
-    assert store.ceilings(here) == {"copy_bytes_per_s": 1.0}
-
-
 def test_the_newest_verdict_of_a_claim_on_each_machine(store, path, environment):
     """By time, because an import adds older ones later."""
     for gpu, torch, experiment, verdict in (

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from effbench.core.cell import Status
-from effbench.measure import work
 from effbench.workloads import quantization
 from effbench.workloads.endings import Ended
 from effbench.workloads.quantization import Quantized
@@ -27,9 +26,8 @@ def inputs():
 @pytest.mark.parametrize(
     ("kind", "least", "most"), [("int8-weight-only", 1e-3, 0.02), ("float8-weight-only", 0.01, 0.1)]
 )
-def test_error_layers_and_bytes(module, inputs, kind, least, most):
+def test_error_and_layers(module, inputs, kind, least, most):
     (x,), _ = inputs
-    plain_bytes = work.count(module, *inputs).min_bytes
     quantized = quantization.quantize(module, kind, inputs)
     assert quantized == Quantized(kind, quantized.error, layers=2, of=2)
     assert least < quantized.error < most
@@ -40,7 +38,6 @@ def test_error_layers_and_bytes(module, inputs, kind, least, most):
         rtol=0,
         atol=1e-5,
     )
-    assert 0.2 < work.count(module, *inputs).min_bytes / plain_bytes < 0.35
 
 
 def test_a_module_and_its_inputs_keep_their_state(inputs):

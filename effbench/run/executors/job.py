@@ -23,7 +23,6 @@ from effbench.run.compile_caches import cache_folder, sweep_cache
 from effbench.run.executors.job_files import (
     EVENTS,
     Began,
-    Ceilings,
     Done,
     Event,
     Failed,
@@ -85,18 +84,6 @@ class JobReporter(Progress):
 
     def host_speeds(self, environment_id: str) -> HostSpeeds:
         return HostSpeeds()  # those of other nodes say nothing about this one
-
-    def ceilings(self, environment_id: str) -> dict[str, Any] | None:
-        return self.request.ceilings.get(environment_id)
-
-    def add_calibration(
-        self,
-        environment_id: str,
-        gpu_uuid: str | None,
-        ceilings: dict[str, Any],
-    ) -> None:
-        self.request.ceilings[environment_id] = ceilings
-        self.send(Ceilings(environment_id, gpu_uuid, ceilings))
 
     # --- as a progress ---
 

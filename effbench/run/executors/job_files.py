@@ -32,15 +32,13 @@ class JobRun:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job runs. `history`: environment -> cell key -> recorded trials; `ceilings`: of each
-    known environment."""
+    """What a job runs. `history`: environment -> cell key -> recorded trials."""
 
     sweep_id: str
     first_rounds: list[int]
     settings: dict[str, Any]
     runs: list[JobRun]
     history: dict[str, dict[str, list[Trial]]]
-    ceilings: dict[str, dict[str, Any]]
 
     def write(self, folder: Path) -> None:
         (folder / REQUEST).write_bytes(encode(asdict(self)))
@@ -107,14 +105,6 @@ class Record(TrialEvent, frozen=True):
     record: dict[str, Any]
 
 
-class Ceilings(Event, frozen=True):
-    """The ceilings of a GPU were measured."""
-
-    environment_id: str
-    gpu_uuid: str | None
-    ceilings: dict[str, Any]
-
-
 class Note(Event, frozen=True):
     text: str
 
@@ -127,7 +117,7 @@ class Done(Event, frozen=True):
     """The job has run all its trials."""
 
 
-AnyEvent: TypeAlias = Began | Started | Record | Ceilings | Note | Failed | Done
+AnyEvent: TypeAlias = Began | Started | Record | Note | Failed | Done
 
 
 def event_of(line: bytes) -> AnyEvent:

@@ -35,11 +35,10 @@ from effbench.run.duets import Meeting, Member, allows_duet
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.run.pool import gpus_of, measure_ceilings
+from effbench.run.pool import gpus_of
 from effbench.run.resume import compilation_of, recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
 from effbench.store import connect
-from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
 from effbench.store.values import artifact_folder
 
@@ -82,15 +81,13 @@ class LocalExecutor(TrialExecutor):
 
     `open` sets `caches`: the folder of the compile caches; `first_rounds`: of each part of the
     sweep, see `compilation_of`; `history`: the last attempts of the recorded trials, to which
-    `record` adds; `speeds`: of the host in the trials of each environment. `ceilings`: of each
-    environment and the GPU. `apart`: runs whose duets need more memory than the device has.
-    `unquiet`: trials in a row without an undisturbed moment, for which they wait unless the host
-    `is_busy`.
+    `record` adds; `speeds`: of the host in the trials of each environment. `apart`: runs whose
+    duets need more memory than the device has. `unquiet`: trials in a row without an
+    undisturbed moment, for which they wait unless the host `is_busy`.
     """
 
     store: Store | JobReporter
     slots: Sequence[Slot] = field(default=(), init=False)
-    ceilings: dict[str, dict[str, Any] | None] = field(default_factory=dict, init=False)
     apart: set[CellRun] = field(default_factory=set, init=False)
     unquiet: int = field(default=0, init=False)
     is_busy: bool = field(default=False, init=False)
@@ -136,30 +133,8 @@ class LocalExecutor(TrialExecutor):
         return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
-        gpus = [slot for slot in self.slots if slot.is_gpu]
         with held_driver(self.slots):
-            if gpus and self.settings.protocol.profile:
-                self.load_ceilings(gpus[0])
             self.run_on_slots(trials)
-
-    def load_ceilings(self, gpu: Slot) -> None:
-        """Load the ceilings of each environment; measure unknown ones on this GPU. A failure is
-        noted."""
-        for environment_id, interpreter in self.environments.items():
-            if self.store.ceilings(environment_id) is None:
-                why = measure_ceilings(
-                    self.pools[interpreter].current,
-                    self.store,
-                    environment_id,
-                    gpu,
-                    self.settings.executor.lock_timeout_s,
-                )
-                if why and not self.stop.is_set():
-                    self.progress.note(
-                        f"could not measure this GPU's ceilings: {why}; these results have no"
-                        " roofline"
-                    )
-            self.ceilings[environment_id] = self.store.ceilings(environment_id)
 
     # --- slots ---
 
@@ -473,9 +448,6 @@ class LocalExecutor(TrialExecutor):
         """Store a trial that has ended. Raises StoreError."""
         run = trial.run
         environment_id = self.pools[run.interpreter].environment_id
-        ceilings = self.ceilings.get(environment_id)
-        if ceilings and record.min_bytes is not None:
-            set_floors(record, run.cell, ceilings)
         self.store.add_trial(self.sweep_id, environment_id, record)
         self.speeds[environment_id].add(record)
         self.note_disturbance(trial, record)

@@ -31,7 +31,6 @@ from effbench.run.executors.job_files import (
     EVENTS,
     AnyEvent,
     Began,
-    Ceilings,
     Done,
     Failed,
     JobRequest,
@@ -283,19 +282,15 @@ class SlurmExecutor(TrialExecutor):
             resume=None,
         )
         keys = {run.cell.key for run in runs}
-        history, ceilings = {}, {}
+        history = {}
         for environment_id, recorded in self.recorded.items():
             history[environment_id] = {key: recorded[key] for key in keys & recorded.keys()}
-            known = self.store.ceilings(environment_id)
-            if known is not None:
-                ceilings[environment_id] = known
         return JobRequest(
             sweep_id=self.sweep_id,
             first_rounds=self.store.first_rounds(self.sweep_id),
             settings=settings.to_json(),
             runs=[JobRun(run.interpreter, run.cell.params()) for run in runs],
             history=history,
-            ceilings=ceilings,
         )
 
     # --- watching ---
@@ -415,10 +410,6 @@ class SlurmExecutor(TrialExecutor):
                 self.progress.started(f"job {job.id} ({job.node} {event.slot})", trial)
             case Record():
                 self.add(job, event.trial_among(job.runs), Trial.from_json(event.record))
-            case Ceilings():
-                self.store.add_calibration(
-                    event.environment_id, event.gpu_uuid, ceilings=event.ceilings
-                )
             case Note():
                 self.progress.note(f"job {job.id} on {job.node}: {one_line(event.text)}")
             case Failed():
